@@ -14,10 +14,10 @@ from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.rules import mixin
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.settings import reference as settings_reference
 from grafana import build
 from tests import golden_metrics
 from tests.contract import packages_table
+from tests.settings import reference as settings_reference
 
 ROOT = Path(__file__).parents[1]
 # Documents with generated parts.

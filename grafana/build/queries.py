@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import UnknownMetricError, with_cluster
+from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.metric import Metric
 
 # Grafana's names for the units of the catalogue, for a value and for its increase in a second.
@@ -130,7 +130,7 @@ def recorded(name: str, **labels: str) -> Expr:
 
 def keys(*labels: str) -> str:
     """Return the labels for `by` and `on`, after that of the cluster: two clusters may have equal names."""
-    return with_cluster(Parameters(), *labels)
+    return Selectors().keys(*labels)
 
 
 def share(part: Expr, whole: Expr, *labels: str) -> Expr:

@@ -18,7 +18,7 @@ from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.nvml.library import Library
 from gpugauge.simulator.nvml.replay import Replay
-from gpugauge.simulator.scenario.load import ScenarioError, load_scenario, parse_scenario
+from gpugauge.simulator.scenario.load import load_scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.web.config.load import load_web_config
 from qa.fuzz.target import Attempt, Target, as_yaml, lines, written
@@ -160,7 +160,7 @@ def _scenario(data: bytes) -> None:
     try:
         made = parse_scenario(data.decode(), "fuzz.yaml", "fuzz")
     except UnicodeDecodeError:  # `load_scenario` reports it
-        raise ScenarioError from None
+        raise ConfigError from None
     made._start |= {"monotonic": 0.0, "unix": 1.0}
     plain = made.simulation()
     plain["scenario"] |= {"faults": [], "replay": None}  # faults hang or crash on purpose
@@ -219,7 +219,7 @@ FILES = (
     Target(
         "scenario files",
         lambda _folder, _stack: _scenario,
-        (ScenarioError,),
+        (ConfigError,),
         (*as_yaml(_SCENARIOS), *(yaml.safe_dump(tree).encode() for tree in _SCENARIOS), b"description: " + _BOMB),
         (*YAML_TOKENS, b"gpus: *h\n", b"faults: [{hang: true}]\n", b"mig: ", b"count: 9\n", _BOMB),
         _SCENARIOS,
@@ -228,7 +228,7 @@ FILES = (
     Target(
         "recordings",
         written("gpu.jsonl", _recording),
-        (ScenarioError, ValueError),
+        (ConfigError, ValueError),
         (lines(_RECORDED),),
         (b"\n", b'{"f":"x","a":[],"r":0,"o":{},"us":1}', b'"o":{"0":"', b'"a":', b"[" * 2000, b"null", b"-1", b"\xff"),
         (_RECORDED,),

@@ -17,7 +17,7 @@ from tests.needs import give_up
 from gpugauge.settings.files import MAX_BYTES, FileError, TimedReading, TimeoutExceeded, read_file
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
-from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.web.config.load import load_web_config
 
 
@@ -108,7 +108,7 @@ def test_a_recording_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> No
     path = tmp_path / "recording.jsonl"
     KINDS[kind](path)
 
-    with pytest.raises(ScenarioError, match=r"recording\.jsonl: expected a recording, this is no file"):
+    with pytest.raises(ConfigError, match=r"recording\.jsonl: expected a recording, this is no file"):
         load_scenario(str(path))
 
 

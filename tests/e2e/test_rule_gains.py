@@ -14,6 +14,7 @@ import pytest
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.texts import Texts
 from tests.artifacts.rules.rule_stories import DEFAULT, PER_CAUSE, Row
 from tests.drawn import draws
@@ -139,7 +140,7 @@ def case(seed: int, alert: str, p: Parameters, cause: str) -> Case:
     tree = rules.groups(p)
     keep_needed(tree["groups"], alert)
     (rule,) = (rule for group in tree["groups"] for rule in group["rules"] if rule.get("alert") == alert)
-    text = Texts(p).gain(cause)
+    text = Texts(Selectors.of(p)).gain(cause)
     assert text in rule["annotations"]["description"]
     rule["annotations"] = {"description": f"[{text}]"}
     # For Grafana a number is the value of a label.

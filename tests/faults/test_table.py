@@ -1,7 +1,7 @@
 import pytest
 
 from gpugauge.artifacts.rules import health
-from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.faults.table import FAULTS, GpuHealth, ailments
 
 
@@ -10,7 +10,7 @@ def found(**figures: object) -> list[tuple[str, str]]:
 
 
 def test_each_alert_about_a_gpu_is_a_row() -> None:
-    alerts = {alert.name: alert for alert in health.alerts(Parameters())}
+    alerts = {alert.name: alert for alert in health.alerts(Selectors())}
 
     assert alerts.keys() == FAULTS.keys()
     assert all((alerts[name].severity, alerts[name].action) == (f.severity, f.action) for name, f in FAULTS.items())

@@ -17,7 +17,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.options import RulesError, load
+from gpugauge.artifacts.rules.options import read, validate
+from gpugauge.settings.kinds import ConfigError
 from qa.bench.alerts import drawn, kept_back, tuned
 from qa.bench.alerts.record import Planned, record
 from qa.bench.alerts.report import by_story, failures, summary
@@ -47,10 +48,10 @@ def record_all(names: set[str]) -> None:
 
 
 def tables(promtool: str, folder: Path = SHIPPED, config_file: Path | None = None) -> dict[str, str]:
-    """Return the tables by name. Raises StoryError or RulesError."""
+    """Return the tables by name. Raises StoryError or ConfigError."""
     stories = sorted(read_all(folder), key=lambda story: (story.group != "tuned", not story.expectations, story.name))
     # The alerts about causes show which cause the alert about the load names.
-    ours = Rules("gpugauge", rules.groups(load(config_file, {"per_cause": True})), names_jobs=True)
+    ours = Rules("gpugauge", rules.groups(validate(read(config_file, {"per_cause": True}))), names_jobs=True)
     scored = score_all(stories, [ours, *naive()], promtool)
     version = subprocess.run([promtool, "--version"], check=True, capture_output=True, text=True)
     number = re.search(r"version (\d+\.\d+)", version.stdout + version.stderr)
@@ -80,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     try:
         made = tables(options.promtool, options.folder, options.config_file)
-    except (StoryError, RulesError) as error:
+    except (StoryError, ConfigError) as error:
         parser.error(str(error))
     for name, table in made.items():
         if options.write:

@@ -30,20 +30,20 @@ The label `workload_job_source` says whose word a job is: the kernel's, the clus
 
 def entries() -> list[dict[str, Any]]:
     """Return one entry for each row: name, type, unit, labels, help, source, devices, collector."""
-    return [_entry(row, collector) for collector, rows in CATALOG.items() for row in rows]
-
-
-def _entry(row: Metric, collector: str) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "type": row.kind,
-        "unit": row.unit,
-        "labels": list(row.labels),
-        "help": row.help,
-        "source": row.source,
-        "devices": row.devices,
-        "collector": collector,
-    }
+    return [
+        {
+            "name": row.name,
+            "type": row.kind,
+            "unit": row.unit,
+            "labels": list(row.labels),
+            "help": row.help,
+            "source": row.source,
+            "devices": row.devices,
+            "collector": collector,
+        }
+        for collector, rows in CATALOG.items()
+        for row in rows
+    ]
 
 
 def as_json() -> str:

@@ -17,8 +17,9 @@ from gpugauge.doctor.answer import lines as answer_lines
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.finding import exit_code
 from gpugauge.doctor.table import Entry, examine
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator import WORKER
-from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from gpugauge.simulator.scenario.load import load_scenario
 
 
 @click.command("doctor")
@@ -73,7 +74,7 @@ def command(
     """
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None
-    except ScenarioError as error:
+    except ConfigError as error:
         raise click.UsageError(str(error)) from None
     options = Options(pid, python, url, timed, force, timeout, simulation)
     case = Case(replace(options, worker=WORKER) if simulation else options)

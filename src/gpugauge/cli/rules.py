@@ -8,17 +8,10 @@ from typing import get_args
 import click
 
 from gpugauge.artifacts.rules import explain, mixin, pack
-from gpugauge.artifacts.rules.options import (
-    RENAMED,
-    Parameters,
-    RulesError,
-    UnknownAlertError,
-    flag_of,
-    read,
-    validate,
-)
+from gpugauge.artifacts.rules.options import Parameters, UnknownAlertError, flag_of, read, validate
 from gpugauge.base.duration import format_duration
 from gpugauge.cli.common import fail
+from gpugauge.settings.kinds import ConfigError
 
 _SEVERITIES = "severities"
 _IN_FILES = (_SEVERITIES, "thresholds")  # which other flags set
@@ -26,14 +19,11 @@ _FORMATS = pack.FORMATS | {"jsonnet": mixin.as_jsonnet}
 
 
 def _options() -> list[click.Parameter]:
-    """Return a flag for each parameter except the severities, and one that refuses each flag of earlier versions."""
+    """Return a flag for each parameter except those that other flags set."""
     return [
-        *(
-            _option(name, field.annotation, field.description or "", field.default)
-            for name, field in Parameters.model_fields.items()
-            if name not in _IN_FILES
-        ),
-        *(click.Option([flag_of(old), old], hidden=True, expose_value=False, callback=_refuse) for old in RENAMED),
+        _option(name, field.annotation, field.description or "", field.default)
+        for name, field in Parameters.model_fields.items()
+        if name not in _IN_FILES
     ]
 
 
@@ -52,12 +42,6 @@ def _shown(default: object) -> str:
     if isinstance(default, float) and default < 1:
         return f"{default:.0%}"
     return format_duration(default) if isinstance(default, int) else str(default)
-
-
-def _refuse(_: click.Context, option: click.Parameter, value: object) -> None:
-    """End with the new name of the flag if an earlier one is set."""
-    if value is not None:
-        fail(2, f"{flag_of(str(option.name))}: this flag is now {flag_of(RENAMED[str(option.name)])}")
 
 
 @click.command("rules", params=_options())
@@ -98,14 +82,14 @@ def command(
         text = explain.as_table(parameters) if explained else _FORMATS[form](parameters)
     except UnknownAlertError as error:
         fail(2, f"{document.place((_SEVERITIES, error.alert))}: {error}")
-    except RulesError as error:
+    except ConfigError as error:
         fail(2, error)
     click.echo(text.encode(), nl=False)  # in UTF-8 under every locale
 
 
 def _severities(texts: tuple[str, ...]) -> dict[str, object]:
-    """Return the parameter that `ALERT=SEVERITY` texts set. Raises RulesError."""
+    """Return the parameter that `ALERT=SEVERITY` texts set. Raises ConfigError."""
     pairs = [text.partition("=") for text in texts]
     if not all(alert and equals for alert, equals, _ in pairs):
-        raise RulesError("--severity: a severity is written ALERT=info, ALERT=warning or ALERT=critical")
+        raise ConfigError("--severity: a severity is written ALERT=info, ALERT=warning or ALERT=critical")
     return {_SEVERITIES: {alert: severity for alert, _, severity in pairs}} if pairs else {}

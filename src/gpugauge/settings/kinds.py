@@ -90,10 +90,11 @@ Address: TypeAlias = Annotated[ListenAddress, Read(parse_listen_address)]
 Addresses: TypeAlias = Annotated[tuple[Address, ...], Read(split_list)]
 
 
-def setting(*, default: _T, description: str, **limits: object) -> _T:
-    """Return the dataclass field of a setting. `limits` are arguments of pydantic's Field: pydantic reads the metadata
-    of a field as these.
+def setting(*, default: _T, description: str, within: tuple[float, float] | tuple[()] = (), **limits: object) -> _T:
+    """Return the dataclass field of a setting. `limits` are arguments of pydantic's Field, which pydantic reads in the
+    metadata of a field; `within` are the least and the largest value.
     """
+    limits |= zip(("ge", "le"), within, strict=False)
     return field(default=default, metadata={"description": description, **limits})
 
 

@@ -47,8 +47,7 @@ class Web(Section):
     )
     max_connections: int = setting(
         default=512,
-        ge=8,
-        le=65536,
+        within=(8, 65536),
         description="Maximum number of open connections. If a new connection exceeds this number, another connection "
         "is closed (docs/http.md).",
     )
@@ -99,8 +98,7 @@ class Driver(Section):
     devices: Names = setting(default=(), description="GPUs to export, by index or UUID; all if empty.")
     deadline_seconds: float = setting(
         default=2.0,
-        ge=0.1,
-        le=60,
+        within=(0.1, 60),
         description="Longest time that a call to the driver may take, twice as long while a GPU is read for the "
         "first time, which initialises it. If a call takes longer, the worker (the child process that calls the "
         "driver) is replaced.",
@@ -143,14 +141,12 @@ class Sampling(Section):
 
     interval_seconds: float = setting(
         default=1.0,
-        ge=0.1,
-        le=60,
+        within=(0.1, 60),
         description="Time between two snapshots (collections of all values) while requests are likely.",
     )
     idle_interval_seconds: float = setting(
         default=5.0,
-        ge=0.1,
-        le=5,
+        within=(0.1, 5),
         description="Time between two snapshots while no request is likely. This is the case if all requests of the "
         "last 15 s came from scrapers with a regular period of more than about two intervals. A snapshot "
         "is also taken before each scrape that is expected from these scrapers. At most 5, because the "
@@ -158,8 +154,7 @@ class Sampling(Section):
     )
     stale_after_seconds: float = setting(
         default=10.0,
-        ge=1,
-        le=600,
+        within=(1, 600),
         description="Age of a snapshot above which only the `gpugauge_` metrics are served; at least two intervals.",
     )
 
@@ -179,15 +174,13 @@ class Hook(Section):
     )
     linger_seconds: float = setting(
         default=300.0,
-        ge=0,
-        le=3600,
+        within=(0, 3600),
         description="Time for which the counters of an ended training process are exported, so that its last values "
         "are scraped.",
     )
     last_scrape_seconds: float = setting(
         default=0.0,
-        ge=0,
-        le=3600,
+        within=(0, 3600),
         description="Longest time for which the daemon, after SIGTERM, waits for one more scrape by each of its "
         "scrapers, if a training process has reported; a second signal stops it at once. The sidecar sets 20.",
     )
@@ -199,8 +192,7 @@ class Verdict(Section):
 
     stalled_seconds: float = setting(
         default=300.0,
-        ge=5,
-        le=86400,
+        within=(5, 86400),
         description="Time without a step or a batch after which a training is reported as stalled. If ten of its own "
         "slow steps take longer, their time is used instead.",
     )
@@ -212,8 +204,7 @@ class Faults(Section):
 
     window_seconds: float = setting(
         default=900.0,
-        ge=60,
-        le=3600,
+        within=(60, 3600),
         description="Time over which rates of errors and shares are judged, and for which an Xid error of a program "
         "is shown as a fault.",
     )
@@ -232,8 +223,7 @@ class Faults(Section):
     )
     near_slowdown_celsius: float = setting(
         default=5.0,
-        ge=0,
-        le=50,
+        within=(0, 50),
         description="A GPU is too hot from so many degrees below the temperature at which it lowers its clocks.",
     )
     nvlink_errors_per_second: float = setting(
@@ -243,8 +233,7 @@ class Faults(Section):
     )
     retired_pages: int = setting(
         default=60,
-        ge=1,
-        le=64,
+        within=(1, 64),
         description="Retired memory pages, of at most 64, from which a GPU should be replaced.",
     )
 
@@ -255,8 +244,7 @@ class Process(Section):
 
     max_per_device: int = setting(
         default=128,
-        ge=1,
-        le=10000,
+        within=(1, 10000),
         description="Processes per GPU that have series of their own; the values of the others are added up as "
         "`other`.",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +11,19 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from gpugauge.settings.kinds import Section
 from gpugauge.settings.model import Settings
+
+# Kubernetes sets GPUGAUGE_SERVICE_HOST, GPUGAUGE_PORT_10478_TCP_ADDR and others in every pod beside a service that is
+# called gpugauge; https://kubernetes.io/docs/concepts/services-networking/service/#environment-variables
+_SERVICE_LINK = re.compile(r".*_(SERVICE_HOST|SERVICE_PORT(_.+)?|PORT(_\d+_(TCP|UDP|SCTP)(_.+)?)?)")
+# Variables that other parts read and that may be set for a whole machine: the hook in a training process, the command
+# line before the settings are read, the build of the package, and the scripts for Slurm.
+_OTHER_VARIABLES = frozenset(
+    {
+        *("GPUGAUGE_HOOK", "GPUGAUGE_HOOK_SOCKET", "GPUGAUGE_HOOK_RECAP", "GPUGAUGE_HOOK_COUNT_FLOPS"),
+        *("GPUGAUGE_RUN_ID", "GPUGAUGE_JOB"),
+        *("GPUGAUGE_CONFIG_FILE", "GPUGAUGE_REVISION", "GPUGAUGE_JOBS", "GPUGAUGE_PROC"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,3 +90,16 @@ def walk(section: type[Section] = Settings, prefix: str = "") -> Iterator[Settin
         elif "description" in row.metadata:
             limits = {name: limit for name, limit in row.metadata.items() if name != "description"}
             yield Setting(prefix + row.name, hints[row.name], row.default, row.metadata["description"], limits)
+
+
+def known_variables() -> frozenset[str]:
+    """Return the environment variables that a part of gpugauge reads."""
+    return _OTHER_VARIABLES.union(setting.environment for setting in walk())
+
+
+def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Yield the variables with our prefix that nothing reads, so that they have no effect."""
+    known = known_variables()
+    for name in environ:
+        if name.startswith("GPUGAUGE_") and name not in known and not _SERVICE_LINK.fullmatch(name):
+            yield name

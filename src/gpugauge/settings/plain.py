@@ -12,8 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from gpugauge.settings.kinds import ListenAddress, Section, parse_listen_address, split_list
 from gpugauge.settings.model import Settings
-from gpugauge.settings.options import Setting, walk
-from gpugauge.settings.variables import OTHER_VARIABLES, unknown_variables
+from gpugauge.settings.options import Setting, unknown_variables, walk
 
 # The file, and click's request for completions.
 _NOT_PLAIN = ("GPUGAUGE_CONFIG_FILE", "_GPUGAUGE_COMPLETE")
@@ -42,10 +41,9 @@ class _NotPlainError(Exception):
 
 def plain_settings(arguments: Iterable[str], environ: Mapping[str, str]) -> Settings | None:
     """Return the settings of flags and environment variables, or None if `settings.load` must read them."""
-    settings = list(walk())
-    known = {setting.environment for setting in settings} | OTHER_VARIABLES
-    if any(map(environ.get, _NOT_PLAIN)) or any(unknown_variables(environ, known)):
+    if any(map(environ.get, _NOT_PLAIN)) or any(unknown_variables(environ)):
         return None
+    settings = list(walk())
     try:
         given = {s.key: _value(s, text) for s in settings if (text := environ.get(s.environment))}
         given |= _flags(iter(arguments), settings)

@@ -5,8 +5,9 @@ for settings, the web configuration, scenarios and the parameters of the rules.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
@@ -15,15 +16,28 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
 from gpugauge.settings.kinds import ConfigError
-from gpugauge.settings.nearest import nearest
 from gpugauge.settings.yaml_text import Document, KeyPath, parse, read_text
 
 _MAX_SHOWN_CHARACTERS = 80
+_MAX_LISTED_NAMES = 30
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 _NOT_A_SECTION = ("dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type")
 _OF_PYDANTIC = frozenset(get_args(core_schema.ErrorType)) - {"value_error"}
 
 _T = TypeVar("_T")
+
+
+def nearest(wrong: str, valid: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """Return the valid name that is most similar to a wrong one, or None if none is similar."""
+    return next(iter(difflib.get_close_matches(wrong, list(valid), 1, cutoff)), None)
+
+
+def hint(wrong: str, valid: Iterable[str]) -> str:
+    """Return `; did you mean NAME?`; if none is similar, all valid names, unless they are too many."""
+    names = list(valid)
+    if near := nearest(wrong, names):
+        return f"; did you mean {near}?"
+    return f"; valid: {', '.join(names)}" if len(names) <= _MAX_LISTED_NAMES else ""
 
 
 @dataclass(frozen=True)
@@ -33,39 +47,31 @@ class YamlModel(Generic[_T]):
     model: type[_T]
     name: str
     """For sentences: `settings file`."""
-    error: type[ConfigError] = ConfigError
     secrets: tuple[KeyPath, ...] = ()
     """Keys of which no value is ever shown, nor of any key below them."""
     null_is_unset: bool = True
     """Whether a key without a value is left to its default."""
 
     def read(self, file: Path) -> Document:
-        """Return the content of a file. Raises `error`."""
-        try:
-            text = read_text(file, self.name)
-        except ConfigError as error:
-            raise self.error(str(error)) from None
-        return self.parse(text, str(file))
+        """Return the content of a file. Raises ConfigError."""
+        return self.parse(read_text(file, self.name), str(file))
 
     def parse(self, text: str, file: str) -> Document:
-        """Return the content of a text; `file` is for sentences. Raises `error`."""
-        try:
-            document = parse(text, file)
-        except ConfigError as error:
-            raise self.error(str(error)) from None
+        """Return the content of a text; `file` is for sentences. Raises ConfigError."""
+        document = parse(text, file)
         if not isinstance(document.tree, dict):
             keys = ", ".join(_fields(self.model))
-            raise self.error(f"{document.place(())}: expected `key: value`; the keys of a {self.name} are {keys}")
+            raise ConfigError(f"{document.place(())}: expected `key: value`; the keys of a {self.name} are {keys}")
         if self.null_is_unset:
             document.tree = _without_null(document.tree)
         return document
 
     def validate(self, document: Document) -> _T:
-        """Return the model of a document. Raises `error`."""
+        """Return the model of a document. Raises ConfigError."""
         try:
             return TypeAdapter(self.model).validate_python(document.tree)
         except ValidationError as error:
-            raise self.error(self._sentence(error, document)) from None
+            raise ConfigError(self._sentence(error, document)) from None
 
     def _sentence(self, error: ValidationError, document: Document) -> str:
         """Describe one error by place, key and reason. An unknown key comes first: it explains one that is missing."""

@@ -36,6 +36,16 @@ class Document:
         """Return the place of a key, or of the nearest one around it; empty if there is none."""
         return next((self.places[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.places), "")
 
+    def put(self, path: tuple[str, ...], value: object, place: str) -> None:
+        """Set a value. A section that is none in the file is left for the validation to refuse."""
+        tree = self.tree
+        for section in path[:-1]:
+            tree = tree.setdefault(section, {})
+            if not isinstance(tree, dict):
+                return
+        tree[path[-1]] = value
+        self.places[path] = place
+
 
 def read_text(file: Path, name: str) -> str:
     """Return the content of a file. Raises ConfigError; `name` is what the file should be."""
@@ -60,8 +70,7 @@ def parse(text: str, file: str) -> Document:
             loader.dispose()
         if root is None:
             return Document(places={(): f"{file}:1"})
-        places: dict[KeyPath, str] = {}
-        return Document(_Reader(file, places).value(root, ()), places)
+        return Document(loader.value(root, ()), loader.places)
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
         raise ConfigError(f"{file}:{line}: not valid YAML: a control character is not allowed") from None
@@ -83,19 +92,20 @@ def _line(mark: yaml.Mark | None) -> int:
 
 
 class _Loader(yaml.SafeLoader):
-    """A loader of which only the composer is used. It refuses tags, anchors and aliases without naming them: a
-    password that begins with `!`, `&` or `*` is one for YAML.
+    """A loader of which only the composer is used, and which records the places of the keys. It refuses tags, anchors
+    and aliases without naming them: a password that begins with `!`, `&` or `*` is one for YAML.
     """
 
     def __init__(self, text: str, file: str) -> None:
         super().__init__(text)
         self.yaml_implicit_resolvers = {}  # each scalar stays text
         self._file = file
+        self.places: dict[KeyPath, str] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """Return the next node. Raises ConfigError for an anchor, an alias or a tag."""
         event = self.peek_event()  # type: ignore[no-untyped-call]  # PyYAML
-        place = f"{self._file}:{_line(event.start_mark)}"
+        place = self._place(event)
         if getattr(event, "anchor", None) is not None:  # also of an alias
             raise ConfigError(
                 f"{place}: anchors and aliases are not used; put a value that begins with & or * in quotes"
@@ -104,17 +114,9 @@ class _Loader(yaml.SafeLoader):
             raise ConfigError(f"{place}: tags are not used; put a value that begins with ! in quotes")
         return super().compose_node(parent, index)
 
-
-class _Reader:
-    """Converts nodes to values, and records the places of the keys."""
-
-    def __init__(self, file: str, places: dict[KeyPath, str]) -> None:
-        self._file = file
-        self._places = places
-
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """Return the value of a node. Raises ConfigError."""
-        self._places.setdefault(path, self._place(node))
+        self.places.setdefault(path, self._place(node))
         if isinstance(node, yaml.MappingNode):
             return {key: self.value(value, (*path, key)) for key, value in self._pairs(node, path)}
         if isinstance(node, yaml.SequenceNode):
@@ -134,13 +136,13 @@ class _Reader:
             if not isinstance(key_node, yaml.ScalarNode) or not key.isprintable():
                 raise ConfigError(f"{place}: a key must be plain text")
             inner = (*path, key)
-            if first := self._places.get(inner):
+            if first := self.places.get(inner):
                 raise ConfigError(f"{place}: {'.'.join(map(str, inner))} is set twice, first in {first}")
-            self._places[inner] = place
+            self.places[inner] = place
             yield key, value_node
 
-    def _place(self, node: yaml.Node) -> str:
-        return f"{self._file}:{_line(node.start_mark)}"
+    def _place(self, at: yaml.Node) -> str:
+        return f"{self._file}:{_line(at.start_mark)}"
 
 
 def _scalar(text: str) -> object:

@@ -11,15 +11,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpugauge.driver.missing import BusDevice, pci_address
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.procfs import ProcTree, kernel_log
-from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.workload.procfs import Procfs
 
 
 class Simulation:
     """A running scenario. Its processes are files like those of /proc, in a folder that the stack removes; they are
-    read like real ones. Raises ScenarioError.
+    read like real ones. Raises ConfigError.
     """
 
     def __init__(self, name: str, stack: ExitStack) -> None:
@@ -32,7 +33,7 @@ class Simulation:
             self.kernel_log.write_text(kernel_log(self.scenario))
         except OSError as error:
             message = f"simulate: the simulated processes need a folder for temporary files (TMPDIR): {error.strerror}"
-            raise ScenarioError(message) from None
+            raise ConfigError(message) from None
         self._world = World(self.scenario.simulation())
         self.procfs = Procfs(str(root))
         self.cgroup_root, self.pod_logs = self._tree.cgroup_root, self._tree.pod_logs

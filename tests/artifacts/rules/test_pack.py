@@ -12,14 +12,14 @@ from click.testing import CliRunner, Result
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
-from gpugauge.artifacts.rules.options import Parameters, RulesError, load
+from gpugauge.artifacts.rules.options import Parameters, read, validate
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
 from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import COMMANDS
 from gpugauge.cli.main import main
 from gpugauge.driver.xids import XID_CLASSES
-from gpugauge.settings.kinds import RUNBOOK_URL
+from gpugauge.settings.kinds import RUNBOOK_URL, ConfigError
 from gpugauge.verdict.causes import CAUSES, Cause
 from gpugauge.workload.command import command_name
 from tests.artifacts.rules.rule_stories import QUIET, STORIES
@@ -119,7 +119,7 @@ def test_a_group_records_a_series_before_it_reads_it() -> None:
 @pytest.mark.parametrize("arguments", [("gpu_upp", {}), ("gpu_up", {"process": "p0"})])
 def test_unknown_name_or_label_raises(arguments: tuple[str, dict[str, str]]) -> None:
     with pytest.raises(UnknownMetricError, match=arguments[0]):
-        Selectors(Parameters())(arguments[0], None, **arguments[1])
+        Selectors()(arguments[0], None, **arguments[1])
 
 
 def test_severity_and_action_are_the_only_labels_of_a_rule() -> None:
@@ -273,8 +273,8 @@ def test_bad_file_is_refused(tmp_path: Path, content: str) -> None:
     file = tmp_path / "rules.yaml"
     file.write_text(content)
 
-    with pytest.raises(RulesError):
-        load(file, {})
+    with pytest.raises(ConfigError):
+        validate(read(file, {}))
 
 
 @pytest.mark.parametrize("interval", [1, 15, 60])

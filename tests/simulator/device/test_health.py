@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator.device.device import Device
-from gpugauge.simulator.scenario.load import ScenarioError
 from tests.simulator.build import Clock, opened, scenario
 
 FAULTY = (
@@ -64,5 +64,5 @@ def test_energy_restarts_at_a_reset() -> None:
     ],
 )
 def test_contradictions_are_refused(health: str, message: str) -> None:
-    with pytest.raises(ScenarioError, match=message):
+    with pytest.raises(ConfigError, match=message):
         scenario(f"gpus: [{{model: h100, health: {health}}}]")

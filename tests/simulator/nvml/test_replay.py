@@ -9,9 +9,10 @@ from qa.gpu import check
 from qa.gpu.recording import Recorder
 
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator.nvml.library import Library
 from gpugauge.simulator.nvml.replay import Replay
-from gpugauge.simulator.scenario.load import ScenarioError, load_scenario
+from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from tests.simulator.build import Clock
 
@@ -85,7 +86,7 @@ def test_file_that_is_not_a_recording(tmp_path: Path) -> None:
     path = tmp_path / "gpu.jsonl"
     for text in ("", "{}", '{"recording": 2}', '{"recording": 1}', "[1]", "[" * 5000):
         path.write_text(text)
-        with pytest.raises(ScenarioError, match=r"gpu\.jsonl:1: "):
+        with pytest.raises(ConfigError, match=r"gpu\.jsonl:1: "):
             load_scenario(str(path))
 
 

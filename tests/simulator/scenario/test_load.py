@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator.device.world import World
-from gpugauge.simulator.scenario.load import SHIPPED, ScenarioError, list_scenarios, load_scenario, parse_scenario
+from gpugauge.simulator.scenario.load import SHIPPED, list_scenarios, load_scenario, parse_scenario
 
 FOLDER = Path(__file__).parents[3] / "src/gpugauge/simulator/scenarios"
 
@@ -243,7 +244,7 @@ ERRORS = [
 
 def test_mistakes_are_named() -> None:
     for text, message in ERRORS:
-        with pytest.raises(ScenarioError) as raised:
+        with pytest.raises(ConfigError) as raised:
             parse_scenario(text, "f.yaml", "f")
         assert str(raised.value) == message
 
@@ -253,7 +254,7 @@ def test_sentence_about_a_long_value_is_short() -> None:
     for _ in range(4):
         value = f"[{','.join([value] * 9)}]"
 
-    with pytest.raises(ScenarioError) as raised:
+    with pytest.raises(ConfigError) as raised:
         parse_scenario(f"description: {value}", "f.yaml", "f")
 
     assert str(raised.value).startswith("f.yaml:1: description: must be a valid string, not [[[['x', 'x'")
@@ -262,17 +263,17 @@ def test_sentence_about_a_long_value_is_short() -> None:
 
 def test_anchors_and_aliases_are_refused() -> None:
     for text in ("description: &a x", "description: d\ngpus: [*a]", "&a {description: d}"):
-        with pytest.raises(ScenarioError, match=r"^f\.yaml:\d: anchors and aliases are not used"):
+        with pytest.raises(ConfigError, match=r"^f\.yaml:\d: anchors and aliases are not used"):
             parse_scenario(text, "f.yaml", "f")
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(ScenarioError, match=r"there is no scenario 'nod'; did you mean node\?"):
+    with pytest.raises(ConfigError, match=r"there is no scenario 'nod'; did you mean node\?"):
         load_scenario("nod")
 
 
 def test_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(ScenarioError, match=r"no\.yaml: cannot be read: No such file or directory"):
+    with pytest.raises(ConfigError, match=r"no\.yaml: cannot be read: No such file or directory"):
         load_scenario(str(tmp_path / "no.yaml"))
 
 
@@ -280,5 +281,5 @@ def test_file_that_is_no_text(tmp_path: Path) -> None:
     path = tmp_path / "binary.yaml"
     path.write_bytes(b"\xff\xfe\x00")
 
-    with pytest.raises(ScenarioError, match="is not UTF-8 text"):
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
         load_scenario(str(path))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gpugauge.artifacts.rules.options import Parameters, Severity
+from gpugauge.artifacts.rules.options import Severity
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import TEXT_LABELS, TEXTS
 from gpugauge.base.duration import format_duration
@@ -31,49 +31,44 @@ class Alert:
     expression see to it: Prometheus forgets a `for` of less than ten minutes at its restart, and a gap begins it again.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
     (deploy/prometheus/alertmanager.yaml) hands it to what drains nodes. `described` is false for an alert about a job
-    whose name may be unknown.
+    whose name may be unknown. `about` follows from its group.
     """
 
     name: str
     expr: str
-    severity: Severity
     summary: str
     description: str
     hold: int = 0
-    about: About = "GPU"
     when: str = ""
+    severity: Severity = "warning"
     action: Action = ""
     described: bool = True
+    about: About = "job"
 
-    def severity_with(self, p: Parameters) -> Severity:
-        """Return the severity that the parameters give to the alert."""
-        return p.severities.get(self.name, self.severity)
-
-    def as_dict(self, p: Parameters) -> dict[str, object]:
+    def as_dict(self, s: Selectors) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
-        joins = p.engine == "grafana" and self.about == "job" and self.described
+        joins = s.engine == "grafana" and self.about == "job" and self.described
         # Templates see these labels. Without a value in the rule they are no part of the alert's identity.
         dropped = dict.fromkeys(TEXT_LABELS, "") if joins else {}
-        grafana = p.dashboard_url.rstrip("/") or (THIS_GRAFANA if p.engine == "grafana" else "")
+        grafana = s.dashboard_url.rstrip("/") or (THIS_GRAFANA if s.engine == "grafana" else "")
         return {
             "alert": self.name,
-            "expr": self._with_texts(p) if joins else self.expr,
-            "keep_firing_for": format_duration(p.keep_firing),
+            "expr": self._with_texts(s) if joins else self.expr,
+            "keep_firing_for": format_duration(s.keep_firing),
             "labels": {
-                "severity": self.severity_with(p),
+                "severity": s.severities.get(self.name, self.severity),
                 **({"action": self.action} if self.action else {}),
                 **dropped,
             },
             "annotations": {
                 "summary": self.summary,
                 "description": self.description.strip(),
-                "runbook_url": f"{p.runbook_url}#{self.name.lower()}",
+                "runbook_url": f"{s.runbook_url}#{self.name.lower()}",
                 **({"dashboard_url": self._dashboard(grafana)} if grafana else {}),
             },
         }
 
-    def _with_texts(self, p: Parameters) -> str:
-        s = Selectors(p)
+    def _with_texts(self, s: Selectors) -> str:
         return f"(\n{self.expr}\n)\n* on ({s.job}) group_left ({', '.join(TEXT_LABELS)}) {TEXTS}"
 
     def _dashboard(self, grafana: str) -> str:

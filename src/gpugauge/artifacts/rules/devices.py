@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.alert import Alert
-from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
@@ -20,107 +19,94 @@ _LOST = {  # without the sources that an administrator sets up
 }
 
 
-def of_exporters(p: Parameters) -> list[Alert]:
+def of_exporters(s: Selectors) -> list[Alert]:
     """Return the alerts about exporters."""
-    s, t = Selectors(p), Texts(p)
+    t = Texts(s)
     instance = s.keys("instance")
     lost = "".join(f'{{{{ if eq $labels.source "{name}" }}}}{text}{{{{ end }}}}' for name, text in _LOST.items())
     return [
         Alert(
             "ExporterBlind",
-            f"({_blind(p)})\nor on ({instance}) max by ({instance}) ({_stuck(p)})",
-            "warning",
+            f"({_blind(s)})\nor on ({instance}) max by ({instance}) ({_stuck(s)})",
             f"{t.exporter()} cannot read the GPUs",
             f"The driver does not answer, or the exporter publishes no new values.{t.reason_blind()}",
-            p.patience // 2,
-            "exporter",
-            f"the driver does not answer for half of {format_duration(p.patience)}, or no new values are published",
+            s.patience // 2,
+            f"the driver does not answer for half of {format_duration(s.patience)}, or no new values are published",
         ),
         Alert(
             "ExporterDown",
-            _down(p),
-            "warning",
+            _down(s),
             f"{t.exporter()} cannot be scraped",
-            f"For {t.share()} of the last {format_duration(p.down_window)}, in which there is no data about its GPUs. "
+            f"For {t.share()} of the last {format_duration(s.down_window)}, in which there is no data about its GPUs. "
             "Alerts about them keep firing for a while and then resolve.",
-            int(p.down_window * _DOWN_SHARE),
-            "exporter",
-            f"an exporter cannot be scraped for {_DOWN_SHARE:.0%} of {format_duration(p.down_window)}",
+            int(s.down_window * _DOWN_SHARE),
+            f"an exporter cannot be scraped for {_DOWN_SHARE:.0%} of {format_duration(s.down_window)}",
         ),
         Alert(
             "ExporterOutdated",
-            _unjudged(p),
-            "warning",
+            _unjudged(s),
             f"{t.exporter()} does not judge the faults of its GPUs",
             "It is older than these rules, or runs without the collector `faults`. No fault of its GPUs has an alert. "
             "Upgrade it.",
-            p.patience,
-            "exporter",
+            s.patience,
             "an exporter has GPUs and does not judge their faults: it is older than the rules",
         ),
         Alert(
             "ExporterClockSkewed",
-            _skewed(p),
-            "warning",
+            _skewed(s),
             f"The clock of {t.exporter()} differs from that of Prometheus",
             f"By {t.value('humanizeDuration', 0)}; it is ahead unless the value is negative. Times in metrics and logs "
             "are those of this clock. Check its synchronisation (timedatectl, chronyc tracking).",
-            p.patience // 2,
-            "exporter",
+            s.patience // 2,
             f"the clock of an exporter differs by more than {format_duration(_SKEW)} from that of Prometheus",
         ),
         Alert(
             "DriverReleasedLong",
-            _released(p),
-            "warning",
+            _released(s),
             f"{t.exporter()} has released the driver for a long time",
-            f"For more than {format_duration(p.release_patience)}. Its GPUs are not monitored in the meantime."
+            f"For more than {format_duration(s.release_patience)}. Its GPUs are not monitored in the meantime."
             f"{t.released_until()}",
-            p.release_patience,
-            "exporter",
-            f"the driver is released for more than {format_duration(p.release_patience)}",
+            s.release_patience,
+            f"the driver is released for more than {format_duration(s.release_patience)}",
         ),
         Alert(
             "AttributionSourceDown",
-            _sources(p),
-            "warning",
+            _sources(s),
             f"{t.exporter()} cannot read the source {{{{ $labels.source }}}} of workload labels",
             f"Without it, gpugauge does not know {lost}. Its log has the reason.",
-            p.settle,
-            "exporter",
+            s.settle,
             "a source of workload labels that is set up cannot be read",
         ),
     ]
 
 
-def _down(p: Parameters) -> str:
+def _down(s: Selectors) -> str:
     """Return the share of failed scrapes, wherever in the window: a program that crashes again is up at times."""
-    s, window = Selectors(p), p.down_window
+    window = s.down_window
     instance = s.keys("instance")
     failed = f"1 - max by ({instance}) (avg_over_time({s.up(window)}))"
     known = f"count_over_time({s.up(window // 2)} offset {format_duration(int(window * _DOWN_SHARE))})"
     return f"{failed} >= {_DOWN_SHARE:g}\nand on ({instance}) {s.up()}\nand on ({instance}) {known}"
 
 
-def _unjudged(p: Parameters) -> str:
-    s = Selectors(p)
-    instance, judged = s.keys("instance"), f"count_over_time({s('gpu_problems', p.patience)})"
-    known = s.at_begin("gpu_up", p.patience)
+def _unjudged(s: Selectors) -> str:
+    instance, judged = s.keys("instance"), f"count_over_time({s('gpu_problems', s.patience)})"
+    known = s.at_begin("gpu_up", s.patience)
     return f"max by ({instance}) ({s.present('gpu_up')})\nand on ({instance}) {known}\nunless on ({instance}) {judged}"
 
 
-def _blind(p: Parameters) -> str:
+def _blind(s: Selectors) -> str:
     """Return the exporters whose driver does not answer for half of the window."""
-    s, name = Selectors(p), "gpugauge_driver_up"
+    name = "gpugauge_driver_up"
     instance = s.keys("instance")
     # An exporter with a released driver is not blind: DriverReleasedLong covers it. Sidecars run without the driver.
     reasons = "!~released|off"
     total, count = (
-        f"sum by ({instance}) ({function}_over_time({s(name, p.patience, reason=reasons)}))"
+        f"sum by ({instance}) ({function}_over_time({s(name, s.patience, reason=reasons)}))"
         for function in ("sum", "count")
     )
     now = f"max by ({instance}) ({s.present(name, reason=reasons)})"
-    known = f"count_over_time({s(name, p.patience, reason=reasons)} offset {format_duration(p.settle)})"
+    known = f"count_over_time({s(name, s.patience, reason=reasons)} offset {format_duration(s.settle)})"
     # A machine without a GPU, or a trace of one, needs no driver.
     free = f"(max by ({instance}) ({s.last(name, reason='~' + '|'.join(sorted(WITHOUT_GPU)))}) == 0"
     free += f" unless on ({instance}) {s.last('gpu_up')})"
@@ -130,44 +116,43 @@ def _blind(p: Parameters) -> str:
     )
 
 
-def _stuck(p: Parameters, window: int = 0) -> str:
+def _stuck(s: Selectors, window: int = 0) -> str:
     """Return the exporters that publish no new values. By their own clock: that of Prometheus may differ."""
-    s, name = Selectors(p), "gpugauge_snapshot_timestamp_seconds"
-    window = window or 2 * p.lookback
+    name = "gpugauge_snapshot_timestamp_seconds"
+    window = window or 2 * s.lookback
     seen = s(name, window)
     known = f"count_over_time({s(name, window)} offset {format_duration(window // 2)})"
     return f"changes({seen}) == 0 and count_over_time({seen}) > 1 and {known}"
 
 
-def _skewed(p: Parameters) -> str:
+def _skewed(s: Selectors) -> str:
     """Return by how much the clocks of exporters are ahead of that of Prometheus."""
-    s = Selectors(p)
     instance, published = s.keys("instance"), s("gpugauge_snapshot_timestamp_seconds")
     ahead = f"({published} - timestamp({published}))"
-    usual = f"quantile_over_time(0.5, {ahead}[{format_duration(p.patience)}:1m])"
+    usual = f"quantile_over_time(0.5, {ahead}[{format_duration(s.patience)}:1m])"
     return (
         f"max by ({instance}) ({ahead} > {_SKEW} or {ahead} < -{_SKEW})\n"
         f"and on ({instance}) ({usual} > {_SKEW} or {usual} < -{_SKEW})\n"
-        f"unless on ({instance}) ({_stuck(p, p.lookback)})"
+        f"unless on ({instance}) ({_stuck(s, s.lookback)})"
     )
 
 
-def _sources(p: Parameters) -> str:
+def _sources(s: Selectors) -> str:
     """Return the sources of labels that cannot be read for half of some minutes."""
-    s, name = Selectors(p), "gpugauge_attribution_source_up"
+    name = "gpugauge_attribution_source_up"
     # min, because sidecars have the same instance as the exporter of their node.
     keys, of = s.keys("instance", "source"), f"~{'|'.join(_LOST)}"
-    known = f"count_over_time({s(name, p.settle, source=of)} offset {format_duration(p.settle)})"
+    known = f"count_over_time({s(name, s.settle, source=of)} offset {format_duration(s.settle)})"
     return (
-        f"min by ({keys}) (avg_over_time({s(name, 2 * p.settle, source=of)})) <= 0.5\n"
+        f"min by ({keys}) (avg_over_time({s(name, 2 * s.settle, source=of)})) <= 0.5\n"
         f"and on ({keys}) {s.present(name, source=of)}\nand on ({keys}) {known}"
     )
 
 
-def _released(p: Parameters) -> str:
-    s, name = Selectors(p), "gpugauge_driver_released"
+def _released(s: Selectors) -> str:
+    name = "gpugauge_driver_released"
     instance = s.keys("instance")
-    released = f"max by ({instance}) (avg_over_time({s(name, p.release_patience)})) >= 0.95"
+    released = f"max by ({instance}) (avg_over_time({s(name, s.release_patience)})) >= 0.95"
     return (
-        f"{released}\nand on ({instance}) {s.present(name)}\nand on ({instance}) {s.at_begin(name, p.release_patience)}"
+        f"{released}\nand on ({instance}) {s.present(name)}\nand on ({instance}) {s.at_begin(name, s.release_patience)}"
     )

@@ -26,7 +26,7 @@ def as_table(p: Parameters, width: int | None = None) -> str:
 
 def _row(p: Parameters, alert: Alert) -> tuple[str, ...]:
     after = format_duration(alert.hold) if alert.hold else "at once"
-    return alert.name, alert.severity_with(p), alert.about, alert.when, after
+    return alert.name, p.severities.get(alert.name, alert.severity), alert.about, alert.when, after
 
 
 def _wrapped(row: tuple[str, ...], widths: list[int]) -> list[str]:

@@ -6,15 +6,15 @@ so that their texts need no query.
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.alert import Alert
-from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import Selectors, with_cluster
+from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import Recording
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.faults.table import FAULTS
 
 _LOST_SECONDS = 120  # for which a GPU does not answer
-# Index and first Xid error of each GPU, to be joined on the labels of `gpu`.
+_WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled"}  # must last for a while
+# Index and first Xid error of each GPU, to be joined on `Selectors.gpu`.
 IDENTITY = "gpugauge:gpu:info"
 WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
 _XID = "Xid {{ $labels.xid }}{{ if $labels.xid_name }} ({{ $labels.xid_name }}){{ end }}"
@@ -32,14 +32,9 @@ _PASSING = {"application", "other"}
 _XID_LABELS = ("xid", "xid_name")
 
 
-def gpu(p: Parameters) -> str:
-    """Return the labels that identify a GPU. Simulated GPUs of two machines have the same uuid."""
-    return with_cluster(p, "instance", "uuid")
-
-
-def recordings(p: Parameters) -> list[Recording]:
+def recordings(s: Selectors) -> list[Recording]:
     """Return the rule that the alerts join: one series for each GPU."""
-    s, keys = Selectors(p), gpu(p)
+    keys = s.gpu
     # The last one only where there is none now, because an index may have changed in the meantime.
     now, last = (
         f"topk by ({keys}) (1, max by ({keys}, index) ({info}))" for info in (s("gpu_info"), s.last("gpu_info"))
@@ -51,111 +46,102 @@ def recordings(p: Parameters) -> list[Recording]:
     return [Recording(IDENTITY, f"({joined})\nor on ({keys})\n{index}")]
 
 
-def alerts(p: Parameters) -> list[Alert]:
+def alerts(s: Selectors) -> list[Alert]:
     """Return the alerts, one for each fault of the table."""
     found = []
-    for name, (description, when, hold) in {**_texts(p), **_xid_texts(p)}.items():
+    for name, (description, when) in {**_texts(s), **_xid_texts(s)}.items():
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
         labels = ("reason",) if name == "GpuNeedsReset" else _XID_LABELS if is_xid else ()
-        expr = _of_gpu(p, _judged(p, name, hold, *labels), *(_XID_LABELS if _AFTER_XID in description else ()))
+        hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
+        expr = _of_gpu(s, _judged(s, name, hold, *labels), *(_XID_LABELS if _AFTER_XID in description else ()))
         summary = f"{WHERE} " + (f"had {_XID}" if is_xid else fault.summary)
         summary += ": {{ $labels.reason }}" if labels == ("reason",) else ""
-        text = description + Texts(p).pods()
-        found.append(Alert(name, expr, fault.severity, summary, text, hold, action=fault.action, when=when))
-    return [*found, _unread(p)]
-
-
-def _unread(p: Parameters) -> Alert:
-    s = Selectors(p)
-    by, name = f"max by ({gpu(p)}, reading, reason)", "gpu_reading_failed"
-    known = f"last_over_time({s(name, p.lookback)} offset {format_duration(p.settle)})"
-    return Alert(
+        text = description + Texts(s).pods()
+        found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action))
+    unread = Alert(
         "GpuReadingFailed",
-        _of_gpu(p, f"{by} ({s.present(name, p.lookback)})\nand on ({gpu(p)}, reading) {known}"),
-        FAULTS["GpuReadingFailed"].severity,
+        _of_gpu(s, _unread(s)),
         f"{WHERE} {FAULTS['GpuReadingFailed'].summary}: {{{{ $labels.reading }}}}",
         "The driver returns {{ $labels.reason }}. Alerts and views that need this part are blind. See the kernel log, "
-        f"and reset the GPU or reboot the machine.{Texts(p).pods()}",
-        p.settle,
-        when="the driver cannot read a part of a GPU, such as its memory errors",
+        f"and reset the GPU or reboot the machine.{Texts(s).pods()}",
+        s.settle,
+        "the driver cannot read a part of a GPU, such as its memory errors",
     )
+    return [*found, unread]
 
 
-def _of_gpu(p: Parameters, condition: str, *labels: str) -> str:
+def _unread(s: Selectors) -> str:
+    by, name = f"max by ({s.gpu}, reading, reason)", "gpu_reading_failed"
+    known = f"last_over_time({s(name, s.lookback)} offset {format_duration(s.settle)})"
+    return f"{by} ({s.present(name, s.lookback)})\nand on ({s.gpu}, reading) {known}"
+
+
+def _of_gpu(s: Selectors, condition: str, *labels: str) -> str:
     """Return a condition that has one series for each GPU, with its index and the further `labels` of IDENTITY."""
-    return f"(\n{condition}\n)\n* on ({gpu(p)}) group_left ({', '.join(('index', *labels))}) {IDENTITY}"
+    return f"(\n{condition}\n)\n* on ({s.gpu}) group_left ({', '.join(('index', *labels))}) {IDENTITY}"
 
 
-def _judged(p: Parameters, name: str, hold: int, *labels: str) -> str:
+def _judged(s: Selectors, name: str, hold: int, *labels: str) -> str:
     """Return the GPUs with a fault, now and `hold` seconds ago, and these labels of its information."""
-    s, metric = Selectors(p), "gpu_problem_info" if labels else "gpu_problem"
-    found = f"max by ({', '.join((gpu(p), *labels))}) ({s.present(metric, p.lookback, problem=name)})"
-    ago = f"{s(metric, p.lookback, problem=name)} offset {format_duration(hold)}"
-    return f"{found}\nand on ({gpu(p)}) last_over_time({ago})" if hold else found
+    metric = "gpu_problem_info" if labels else "gpu_problem"
+    found = f"max by ({', '.join((s.gpu, *labels))}) ({s.present(metric, s.lookback, problem=name)})"
+    ago = f"{s(metric, s.lookback, problem=name)} offset {format_duration(hold)}"
+    return f"{found}\nand on ({s.gpu}) last_over_time({ago})" if hold else found
 
 
-def _texts(p: Parameters) -> dict[str, tuple[str, str, int]]:
-    """Return description, condition in words, and hold of each alert that is not about an Xid error."""
+def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
+    """Return description and condition in words of each alert that is not about an Xid error."""
     return {
         "GpuLost": (
-            f"It is lost, its driver calls hang, or the driver does not list it.{Texts(p).reason_down()}{_AFTER_XID} "
+            f"It is lost, its driver calls hang, or the driver does not list it.{Texts(s).reason_down()}{_AFTER_XID} "
             "Drain the machine, and reset the GPU or reboot.",
             "a GPU does not answer",
-            _LOST_SECONDS,
         ),
         "GpuNeedsReset": (
             f"The driver requires it, or memory that had errors is replaced at the next reset.{_AFTER_XID} "
             "End the processes on the GPU and reset it, or reboot the machine.",
             "the driver requires a reset, or faulty memory is replaced at the next one",
-            0,
         ),
         "GpuRowRemapFailed": (
             "A reset does not help: drain the machine, and have the GPU tested and replaced.",
             "a faulty memory row could not be replaced, or nearly all pages that can be retired are",
-            0,
         ),
         "GpuUncorrectedEcc": (
             f"Since the driver was loaded or the GPU was reset.{_AFTER_XID} The program that read the memory has "
             "failed. Reset the GPU; if the errors occur again, have it replaced.",
             "uncorrected memory errors since the last reset",
-            0,
         ),
         "GpuNvlinkErrors": (
             "A link had to repeat or retrain, or corrects very many errors. Check the link and the GPU at its other "
             "end, reset both, and have the GPU, the baseboard or the switch replaced if it occurs again.",
             "an NVLink link repeats, retrains, or corrects very many errors",
-            0,
         ),
         "GpuPcieDegraded": (
             "Its link is narrower than the maximum of GPU and slot while the GPU is under load, so copies from and to "
             "the host are slower. Check seating, riser and slot.",
             "a GPU under load uses fewer PCIe lanes than it could",
-            p.settle,
         ),
         "GpuHot": (
             "It is near the temperature at which it lowers its clocks. Check fans, air flow, inlet temperature and "
             "coolant.",
             "a GPU is nearly as hot as the temperature at which it lowers its clocks",
-            p.settle,
         ),
         "GpuThrottled": (
             "Over the last minutes, for longer than the settings of the exporter (`faults`) allow. Check fans, air "
             "flow and power.",
             "a busy GPU lowers its clocks for a fifth of the time because of heat or a power brake",
-            p.settle,
         ),
     }
 
 
-def _xid_texts(p: Parameters) -> dict[str, tuple[str, str, int]]:
-    lately, lasting = f"In the last {format_duration(p.patience)}.", "Until the GPU is reset or repaired."
+def _xid_texts(s: Selectors) -> dict[str, tuple[str, str]]:
+    lately, lasting = f"In the last {format_duration(s.patience)}.", "Until the GPU is reset or repaired."
     return {
         f"GpuXid{kind.capitalize()}": (
             f"{advice} {lately if kind in _PASSING else lasting}",
             f"a GPU had an Xid error of the class {kind}"
             if kind in _PASSING
             else f"a GPU has an Xid error of the class {kind}, until it is repaired",
-            0,
         )
         for kind, advice in _XIDS.items()
     }

@@ -3,42 +3,96 @@
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.alert import Alert
-from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low, of_ranks
-from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import ALIVE, PROBLEM, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 
 
-def of_processes(p: Parameters) -> list[Alert]:
+def of_processes(s: Selectors) -> list[Alert]:
     """Return the alerts about the progress of the processes of jobs."""
-    return [_stalled(p), *of_ranks(p)]
+    t = Texts(s)
+    return [
+        Alert(
+            "TrainingStalled",
+            s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5)) + s.and_job(ALIVE),
+            f"Training {t.job()} makes no progress{t.nodes(' on ')}",
+            f"No step or batch for more than {format_duration(s.stall_patience)}. If its GPUs are busy, a collective "
+            f"probably waits for a rank that is gone.{t.places()}",
+            s.stall_patience,
+            f"a training makes no step and takes no batch for {format_duration(s.stall_patience)}",
+        ),
+    ]
 
 
-def of_use(p: Parameters) -> list[Alert]:
+def of_use(s: Selectors) -> list[Alert]:
     """Return the alerts about how jobs use the GPUs that they hold, were allocated or could use."""
-    return [_idle(p), *_on_cpu(p), _memory(p), _unused(p)]
+    t = Texts(s)
+    return [
+        Alert(
+            "GpuHeldIdle",
+            _lasting(s, "held_idle"),
+            f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
+            f"Idle for {t.share()} of the last {format_duration(s.idle_patience)}.{t.places()}",
+            s.settle,
+            f"a process holds GPUs and does not use them for {format_duration(s.idle_patience)}",
+        ),
+        Alert(
+            "TrainingOnCpu",
+            _lasting(s, "on_cpu"),
+            f"Training {t.job()} runs on the CPU of a machine with a GPU{t.nodes(': ')}",
+            f"On the CPU for {t.share()} of the last {format_duration(s.patience)}.{t.places()}",
+            s.settle,
+            f"a training runs on the CPU of a machine with a GPU, {format_duration(s.patience)}",
+        ),
+        Alert(
+            "TorchCpuBuildBusy",
+            _cpu_builds(s),
+            f"{t.job()} computes with a CPU build of PyTorch on a machine with GPUs{t.nodes(': ')}",
+            f"{t.value()} CPUs busy for {format_duration(s.idle_patience)}, perhaps no training.{t.places()}",
+            s.idle_patience,
+            f"a CPU build of PyTorch computes for {format_duration(s.idle_patience)} on a machine with GPUs",
+            severity="info",
+        ),
+        Alert(
+            "TrainingOutOfMemory",
+            _found(s, "out_of_memory"),
+            f"Training {t.job()} ran out of GPU memory{t.nodes(' on ')}",
+            f"{t.value(digits=0)} out-of-memory errors in {format_duration(s.patience)}, caught ones included."
+            f"{t.places()}",
+            when=f"torch reports an out-of-memory error, {format_duration(s.patience)}",
+        ),
+        Alert(
+            "AllocatedGpuUnused",
+            _unused(s),
+            f"{t.job()} does not use all GPUs that it was allocated",
+            f"{t.value(digits=0)} of its GPUs were idle for {format_duration(s.idle_patience)}.{t.places()}",
+            when=f"a GPU is allocated to a job and idle for {format_duration(s.idle_patience)}",
+            described=False,
+            severity="info",
+        ),
+    ]
 
 
-def problems(p: Parameters) -> list[Recording]:
+def problems(s: Selectors) -> list[Recording]:
     """Return the rules for the problems that explain a low load; those of a job that stalls are not repeated."""
-    return [problem("held_idle", _idle_jobs(p)), problem("on_cpu", _cpu_jobs(p)), problem("out_of_memory", _ooms(p))]
+    return [problem("held_idle", _idle_jobs(s)), problem("on_cpu", _cpu_jobs(s)), problem("out_of_memory", _ooms(s))]
 
 
-def _found(p: Parameters, name: str) -> str:
-    return f'max by ({Selectors(p).job}) ({PROBLEM}{{problem="{name}"}})'
+def _found(s: Selectors, name: str) -> str:
+    return f'max by ({s.job}) ({PROBLEM}{{problem="{name}"}})'
 
 
-def _lasting(p: Parameters, name: str) -> str:
-    return _found(p, name) + Selectors(p).settled(f'{PROBLEM}{{problem="{name}"}}')
+def _lasting(s: Selectors, name: str) -> str:
+    return _found(s, name) + s.settled(f'{PROBLEM}{{problem="{name}"}}')
 
 
-def _only(p: Parameters, state: str, window: int, known: float) -> str:
+def _only(s: Selectors, state: str, window: int, known: float) -> str:
     """Return the processes that were in one state for nearly all of a window. Relative to the observed time, so that a
     restart of the exporter does not count as another state; a process that is younger than the window is left out.
     """
-    s, name = Selectors(p), "training_seconds_total"
+    name = "training_seconds_total"
     process = s.keys("process")
     # Sums, because two exporters, one after the other, share a window.
     found = f"sum by ({process}) ({s.rate(name, window, state=state)})"
@@ -48,119 +102,50 @@ def _only(p: Parameters, state: str, window: int, known: float) -> str:
     return f"({share} {s.on_process('and', enough)} {s.before(name, window, state=state)})"
 
 
-def _stalled(p: Parameters) -> Alert:
-    s, t = Selectors(p), Texts(p)
-    return Alert(
-        "TrainingStalled",
-        s.by_job("max", _only(p, "stalled", p.stall_patience, 0.5)) + s.and_job(ALIVE),
-        "warning",
-        f"Training {t.job()} makes no progress{t.nodes(' on ')}",
-        f"No step or batch for more than {format_duration(p.stall_patience)}. If its GPUs are busy, a collective "
-        f"probably waits for a rank that is gone.{t.places()}",
-        p.stall_patience,
-        "job",
-        f"a training makes no step and takes no batch for {format_duration(p.stall_patience)}",
-    )
-
-
-def _not_stalled(p: Parameters) -> str:
-    s = Selectors(p)
+def _not_stalled(s: Selectors) -> str:
     return s.unless_job(s.jobs_with(STALLED))
 
 
-def _idle_jobs(p: Parameters) -> str:
-    s = Selectors(p)
+def _idle_jobs(s: Selectors) -> str:
     # A process that uses its GPU for 5 % of the window is not idle.
-    return s.by_job("max", _only(p, "held_idle", p.idle_patience, 0.5)) + _not_stalled(p)
+    return s.by_job("max", _only(s, "held_idle", s.idle_patience, 0.5)) + _not_stalled(s)
 
 
-def _idle(p: Parameters) -> Alert:
-    t = Texts(p)
-    return Alert(
-        "GpuHeldIdle",
-        _lasting(p, "held_idle"),
-        "warning",
-        f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
-        f"Idle for {t.share()} of the last {format_duration(p.idle_patience)}.{t.places()}",
-        p.settle,
-        "job",
-        f"a process holds GPUs and does not use them for {format_duration(p.idle_patience)}",
-    )
-
-
-def _cpu_jobs(p: Parameters) -> str:
-    s = Selectors(p)
+def _cpu_jobs(s: Selectors) -> str:
     # The exporter reports these causes only on hosts with a GPU.
-    on_cpu = s.jobs_with(f"max_over_time({s('training_limited_by', p.patience, cause=CPU_CAUSES)})")
-    share = s.by_job("max", f"({s.seen(s.rate('training_seconds_total', p.patience, state='training_on_cpu'))} >= 0.8)")
-    return share + s.and_job(on_cpu) + _not_stalled(p)
+    on_cpu = s.jobs_with(f"max_over_time({s('training_limited_by', s.patience, cause=CPU_CAUSES)})")
+    share = s.by_job("max", f"({s.seen(s.rate('training_seconds_total', s.patience, state='training_on_cpu'))} >= 0.8)")
+    return share + s.and_job(on_cpu) + _not_stalled(s)
 
 
-def _on_cpu(p: Parameters) -> list[Alert]:
-    s, t = Selectors(p), Texts(p)
-    # Each process once, and only on machines with a GPU that answers.
-    build = f"max_over_time({s('gpu_process_host_info', p.patience, torch_build='cpu')})"
-    cpu_build = f"({build} and on ({s.keys('instance')}) max_over_time({s('gpu_up', p.patience)}) == 1)"
-    name = "gpu_process_cpu_seconds_total"
-    old = s.before(name, p.idle_patience, part="process")
-    cpus = s.rate(name, p.idle_patience, part="process")
-    busy = s.by_job("sum", f"{cpus} {s.on_process('and', cpu_build)} {old}")
-    hooked = s.jobs_with(f"max_over_time({s('torch_process_info', p.patience)})")
-    return [
-        Alert(
-            "TrainingOnCpu",
-            _lasting(p, "on_cpu"),
-            "warning",
-            f"Training {t.job()} runs on the CPU of a machine with a GPU{t.nodes(': ')}",
-            f"On the CPU for {t.share()} of the last {format_duration(p.patience)}.{t.places()}",
-            p.settle,
-            "job",
-            f"a training runs on the CPU of a machine with a GPU, {format_duration(p.patience)}",
-        ),
-        Alert(
-            "TorchCpuBuildBusy",
-            f"{busy} >= 1" + s.unless_job(f"({hooked})") + s.unless_job(PROBLEM) + s.unless_job(is_low(p)),
-            "info",
-            f"{t.job()} computes with a CPU build of PyTorch on a machine with GPUs{t.nodes(': ')}",
-            f"{t.value()} CPUs busy for {format_duration(p.idle_patience)}, perhaps no training.{t.places()}",
-            p.idle_patience,
-            "job",
-            f"a CPU build of PyTorch computes for {format_duration(p.idle_patience)} on a machine with GPUs",
-        ),
-    ]
-
-
-def _ooms(p: Parameters) -> str:
-    s = Selectors(p)
+def _ooms(s: Selectors) -> str:
     name = "torch_memory_ooms_total"
-    before = f"count_over_time({s(name, 3600)} offset {format_duration(p.patience)})"
+    before = f"count_over_time({s(name, 3600)} offset {format_duration(s.patience)})"
     # The first value of a new series, which increase() does not count. That of an old process is rather new to
     # Prometheus only, and its errors may be days old.
-    start = f"max_over_time({s('gpu_process_start_timestamp_seconds', p.patience)})"
-    old = s.on_process("unless", f"({start} < {s.clock(-p.memory)})")
+    start = f"max_over_time({s('gpu_process_start_timestamp_seconds', s.patience)})"
+    old = s.on_process("unless", f"({start} < {s.clock(-s.memory)})")
     first = f"{s.last(name)} > 0 {s.on_process('unless', before)} {old}"
-    return s.by_job("sum", f"increase({s(name, p.patience)}) > 0 or ({first})")
+    return s.by_job("sum", f"increase({s(name, s.patience)}) > 0 or ({first})")
 
 
-def _memory(p: Parameters) -> Alert:
-    t = Texts(p)
-    return Alert(
-        "TrainingOutOfMemory",
-        _found(p, "out_of_memory"),
-        "warning",
-        f"Training {t.job()} ran out of GPU memory{t.nodes(' on ')}",
-        f"{t.value(digits=0)} out-of-memory errors in {format_duration(p.patience)}, caught ones included.{t.places()}",
-        about="job",
-        when=f"torch reports an out-of-memory error, {format_duration(p.patience)}",
-    )
+def _cpu_builds(s: Selectors) -> str:
+    # Each process once, and only on machines with a GPU that answers.
+    build = f"max_over_time({s('gpu_process_host_info', s.patience, torch_build='cpu')})"
+    cpu_build = f"({build} and on ({s.keys('instance')}) max_over_time({s('gpu_up', s.patience)}) == 1)"
+    name = "gpu_process_cpu_seconds_total"
+    old = s.before(name, s.idle_patience, part="process")
+    cpus = s.rate(name, s.idle_patience, part="process")
+    busy = s.by_job("sum", f"{cpus} {s.on_process('and', cpu_build)} {old}")
+    hooked = s.jobs_with(f"max_over_time({s('torch_process_info', s.patience)})")
+    return f"{busy} >= 1" + s.unless_job(f"({hooked})") + s.unless_job(PROBLEM) + s.unless_job(is_low(s))
 
 
-def _unused(p: Parameters) -> Alert:
-    s, t = Selectors(p), Texts(p)
+def _unused(s: Selectors) -> str:
     uuid, name = s.keys("uuid"), "gpu_allocation_info"
     # The GPU was allocated for the whole window, too.
     busy, observed = (
-        s.rate(f"gpu_{kind}_seconds_total", p.idle_patience, engine="gpu") for kind in ("busy", "observed")
+        s.rate(f"gpu_{kind}_seconds_total", s.idle_patience, engine="gpu") for kind in ("busy", "observed")
     )
     idle = (
         f"and on ({uuid}) (sum by ({uuid}) ({busy}) / sum by ({uuid}) ({observed}) < 0.01) "
@@ -169,17 +154,8 @@ def _unused(p: Parameters) -> Alert:
     # The job of a pod is known once one of its processes was seen.
     pod = s.keys("workload_namespace", "workload_pod")
     unused = "\nor\n".join(
-        f"count by ({owner}) (\n  max by ({owner}, uuid) ({s.last(name, p.job_matchers, **labels)})\n"
-        f"  and on ({owner}, uuid) {s.at_begin(name, p.idle_patience, **labels)}\n  {idle}\n)"
+        f"count by ({owner}) (\n  max by ({owner}, uuid) ({s.last(name, s.job_matchers, **labels)})\n"
+        f"  and on ({owner}, uuid) {s.at_begin(name, s.idle_patience, **labels)}\n  {idle}\n)"
         for owner, labels in ((s.job, {"workload_job": HAS_JOB}), (pod, {"workload_job": "", "workload_pod": "!"}))
     )
-    return Alert(
-        "AllocatedGpuUnused",
-        f"({unused})" + s.unless_job(PROBLEM) + s.unless_job(is_low(p)),
-        "info",
-        f"{t.job()} does not use all GPUs that it was allocated",
-        f"{t.value(digits=0)} of its GPUs were idle for {format_duration(p.idle_patience)}.{t.places()}",
-        about="job",
-        when=f"a GPU is allocated to a job and idle for {format_duration(p.idle_patience)}",
-        described=False,
-    )
+    return f"({unused})" + s.unless_job(PROBLEM) + s.unless_job(is_low(s))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -14,8 +14,7 @@ from gpugauge import catalog
 from gpugauge.base.duration import format_duration, parse_duration
 from gpugauge.base.serving import COMMANDS
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
-from gpugauge.settings.nearest import hint
-from gpugauge.settings.yaml_model import YamlModel
+from gpugauge.settings.yaml_model import YamlModel, hint
 from gpugauge.settings.yaml_text import Document
 
 # No \w: names are ASCII in Prometheus 2.
@@ -30,21 +29,15 @@ _POSIX = re.compile(
 )
 _OF_JOB = re.compile(r"workload_(?:namespace|job|job_kind)[=!]")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
+_OURS = {"__name__", "uuid", "process", "instance", "cause", "state", "rank", "run_id", "severity", "alertname"}
 _LABELS = {label for row in catalog.metrics() for label in row.labels}
 _PROCESS_LABELS = {label for row in catalog.metrics() if row.name == "gpu_process_host_info" for label in row.labels}
 _OF_TARGETS = (
     "only some series have it; write workload_namespace, workload_job, workload_job_kind, or a label of the targets"
 )
-_SEVERITIES = ("info", "warning", "critical")
-# Parameters of earlier versions, and what replaces them.
-RENAMED = {"info_below": "threshold", "warning_below": "threshold", "runbook": "runbook_url"}
 
 
-class RulesError(ConfigError):
-    """Parameters that cannot be used. The message is one sentence with file, line and key."""
-
-
-class UnknownAlertError(RulesError):
+class UnknownAlertError(ConfigError):
     """A severity for an alert that does not exist."""
 
     def __init__(self, alert: str, known: Iterable[str]) -> None:
@@ -72,13 +65,6 @@ def _share(value: object) -> object:
     if isinstance(value, bool) or not 0 < share < 1:
         raise ValueError(f"must be above 0 % and below 100 %, written like 40% or 0.4, not {value!r}")
     return share
-
-
-def _severity(value: object) -> object:
-    """Return the value. Raises ValueError with the nearest severity if it is text and no severity."""
-    if isinstance(value, str) and value not in _SEVERITIES:
-        raise ValueError(f"there is no severity {value!r}{hint(value, _SEVERITIES)}")
-    return value
 
 
 def _checked(expression: str) -> None:
@@ -113,7 +99,7 @@ def _matchers(value: object) -> object:
 Matchers = Annotated[str, BeforeValidator(_matchers)]
 Duration = Annotated[int, BeforeValidator(_seconds), Field(gt=0)]
 Share = Annotated[float, BeforeValidator(_share)]
-Severity = Annotated[Literal["info", "warning", "critical"], BeforeValidator(_severity)]
+Severity = Literal["info", "warning", "critical"]
 
 
 class Parameters(BaseModel):
@@ -250,19 +236,18 @@ class Parameters(BaseModel):
             )
         if self.cluster_label in _OURS:
             raise self._error(f"{self.cluster_label} is a label of the exporter, not of a cluster", "cluster_label")
-        self._check_labels("matchers", self.target_matchers, set(_LABELS), _OF_TARGETS)
-        self._check_labels("up_matchers", self.up_matchers, set(_LABELS), "up has the labels of the targets only")
-        of_process = {label for label in _LABELS if label not in _PROCESS_LABELS}
-        self._check_labels(
-            "training_matchers", self.training_matchers, of_process, "gpu_process_host_info has no such label"
-        )
-        return self
-
-    def _check_labels(self, key: str, matchers: str, unknown: Container[str], why: str) -> None:
-        """Raise an error for a label of which no series could match."""
-        for label in re.findall(rf"({_LABEL})(?:=|!)", re.sub(r'"[^"]*"', "", matchers)):
-            if label in unknown:
+        for key, matchers, foreign, why in (
+            ("matchers", self.target_matchers, _LABELS, _OF_TARGETS),
+            ("up_matchers", self.up_matchers, _LABELS, "up has the labels of the targets only"),
+            (
+                *("training_matchers", self.training_matchers, _LABELS - _PROCESS_LABELS),
+                "gpu_process_host_info has no such label",
+            ),
+        ):
+            labels = re.findall(rf"({_LABEL})(?:=|!)", re.sub(r'"[^"]*"', "", matchers))
+            if label := next((label for label in labels if label in foreign), None):
                 raise self._error(f"no rule would fire with {label}: {why}", key)
+        return self
 
     @property
     def target_matchers(self) -> str:
@@ -303,17 +288,14 @@ class Parameters(BaseModel):
         return max(300, 4 * self.scrape_interval)
 
 
-_OURS = frozenset({"__name__", "uuid", "process", "instance", "cause", "state", "rank", "run_id"})
-_OURS |= {"severity", "alertname"}
-_FILE = YamlModel(Parameters, "rules file", RulesError)
+_FILE = YamlModel(Parameters, "rules file")
 
 
 def read(file: Path | None, flags: Mapping[str, object]) -> Document:
-    """Return the parameters that a file and flags give; a flag takes precedence. Raises RulesError."""
+    """Return the parameters that a file and flags give; a flag takes precedence. Raises ConfigError."""
     document = _FILE.read(file) if file else Document()
     for name, value in flags.items():
-        document.tree[name] = value
-        document.places[(name,)] = flag_of(name)
+        document.put((name,), value, flag_of(name))
     return document
 
 
@@ -322,14 +304,6 @@ def flag_of(name: str) -> str:
     return {"severities": "--severity", "engine": "--for"}.get(name, "--" + name.replace("_", "-"))
 
 
-def load(file: Path | None, flags: Mapping[str, object]) -> Parameters:
-    """Return the parameters that a file and flags give. Raises RulesError."""
-    return validate(read(file, flags))
-
-
 def validate(document: Document) -> Parameters:
-    """Return the parameters of a document. Raises RulesError."""
-    for old, new in RENAMED.items():
-        if old in document.tree:
-            raise RulesError(f"{document.place((old,))}: {old}: this key is now {new}")
+    """Return the parameters of a document. Raises ConfigError."""
     return _FILE.validate(document)

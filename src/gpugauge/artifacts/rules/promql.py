@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpugauge import catalog
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.base.duration import format_duration
@@ -24,16 +22,13 @@ class UnknownMetricError(ValueError):
     """A query names a metric or label that is not in the catalogue."""
 
 
-def with_cluster(p: Parameters, *labels: str) -> str:
-    """Return the labels for `by` and `on`, after that of the cluster: two clusters may have equal names."""
-    return ", ".join(filter(None, (p.cluster_label, *labels)))
+class Selectors(Parameters):
+    """Parameters that write selectors; every name and label in them must be in the catalogue."""
 
-
-@dataclass(frozen=True)
-class Selectors:
-    """Writer of selectors; every name and label in them must be in the catalogue."""
-
-    parameters: Parameters
+    @classmethod
+    def of(cls, p: Parameters) -> Selectors:
+        """Return the writer with the same parameters."""
+        return cls.model_construct(**dict(p))
 
     def __call__(self, name: str, window: int | None = None, *more: str, **labels: str) -> str:
         """Return `name{label="value",…}[window]`, with the matchers `more`.
@@ -52,7 +47,7 @@ class Selectors:
 
     def matched(self, name: str, *matchers: str) -> str:
         """Return `name{matchers}` with those of the parameters."""
-        text = ",".join(filter(None, [*matchers, self.parameters.target_matchers]))
+        text = ",".join(filter(None, [*matchers, self.target_matchers]))
         return name + (f"{{{text}}}" if text else "")
 
     def rate(self, name: str, window: int, **labels: str) -> str:
@@ -64,11 +59,11 @@ class Selectors:
 
     def last(self, name: str, *more: str, **labels: str) -> str:
         """Return the last value of a gauge, so that a failed scrape does not hide it."""
-        return f"last_over_time({self(name, self.parameters.lookback, *more, **labels)})"
+        return f"last_over_time({self(name, self.lookback, *more, **labels)})"
 
     def present(self, name: str, window: int = 0, **labels: str) -> str:
         """Return the series that are there; of an exporter whose scrapes fail, those that were there in the window."""
-        window = window or 4 * self.parameters.scrape_interval
+        window = window or 4 * self.scrape_interval
         last = f"last_over_time({self(name, window, **labels)})"
         return f"({self(name, None, **labels)} or {last} and on ({self.keys('instance')}) {FAILING})"
 
@@ -83,16 +78,21 @@ class Selectors:
 
     def up(self, window: int | None = None) -> str:
         """Return the selector of `up`, which Prometheus records for each exporter."""
-        return self.matched("up", self.parameters.up_matchers) + (f"[{format_duration(window)}]" if window else "")
+        return self.matched("up", self.up_matchers) + (f"[{format_duration(window)}]" if window else "")
 
     @property
     def job(self) -> str:
         """The labels of a job."""
         return self.keys(*JOB_LABELS)
 
+    @property
+    def gpu(self) -> str:
+        """The labels of a GPU. Simulated GPUs of two machines have the same uuid."""
+        return self.keys("instance", "uuid")
+
     def keys(self, *labels: str) -> str:
-        """Return the labels for `by` and `on`, after that of the cluster."""
-        return with_cluster(self.parameters, *labels)
+        """Return the labels for `by` and `on`, after that of the cluster: two clusters may have equal names."""
+        return ", ".join(filter(None, (self.cluster_label, *labels)))
 
     def by_process(self, expr: str) -> str:
         """Aggregate an expression to one series for each process, without the labels of the scrape."""
@@ -111,14 +111,13 @@ class Selectors:
 
     def at_begin(self, name: str, window: int, **labels: str) -> str:
         """Return the series that existed around the begin of the window."""
-        seen = self(name, self.parameters.keep_firing + window // 10, **labels)
+        seen = self(name, self.keep_firing + window // 10, **labels)
         return f"count_over_time({seen} offset {format_duration(window - window // 10)})"
 
     def settled(self, recorded: str) -> str:
         """Return `and` with the jobs that had a recorded series `settle` ago: a restart of Prometheus forgets `for`."""
-        p = self.parameters
-        window = format_duration(p.settle + 4 * p.evaluation_interval)
-        return self.and_job(f"count_over_time({recorded}[{window}] offset {format_duration(p.settle)})")
+        window = format_duration(self.settle + 4 * self.evaluation_interval)
+        return self.and_job(f"count_over_time({recorded}[{window}] offset {format_duration(self.settle)})")
 
     def by_job(self, operator: str, expr: str, *more: str) -> str:
         """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once, also if two

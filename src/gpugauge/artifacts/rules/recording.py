@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import (
-    CLOCK,
-    FAILING,
-    HAS_JOB,
-    JOB_LABELS,
-    PROCESS_JOB,
-    SEEN,
-    Selectors,
-    with_cluster,
-)
+from gpugauge.artifacts.rules.promql import CLOCK, FAILING, HAS_JOB, JOB_LABELS, PROCESS_JOB, SEEN, Selectors
 from gpugauge.base.duration import format_duration
 
 LOST = "gpugauge:job_training_lost:ratio"
@@ -39,6 +29,8 @@ TEXTS = "gpugauge:job_texts:info"
 # Labels with the gain without the largest cause: as expected, its bounds, and the limit that comes next.
 GAIN_LABELS = ("speedup", "speedup_lower", "speedup_upper", "next")
 TEXT_LABELS = ("instance", "nodes", "cause", *GAIN_LABELS)
+# The bounds of a gain by their part of the metric's name, with the aggregation over the processes of a job.
+_BOUNDS = {"lower": "min", "upper": "max"}
 USER_LOST = "gpugauge:user_training_lost:gpus"
 TRAINING = "gpugauge:process_training:bool"
 STALLED = "gpugauge:process_training_stalled:bool"
@@ -70,58 +62,55 @@ def problem(name: str, expr: str) -> Recording:
     return Recording(PROBLEM, expr, {"problem": name})
 
 
-def alive(p: Parameters) -> str:
+def alive(s: Selectors) -> str:
     """Return the jobs that have a process now, so that no alert begins to fire after the end of its job. Those of an
     exporter whose scrapes fail were there in the last `patience`.
     """
     # A process has a series for every state, 0 or 1: reading one state touches an eleventh of them.
-    s = Selectors(p)
-    return s.jobs_with(s.present("training_state", p.patience, state="training"))
+    return s.jobs_with(s.present("training_state", s.patience, state="training"))
 
 
-def of_exporters(p: Parameters) -> list[Recording]:
+def of_exporters(s: Selectors) -> list[Recording]:
     """Return the rules for the clock of each exporter, and for whether it can be scraped."""
-    s, by = Selectors(p), f"max by ({with_cluster(p, 'instance')})"
+    by = f"max by ({s.keys('instance')})"
     name = "gpugauge_snapshot_timestamp_seconds"
     # Sidecars are not among the targets in `up`.
-    beside = f"{by} (last_over_time({s(name, p.patience)})) > bool 0"
-    up = f"clamp_min({by} (avg_over_time({s.up(p.patience)})), 0.05)"
+    beside = f"{by} (last_over_time({s(name, s.patience)})) > bool 0"
+    up = f"clamp_min({by} (avg_over_time({s.up(s.patience)})), 0.05)"
     return [
-        Recording(CLOCK, f"{by} (last_over_time({s(name, p.memory)}))"),
+        Recording(CLOCK, f"{by} (last_over_time({s(name, s.memory)}))"),
         Recording(SEEN, f"{up}\nor {beside}"),
-        Recording(FAILING, f"{by} (min_over_time({s.up(max(p.settle, 4 * p.scrape_interval))})) == 0"),
+        Recording(FAILING, f"{by} (min_over_time({s.up(max(s.settle, 4 * s.scrape_interval))})) == 0"),
     ]
 
 
-def of_owners(p: Parameters) -> list[Recording]:
+def of_owners(s: Selectors) -> list[Recording]:
     """Return the rules that map processes to jobs, and select the trainings; all rules about jobs read them."""
-    return [*of_exporters(p), Recording(PROCESS_JOB, _process_job(p)), Recording(TRAINING, _training(p))]
+    return [*of_exporters(s), Recording(PROCESS_JOB, _process_job(s)), Recording(TRAINING, _training(s))]
 
 
-def of_processes(p: Parameters) -> list[Recording]:
+def of_processes(s: Selectors) -> list[Recording]:
     """Return the rules for running jobs, the work of their ranks, and stalled processes."""
-    s = Selectors(p)
-    stalled = s.by_process(f"max_over_time({s('training_state', p.lookback, state='stalled')}) == 1")
+    stalled = s.by_process(f"max_over_time({s('training_state', s.lookback, state='stalled')}) == 1")
     return [
-        Recording(ALIVE, alive(p)),
-        *_now(p),
-        *([Recording(RANK_WORK, _rank_work(p))] if p.per_cause else []),
+        Recording(ALIVE, alive(s)),
+        *_now(s),
+        *([Recording(RANK_WORK, _rank_work(s))] if s.per_cause else []),
         Recording(STALLED, stalled),
         problem("stalled", s.jobs_with(STALLED) + s.and_job(ALIVE)),
     ]
 
 
-def of_jobs(p: Parameters) -> list[Recording]:
+def of_jobs(s: Selectors) -> list[Recording]:
     """Return the rules for the GPU time that jobs hold and lose, and for whether their load is judged."""
-    s = Selectors(p)
     trains = s.on_process("and", TRAINING)
     # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
     # without losses has a load.
     known, unknown = (
-        s.rate("training_lost_seconds_total", p.patience, cause=cause) for cause in ("!unknown", "unknown")
+        s.rate("training_lost_seconds_total", s.patience, cause=cause) for cause in ("!unknown", "unknown")
     )
     lost = s.by_job("sum", f"((({known} > 0) or {unknown}) {trains})", "cause")
-    held = s.by_job("sum", f"({s.rate('training_gpu_held_seconds_total', p.patience)} {trains})")
+    held = s.by_job("sum", f"({s.rate('training_gpu_held_seconds_total', s.patience)} {trains})")
     return [
         Recording(HELD, held),
         # > 0, because it is the denominator.
@@ -129,34 +118,72 @@ def of_jobs(p: Parameters) -> list[Recording]:
         Recording(LOST_GPUS, f"sum by ({s.job}) ({LOST})\n* on ({s.job}) {HELD}"),
         Recording(LOAD, f"clamp_min(1 - sum by ({s.job}) ({LOST}), 0)"),
         Recording(DOMINANT, f"topk by ({s.job}) (1, {LOST} >= {_MIN_DOMINANT_SHARE:g})"),
-        *([Recording(OUTSIDE, _outside(p))] if p.training_matchers else []),
-        Recording(ARMED, f"(\n{_armed(p)}\n) > bool 0"),
+        *([Recording(OUTSIDE, _outside(s))] if s.training_matchers else []),
+        Recording(ARMED, f"(\n{_armed(s)}\n) > bool 0"),
     ]
 
 
-def of_use(p: Parameters) -> list[Recording]:
+def of_use(s: Selectors) -> list[Recording]:
     """Return the rules for the places of jobs, and for the GPUs lost by user; users share a job in proportion to their
     processes.
     """
-    s = Selectors(p)
     labels, info = s.keys("process", *JOB_LABELS, "workload_user"), s("gpu_process_host_info", workload_job=HAS_JOB)
     processes = f"max by ({labels}) ({info}) {s.on_process('and', PROCESS_JOB)}"
     of_all = f"on ({s.job}) group_left () count by ({s.job}) ({processes})"
     share = f"count by ({s.job}, workload_user) ({processes})\n  / {of_all}"
     by_user = s.keys("workload_job_kind", "workload_namespace", "workload_user")
     return [
-        Recording(PROGRAMS, _programs(p)),
-        Recording(DEVICES, _devices(p)),
-        *(_of_texts(p) if p.engine == "grafana" else []),
+        Recording(PROGRAMS, _programs(s)),
+        Recording(DEVICES, _devices(s)),
+        *(_of_texts(s) if s.engine == "grafana" else []),
         Recording(USER_LOST, f"sum by ({by_user}) (\n  {share}\n  * on ({s.job}) group_left () {LOST_GPUS}\n)"),
     ]
 
 
-def _of_texts(p: Parameters) -> list[Recording]:
+def of_gains(s: Selectors) -> list[Recording]:
+    """Return the rules for what the steps of each job gain without each cause, its bounds, and the limit that comes
+    next. Texts of alerts read them.
+    """
+    cause = f"{s.job}, cause"
+    # Where the gain of a process that the cause limits is not known, that of the job is not known either.
+    limited = f"max by ({s.keys('process', 'cause')}) ({s('training_limited_by')} == 1)"
+    without = f"({limited}\n  unless on ({s.keys('process', 'cause')}) {_mean(s)})"
+    # A job is as fast as its slowest process, so the smallest gain is that of the job.
+    gain = f"{s.by_job('min', _mean(s), 'cause')}\nunless on ({cause}) {s.by_job('count', without, 'cause')}"
+    after = s.by_job("sum", f"count_over_time({s('training_expected_speedup_info', s.patience)})", "cause", "next")
+    known = f"\nand on ({cause}) {SPEEDUP}"
+    return [
+        Recording(SPEEDUP, gain),
+        *(
+            Recording(SPEEDUP_BOUND, s.by_job(operator, _mean(s, f"_{bound}"), "cause") + known, {"bound": bound})
+            for bound, operator in _BOUNDS.items()
+        ),
+        Recording(NEXT_LIMIT, f"topk by ({cause}) (1, {after}) > bool 0{known}"),
+        *([Recording(GAIN_TEXTS, _gain_texts(s))] if s.engine == "grafana" else []),
+    ]
+
+
+def _mean(s: Selectors, part: str = "") -> str:
+    gain = s(f"training_expected_speedup{part}_ratio", s.patience)
+    return f"max by ({s.keys('process', 'cause')}) (avg_over_time({gain}))"
+
+
+def _gain_texts(s: Selectors) -> str:
+    """Return 1 for each job, with the gain without its largest cause in labels."""
+    largest = f"and on ({s.job}, cause) {DOMINANT}"
+    series = (SPEEDUP, *(f'{SPEEDUP_BOUND}{{bound="{bound}"}}' for bound in _BOUNDS))
+    first, *others = (
+        f'count_values by ({s.job}) ("{label}", round({value} {largest}, 0.1))'
+        for label, value in zip(GAIN_LABELS, series, strict=False)
+    )
+    joined = zip(GAIN_LABELS[1:], (*others, f"({NEXT_LIMIT} {largest})"), strict=True)
+    return first + "".join(f"\n* on ({s.job}) group_left ({label}) {expr}" for label, expr in joined)
+
+
+def _of_texts(s: Selectors) -> list[Recording]:
     """Return the rules for what the texts of alerts for Grafana name: a node of each job, the number of its nodes, its
     largest cause, and the gain without it. Jobs without these have a series without their labels.
     """
-    s = Selectors(p)
     nodes = f"count by ({s.job}, instance) ({PROGRAMS})"
     number = f'count_values by ({s.job}) ("nodes", count by ({s.job}) ({nodes}))'
     one, cause = f"topk by ({s.job}) (1, {nodes}) > bool 0", f"{DOMINANT} > bool 0"
@@ -172,17 +199,16 @@ def _of_texts(p: Parameters) -> list[Recording]:
     ]
 
 
-def _programs(p: Parameters) -> str:
+def _programs(s: Selectors) -> str:
     """Return the number of processes of each job by node, pod and command, for the texts of the alerts."""
-    s = Selectors(p)
     place = ("instance", "workload_pod", "workload_command")
     known = [
-        f"max by ({s.keys('process', *place)}) (last_over_time({s(name, p.lookback)}))"
+        f"max by ({s.keys('process', *place)}) (last_over_time({s(name, s.lookback)}))"
         for name in ("gpu_process_host_info", "gpu_process_info")
     ]
     hook = (
         f"max by ({s.keys('process', 'instance', 'workload_pod')}) "
-        f"(last_over_time({s('torch_process_info', p.lookback)}))"
+        f"(last_over_time({s('torch_process_info', s.lookback)}))"
     )
     places = f"{known[0]}\n  {s.on_process('or', known[1])}\n  {s.on_process('or', hook)}"
     return (
@@ -191,19 +217,18 @@ def _programs(p: Parameters) -> str:
     )
 
 
-def _devices(p: Parameters) -> str:
+def _devices(s: Selectors) -> str:
     """Return 1 for each GPU on which a process of a job holds memory, with node and index; of a MIG device, its GPU."""
-    s = Selectors(p)
     device = s.keys("instance", "uuid")
-    index = f"max by ({s.keys('instance', 'uuid', 'index')}) (last_over_time({s('gpu_info', p.lookback)}))"
-    mig = f"max by ({s.keys('instance', 'uuid', 'parent_uuid')}) (last_over_time({s('gpu_mig_info', p.lookback)}))"
+    index = f"max by ({s.keys('instance', 'uuid', 'index')}) (last_over_time({s('gpu_info', s.lookback)}))"
+    mig = f"max by ({s.keys('instance', 'uuid', 'parent_uuid')}) (last_over_time({s('gpu_mig_info', s.lookback)}))"
     renamed = f'label_replace({index}, "parent_uuid", "$1", "uuid", "(.+)")'
     of_gpu = s.keys("instance", "parent_uuid")
     # topk, because an index may have changed in the meantime.
     parent = f"topk by ({of_gpu}) (1, max by ({of_gpu}, index) ({renamed}))"
     of_mig = f"{mig}\n    * on ({of_gpu}) group_left (index) {parent}"
     indexes = f"topk by ({device}) (1, max by ({device}, index) (\n    {index} or\n    {of_mig}\n  ))"
-    memory = f"last_over_time({s('gpu_process_memory_used_bytes', p.lookback)})"
+    memory = f"last_over_time({s('gpu_process_memory_used_bytes', s.lookback)})"
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) ({memory})"
     return (
         f"max by ({s.job}, instance, index) (\n  {held}\n  * on ({device}) group_left (index) {indexes}\n"
@@ -211,93 +236,88 @@ def _devices(p: Parameters) -> str:
     )
 
 
-def _hooked(p: Parameters) -> str:
-    return f"max_over_time({Selectors(p)('torch_process_info', p.patience)})"
+def _hooked(s: Selectors) -> str:
+    return f"max_over_time({s('torch_process_info', s.patience)})"
 
 
-def _now(p: Parameters) -> list[Recording]:
+def _now(s: Selectors) -> list[Recording]:
     """Return the rules for the number of processes of each job that train now, with the hook and without it."""
-    s, name = Selectors(p), "training_state"
+    name = "training_state"
     states = {"true": f"{s.present(name, state='training')} == 1"}
-    if p.training_matchers:
+    if s.training_matchers:
         # Between its kernels such a process may count as held_idle.
-        unhooked = f"{s.on_process('and', TRAINING)} {s.on_process('unless', _hooked(p))}"
+        unhooked = f"{s.on_process('and', TRAINING)} {s.on_process('unless', _hooked(s))}"
         states["false"] = f"({s.present(name, state='~unknown|held_idle')} == 1) {unhooked}"
     return [Recording(NOW, s.by_job("count", expr), {"hook": hook}) for hook, expr in states.items()]
 
 
-def _time(p: Parameters, seconds: str, hook: str) -> str:
+def _time(s: Selectors, seconds: str, hook: str) -> str:
     """Return the share of the window in which at least one process of each job is in a state, by the time that all its
     processes together are in it, in place of that of one: they may be many short ones, one after the other.
     """
-    s = Selectors(p)
-    mean = f'max by ({s.job}) (avg_over_time({NOW}{{hook="{hook}"}}[{format_duration(p.patience)}]))'
+    mean = f'max by ({s.job}) (avg_over_time({NOW}{{hook="{hook}"}}[{format_duration(s.patience)}]))'
     return f"{s.by_job('sum', seconds)}\n/ on ({s.job}) {mean}"
 
 
-def _outside(p: Parameters) -> str:
+def _outside(s: Selectors) -> str:
     """Return the number of the trainings of each job that do not use the hook, and use their GPU at times."""
-    s = Selectors(p)
-    others = f"{s.on_process('and', TRAINING)} {s.on_process('unless', _hooked(p))}"
+    others = f"{s.on_process('and', TRAINING)} {s.on_process('unless', _hooked(s))}"
 
     def time(state: str) -> str:
         by = s.keys("process", "state")
-        rates = s.seen(s.rate("training_seconds_total", p.patience, state=state))
+        rates = s.seen(s.rate("training_seconds_total", s.patience, state=state))
         # The states of a process exclude each other, so their times add up.
         return f"sum by ({s.keys('process')}) (max by ({by}) ({rates})) {others}"
 
-    number = f'round(avg_over_time({NOW}{{hook="false"}}[{format_duration(p.patience)}]))'
+    number = f'round(avg_over_time({NOW}{{hook="false"}}[{format_duration(s.patience)}]))'
     judged = f"max by ({s.job}) ({number})"
-    runs, used = _time(p, time("~unknown|held_idle"), "false"), _time(p, time("unknown"), "false")
+    runs, used = _time(s, time("~unknown|held_idle"), "false"), _time(s, time("unknown"), "false")
     return f"{judged}{s.and_job(f'({runs} >= {_MIN_TRAINING_SHARE:g})')}{s.and_job(f'({used} >= {_MIN_USED_SHARE:g})')}"
 
 
-def _armed(p: Parameters) -> str:
+def _armed(s: Selectors) -> str:
     """Return the jobs whose load is judged: running, old enough, and mostly in training steps."""
-    s = Selectors(p)
-    time = _time(p, s.seen(s.rate("training_seconds_total", p.patience, state="training")), "true")
+    time = _time(s, s.seen(s.rate("training_seconds_total", s.patience, state="training")), "true")
     reported = _judged(
-        p, f"({time} >= {_MIN_TRAINING_SHARE:g})", f"min_over_time({s('training_start_timestamp_seconds', p.memory)})"
+        s, f"({time} >= {_MIN_TRAINING_SHARE:g})", f"min_over_time({s('training_start_timestamp_seconds', s.memory)})"
     )
-    if not p.training_matchers:
+    if not s.training_matchers:
         return reported
     # The age of a process without the hook counts from its start, because its first step is not known.
-    outside = _judged(p, OUTSIDE, f"min_over_time({s('gpu_process_start_timestamp_seconds', p.memory)})")
+    outside = _judged(s, OUTSIDE, f"min_over_time({s('gpu_process_start_timestamp_seconds', s.memory)})")
     return f"{reported}\nor on ({s.job}) (\n{outside}\n)"
 
 
-def _judged(p: Parameters, trains: str, start: str) -> str:
-    s = Selectors(p)
-    return trains + s.and_job(s.jobs_with(f"({start} <= {s.clock(-p.min_job_age)})")) + s.and_job(alive(p))
+def _judged(s: Selectors, trains: str, start: str) -> str:
+    return trains + s.and_job(s.jobs_with(f"({start} <= {s.clock(-s.min_job_age)})")) + s.and_job(alive(s))
 
 
-def _training(p: Parameters) -> str:
+def _training(s: Selectors) -> str:
     """Return 1 for each training: a process that uses the hook, or one that the operator's matchers select and whose
     command is not that of a server or a notebook.
     """
-    s, name = Selectors(p), "gpu_process_host_info"
-    hooked = s.by_process(_hooked(p))
-    if not p.training_matchers:
+    name = "gpu_process_host_info"
+    hooked = s.by_process(_hooked(s))
+    if not s.training_matchers:
         return hooked
-    chosen = f"max_over_time({s.matched(name, p.training_matchers)}[{format_duration(p.patience)}])"
-    serves = f"max_over_time({s(name, p.patience, workload_command='~' + p.serving)})"
+    chosen = f"max_over_time({s.matched(name, s.training_matchers)}[{format_duration(s.patience)}])"
+    serves = f"max_over_time({s(name, s.patience, workload_command='~' + s.serving)})"
     return f"{hooked}\nor ({s.by_process(chosen)}\n  {s.on_process('unless', serves)})"
 
 
-def _rank_work(p: Parameters) -> str:
+def _rank_work(s: Selectors) -> str:
     """Return the share of its time that each rank computes itself, with its instance, rank, run and world size.
 
     Only of living ranks older than the window: an earlier attempt, or a rank that loads its data, is no measure.
     """
-    s = Selectors(p)
     process = s.keys("process")
     name = "torch_local_work_seconds_total"
     # Relative to the observed time, so that the restart of an exporter, or a second scrape, changes nothing.
-    observed = f"sum by ({process}) ({s.rate('training_seconds_total', p.patience)})"
-    share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, p.patience)})"
+    observed = f"sum by ({process}) ({s.rate('training_seconds_total', s.patience)})"
+    share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, s.patience)})"
     alive = s.on_process("and", s("training_state", state="training"))
-    work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, p.patience)})"
-    ranks = f"sum by ({process}, rank, world_size, run_id) (count_over_time({s('torch_process_info', p.patience)}))"
+    work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, s.patience)})"
+    ranks = f"sum by ({process}, rank, world_size, run_id) (count_over_time({s('torch_process_info', s.patience)}))"
     rank = f"topk by ({process}) (1, {ranks}) > bool 0"
     return (
         f"{work}\n* on ({process}) group_left (rank, world_size, run_id) ({rank})\n"
@@ -305,27 +325,25 @@ def _rank_work(p: Parameters) -> str:
     )
 
 
-def of_devices(p: Parameters) -> list[Recording]:
+def of_devices(s: Selectors) -> list[Recording]:
     """Return the rules about GPUs; the alerts about jobs and GPUs read them."""
-    s = Selectors(p)
     busy, observed = (
-        f"sum by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', p.patience, engine='gpu')})"
+        f"sum by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', s.patience, engine='gpu')})"
         for kind in ("busy", "observed")
     )
     return [Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)")]
 
 
-def _process_job(p: Parameters) -> str:
+def _process_job(s: Selectors) -> str:
     """Return one job for each process: the one that it had for most of the time, so that a change adds no series.
 
     All info series of a process have the same job; in a sidecar there is only that of the hook.
     """
-    s = Selectors(p)
     process = s.keys("process")
     names = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
     known = [
         f"sum by ({process}, {', '.join(JOB_LABELS)}) "
-        f"(count_over_time({s(name, p.memory, p.job_matchers, workload_job=HAS_JOB)}))"
+        f"(count_over_time({s(name, s.memory, s.job_matchers, workload_job=HAS_JOB)}))"
         for name in names
     ]
     first = "\n".join([known[0], *(s.on_process("or", each) for each in known[1:])])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import JOB_LABELS, Selectors
 from gpugauge.artifacts.rules.recording import (
     DEVICES,
@@ -42,18 +41,18 @@ _COMMAND = (
 class Texts:
     """The parts of the texts, for the program that evaluates the alerts."""
 
-    parameters: Parameters
+    selectors: Selectors
 
     @property
     def _queries(self) -> bool:
-        return self.parameters.engine == "prometheus"
+        return self.selectors.engine == "prometheus"
 
     def _label(self, label: str, before: str = "", after: str = "") -> str:
         """Return a label of the alert, with the text around it only where it has a value."""
         return f"{{{{ with $labels.{label} }}}}{before}{{{{ . }}}}{after}{{{{ end }}}}"
 
     def _cluster(self) -> str:
-        label = self.parameters.cluster_label
+        label = self.selectors.cluster_label
         return self._label(label, " in cluster ") if label else ""
 
     def value(self, function: str = "humanize", digits: int = 2) -> str:
@@ -83,14 +82,14 @@ class Texts:
         """Return a pipeline with the result of a query, in which @ stands for the matchers of the alert's job, and
         %q for each of the further values.
         """
-        labels = [label for label in (self.parameters.cluster_label, *JOB_LABELS) if label]
+        labels = [label for label in (self.selectors.cluster_label, *JOB_LABELS) if label]
         matchers = ",".join(f"{label}=%q" for label in labels)
         values = " ".join([*(f"$labels.{label}" for label in labels), *more])
         return f"printf `{query.replace('@', matchers)}` {values} | query"
 
     def _each(self, pipeline: str, text: str) -> str:
-        """Return a text for each series in the result."""
-        return f"{{{{ range {pipeline} }}}}{text}{{{{ end }}}}"
+        """Return a text for each series in the result; none for Grafana."""
+        return f"{{{{ range {pipeline} }}}}{text}{{{{ end }}}}" if self._queries else ""
 
     def _listed(self, name: str, pipeline: str, label: str, item: str = "", before: str = "") -> str:
         """Return the values of a label in the result, at most five, then their number; `before` stands before them
@@ -141,11 +140,15 @@ class Texts:
             '{{ $one.Labels.cause }} {{ printf "%.2f" $one.Value | humanizePercentage }}{{ end }}. '
         )
 
+    @property
+    def _largest(self) -> str:
+        return self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)")
+
     def main_cause(self) -> str:
         """Return the largest cause, for a summary."""
         if not self._queries:
             return self._label("cause", ", mainly lost to ")
-        return self._each(self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)"), ", mainly lost to {{ .Labels.cause }}")
+        return self._each(self._largest, ", mainly lost to {{ .Labels.cause }}")
 
     def advice(self) -> str:
         """Return what to do about the largest cause; the command of the hook for processes without it."""
@@ -157,11 +160,10 @@ class Texts:
             without = f"{_UNKNOWN}. Without the hook only the load is known: `gpugauge run -- …`"
             advice = f"{{{{ with $labels.cause }}}}{_by_cause('.', without)}{{{{ else }}}}{without}{{{{ end }}}}"
             return f"What to do: {advice}. "
-        largest = self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)")
         without = self._of_job(f"{OUTSIDE}{{@}}")
         command = self._each(self._of_job(f"topk(1, sum by (workload_command) ({PROGRAMS}{{@}}))"), _COMMAND)
-        return f"What to do: {self._each(largest, _by_cause('.Labels.cause', _UNKNOWN))}. " + (
-            f"{self._each(without, f'{outside}{command}`. ')}" if self.parameters.training_matchers else ""
+        return f"What to do: {self._each(self._largest, _by_cause('.Labels.cause', _UNKNOWN))}. " + (
+            f"{self._each(without, f'{outside}{command}`. ')}" if self.selectors.training_matchers else ""
         )
 
     def gain(self, cause: str = "") -> str:
@@ -175,8 +177,7 @@ class Texts:
             return f"{{{{ with {expected} }}}}{text}{{{{ end }}}}"
         if cause:
             return self._gain_without(f'"{cause}"', cause)
-        largest = self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)")
-        return self._each(largest, "{{ $cause := .Labels.cause }}" + self._gain_without("$cause", "{{ $cause }}"))
+        return self._each(self._largest, "{{ $cause := .Labels.cause }}" + self._gain_without("$cause", "{{ $cause }}"))
 
     def _gain_without(self, cause: str, shown: str) -> str:
         """Return the gain without a cause, an expression of templates."""
@@ -189,8 +190,6 @@ class Texts:
 
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
-        if not self._queries:
-            return ""
         begin = self._of_job(f'min(ALERTS_FOR_STATE{{alertname="{alert}",@}})')
         # In steps of five minutes, twelve in an hour, independent of the interval of the rules.
         hours = self._of_job(f"sum_over_time({LOST_GPUS}{{@}}[7d:5m]) / 12")
@@ -200,8 +199,6 @@ class Texts:
 
     def ranks(self) -> str:
         """Return the slowest rank and the median rank."""
-        if not self._queries:
-            return ""
         slowest = self._of_job(f"topk(1, {RANK_WORK}{{@}})")
         median = self._of_job(f"quantile(0.5, {RANK_WORK}{{@}})")
         percent = '{{ printf "%.2f" .Value | humanizePercentage }}'
@@ -213,28 +210,24 @@ class Texts:
 
     def _selector(self, name: str, *labels: str, matcher: str = "") -> str:
         """Return a selector, as a format for printf, with %q for the cluster and each of the labels."""
-        p = self.parameters
-        escaped = Selectors(p.model_copy(update={"matchers": p.matchers.replace("%", "%%")}))
-        keys = filter(None, (p.cluster_label, *labels))
+        s = self.selectors
+        escaped = s.model_copy(update={"matchers": s.matchers.replace("%", "%%")})
+        keys = filter(None, (s.cluster_label, *labels))
         return escaped.matched(name, *(f"{key}=%q" for key in keys), matcher)
 
     def _values(self, *labels: str) -> str:
         """Return the alert's labels that a selector with these labels needs."""
-        return " ".join(f"$labels.{key}" for key in filter(None, (self.parameters.cluster_label, *labels)))
+        return " ".join(f"$labels.{key}" for key in filter(None, (self.selectors.cluster_label, *labels)))
 
     def _query(self, name: str, *labels: str) -> str:
         return f"printf `{self._selector(name, *labels)}` {self._values(*labels)} | query"
 
     def reason_down(self) -> str:
         """Return the reasons for which the alert's GPU does not answer."""
-        if not self._queries:
-            return ""
         return self._each(self._query("gpu_down_reason", "instance", "uuid"), " Reason: {{ .Labels.reason }}.")
 
     def reason_blind(self) -> str:
         """Return the reason for which the alert's exporter cannot read the driver."""
-        if not self._queries:
-            return ""
         matcher = 'reason!~"released|off"'
         down = f"{self._selector('gpugauge_driver_up', 'instance', matcher=matcher)} == 0"
         return self._each(f"printf `{down}` {self._values('instance')} | query", " Reason: {{ .Labels.reason }}.")
@@ -243,14 +236,12 @@ class Texts:
         """Return the pods whose processes hold memory of the alert's GPU, and those to which it is allocated. They are
         no labels, because they change while the alert fires.
         """
-        if not self._queries:
-            return ""
-        s, device = Selectors(self.parameters), ("instance", "uuid")
+        device = "instance", "uuid"
         named = 'workload_pod!=""'
         query = (
             f"count by (workload_namespace, workload_pod) "
             f"({self._selector('gpu_process_info', 'instance', matcher=named)} "
-            f"{s.on_process('and', self._selector('gpu_process_memory_used_bytes', *device))} "
+            f"{self.selectors.on_process('and', self._selector('gpu_process_memory_used_bytes', *device))} "
             f"or {self._selector('gpu_allocation_info', *device, matcher=named)})"
         )
         values = f"{self._values('instance')} {self._values(*device)} {self._values(*device)}"
@@ -259,8 +250,6 @@ class Texts:
 
     def released_until(self) -> str:
         """Return the time at which the exporter attaches again by itself."""
-        if not self._queries:
-            return ""
         until = self._query("gpugauge_driver_released_until_timestamp_seconds", "instance")
         return self._each(until, " It attaches again at {{ .Value | humanizeTimestamp }}.")
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, LIBRARY_MISMATCH, SUCCESS
-from gpugauge.settings.nearest import hint
+from gpugauge.settings.yaml_model import hint
 from gpugauge.simulator.device.instance import PROFILE, memory_of
 from gpugauge.simulator.device.presets import MAX_NVLINKS, PRESETS, WITHOUT
 from gpugauge.simulator.nvml.library import FUNCTIONS

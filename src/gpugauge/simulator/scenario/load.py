@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from gpugauge.settings.kinds import ConfigError
-from gpugauge.settings.nearest import hint
-from gpugauge.settings.yaml_model import YamlModel
+from gpugauge.settings.yaml_model import YamlModel, hint
 from gpugauge.settings.yaml_text import Document
 from gpugauge.simulator.nvml.replay import check_recording
 from gpugauge.simulator.scenario.model import Scenario
 
-__all__ = ["SHIPPED", "Scenario", "ScenarioError", "list_scenarios", "load_scenario", "parse_scenario"]
+__all__ = ["SHIPPED", "Scenario", "list_scenarios", "load_scenario", "parse_scenario"]
 
 # The scenarios that ship with the package, those for beginners first.
 SHIPPED = (
@@ -23,13 +22,7 @@ SHIPPED = (
     *("driver-470", "driver-r570", "driver-r575", "driver-r580", "bench-24", "bench-64"),
 )
 _FOLDERS = Path(__file__).parent.parent / "scenarios"
-
-
-class ScenarioError(ConfigError):
-    """A scenario cannot be used. The message is one sentence with file, line, key and what was expected."""
-
-
-_FILE = YamlModel(Scenario, "scenario", ScenarioError, null_is_unset=False)
+_FILE = YamlModel(Scenario, "scenario", null_is_unset=False)
 
 
 def list_scenarios() -> list[tuple[str, str]]:
@@ -39,7 +32,7 @@ def list_scenarios() -> list[tuple[str, str]]:
 
 def load_scenario(name_or_path: str) -> Scenario:
     """Return the scenario of this name, or of a file if the argument has a slash or ends in .yaml. A file that ends in
-    .jsonl is a recording of a real driver. Raises ScenarioError.
+    .jsonl is a recording of a real driver. Raises ConfigError.
     """
     if name_or_path.endswith(".jsonl"):
         return _recorded(Path(name_or_path))
@@ -48,20 +41,20 @@ def load_scenario(name_or_path: str) -> Scenario:
     elif name_or_path in SHIPPED:
         path = next(_FOLDERS.glob(f"*/{name_or_path}.yaml"), _FOLDERS / f"{name_or_path}.yaml")
     else:
-        raise ScenarioError(f"there is no scenario {name_or_path!r}{hint(name_or_path, SHIPPED)}")
+        raise ConfigError(f"there is no scenario {name_or_path!r}{hint(name_or_path, SHIPPED)}")
     return _scenario(_FILE.read(path), path.stem)
 
 
 def _recorded(path: Path) -> Scenario:
-    """Return the scenario that replays a recording. Raises ScenarioError."""
+    """Return the scenario that replays a recording. Raises ConfigError."""
     if path.exists() and not path.is_file():
-        raise ScenarioError(f"{path}: expected a recording, this is no file")
+        raise ConfigError(f"{path}: expected a recording, this is no file")
     try:
         driver = check_recording(path)
     except OSError as error:
-        raise ScenarioError(f"{path}: cannot be read: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
-        raise ScenarioError(f"{path}:1: {error}") from None
+        raise ConfigError(f"{path}:1: {error}") from None
     return Scenario.model_validate(
         {
             "name": path.stem,
@@ -74,7 +67,7 @@ def _recorded(path: Path) -> Scenario:
 
 def parse_scenario(text: str, file: str, name: str) -> Scenario:
     """Return the scenario of a YAML text; `file` is for messages, `name` is used unless the text has one. Raises
-    ScenarioError.
+    ConfigError.
     """
     return _scenario(_FILE.parse(text, file), name)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import textwrap
 from itertools import groupby
 
@@ -57,7 +56,3 @@ def _entry(setting: Setting) -> str:
         f"- flag: {flag}\n- environment: `{setting.environment}`\n"
         f"- type: {setting.kind}; default: {setting.default_text}\n"
     )
-
-
-if __name__ == "__main__":
-    sys.stdout.write(reference())
