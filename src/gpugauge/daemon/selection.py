@@ -46,7 +46,7 @@ class Selection:
 
 def _check(setting: str, pattern: str, names: Sequence[str]) -> None:
     if not any(fnmatchcase(name, pattern) for name in names):
-        from gpugauge.settings.nearest import nearest  # noqa: PLC0415  (needed only for this error)
+        from gpugauge.settings.yaml_model import nearest  # noqa: PLC0415  (needed only for this error)
 
         near = nearest(pattern, names, cutoff=0.0) or "none"
         raise ConfigError(f"{setting}: no metric matches {pattern!r}; the nearest name is {near}")
