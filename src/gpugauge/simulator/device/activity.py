@@ -103,7 +103,8 @@ class Activity:
         self.end: float = float("inf") if plain["end"] is None else plain["end"]
         self.intensity: float = plain["intensity"]
         self.traffic: float = plain["traffic"]
-        self.sm_active, self.tensor_active = 0.2 + 0.8 * self.intensity, 0.6 * self.intensity
+        self.sm_active: float = 0.2 + 0.8 * self.intensity
+        self.tensor_active: float = 0.6 * self.intensity
         self.link: float | None = None
         self.pinned = True
         self.pipeline = pipeline(plain["pipeline"]) if plain.get("pipeline") else None

@@ -49,7 +49,7 @@ class Device:
         self.default_limit_watts: float = PRESETS[plain["model"]]["power_limit_watts"]
         lowered = [self.default_limit_watts * p.clock for _, p in self._slowed if p.throttle == "power_cap"]
         self.power_limit_watts: float = min([figures["power_limit_watts"], *lowered])
-        self._dynamic_watts = self.power_limit_watts - self._idle_watts
+        self._dynamic_watts: float = self.power_limit_watts - self._idle_watts
         self.health = Health(self._with_throttling(plain["health"]))
         self.ring = Ring(figures["ring"])
         self.lost_at = float("inf") if plain["lost_at"] is None else float(plain["lost_at"])
