@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from typing import Any
@@ -19,7 +20,7 @@ from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
 
 
-def node(users: list[list[tuple[str, str]]]) -> dict[str, Any]:
+def node(users: list[list[tuple[str, str]]], load: float = 0.48) -> dict[str, Any]:
     """Return the status of a node by GPU with the program and the user of each process."""
     found = [
         (f"p{gpu}-{number}", f"GPU-{gpu}", program, user)
@@ -31,7 +32,7 @@ def node(users: list[list[tuple[str, str]]]) -> dict[str, Any]:
         family("gpugauge_driver_up", ({"reason": "ok"}, 1)),
         family("gpu_up", *((uuid, 1) for uuid in uuids)),
         family("gpu_info", *((uuid | {"index": str(number)}, 1) for number, uuid in enumerate(uuids))),
-        family("gpu_utilization_ratio", *((uuid, 0.48) for uuid in uuids)),
+        family("gpu_utilization_ratio", *((uuid, load) for uuid in uuids)),
         family("gpu_process_memory_used_bytes", *(({"process": p, "uuid": uuid}, 1 << 30) for p, uuid, *_ in found)),
         family(
             "gpu_process_host_info",
@@ -76,7 +77,9 @@ def test_counts_of_drawn_nodes(seed: int) -> None:
     users = [[dice.choice(pairs) for _ in range(dice.randint(1, 5))] for _ in range(dice.randint(1, 4))]
     if dice.random() < 0.3:
         users = [users[0]] * len(users)
-    facts = node(users)
+    load = dice.choice((0.29, 0.48, 0.496, 0.4999))
+    facts = node(users, load)
+    assert facts["problems"][0]["text"].startswith(f"mean load {math.floor(100 * load + 1e-6)} %, low is below 50 %")
 
     total = Counter(pair for here in users for pair in here)
     (first, most), *others = total.most_common()

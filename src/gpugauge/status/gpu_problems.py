@@ -109,8 +109,9 @@ def _unjudged(gpus: Sequence[Entry], simulated: bool) -> Iterator[Entry]:
     """
     found = [gpu for gpu in gpus if gpu["up"] and _is_low(gpu) and _hidden(gpu) and not _judged(gpu)]
     if found:
-        mean = percent(sum(map(_load, found)) / len(found))
-        text = f"mean load {mean}, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
+        # Rounded down, so that 50 % is never below 50 %.
+        mean = int(100 * sum(map(_load, found)) / len(found) + 1e-6)
+        text = f"mean load {mean} %, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
         most = max(len(_hidden(gpu)) for gpu in found)
         shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
         pids = [] if simulated else [process["pid"] for process in _hidden(found[0]) if process["pid"] is not None]

@@ -22,7 +22,8 @@ _AFTER_XID = "{{ if $labels.xid }} First error: " + _XID + ".{{ end }}"
 
 # What is wrong and what to do, by class of Xid errors.
 _XIDS = {
-    "application": "An error of the program: read its log and restart it.",
+    "application": '{{ if eq $labels.xid "94" }}Faulty memory ended the program: restart it, and reset the GPU when no '
+    "program uses it.{{ else }}An error of the program: read its log and restart it.{{ end }}",
     "reset": "End the processes on the GPU and reset it.",
     "workflow": "Memory or NVLink needs the workflow in NVIDIA's catalogue of Xid errors.",
     "node": "Inspect the machine: the GPU is off the bus, or power or firmware failed.",

@@ -29,9 +29,13 @@ def is_low(s: Selectors) -> str:
 
 
 def _load(s: Selectors, matcher: str, condition: str) -> str:
-    """Return the loads whose highest value of the last minutes fulfils a condition: one low value is not enough."""
+    """Return the loads whose highest value of the last minutes fulfils a condition: one low value is not enough.
+
+    In whole percents, rounded down, so that no text says that 50 % is less than 50 %.
+    """
     window = format_duration(max(s.settle, 4 * s.evaluation_interval))
-    return LOAD + matcher + s.and_job(f"(max_over_time({LOAD}{matcher}[{window}]) {condition})")
+    shown = f"floor({LOAD}{matcher} * 100 + 1e-06) / 100"
+    return shown + s.and_job(f"(max_over_time({LOAD}{matcher}[{window}]) {condition})")
 
 
 def _below(s: Selectors, least: float | None = None) -> str:
