@@ -7,7 +7,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -88,20 +87,13 @@ class _Child:
 
     def _answer(self, seconds: float) -> bytes:
         """Return what the process sends until it ends. Raises ConfigError after `seconds`."""
-        answer, end = b"", time.monotonic() + seconds
-        with self._channel as channel:
-            try:
-                while True:
-                    channel.settimeout(max(0.001, end - time.monotonic()))
-                    part = channel.recv(1 << 16)
-                    if not part:
-                        return answer
-                    answer += part
-            except TimeoutError:
-                self._process.kill()
-                raise _timeout(f"no answer after {seconds:g} s") from None
-            except OSError:  # it ended without reading all that was sent
-                return answer
+        self._channel.settimeout(seconds)
+        try:
+            with self._channel, self._channel.makefile("rb") as answer:
+                return answer.read()
+        except TimeoutError:
+            self._process.kill()
+            raise _timeout(f"no answer after {seconds:g} s") from None
 
 
 def _current_folder() -> int:

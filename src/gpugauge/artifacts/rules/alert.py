@@ -48,12 +48,13 @@ class Alert:
     def as_dict(self, s: Selectors) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
         joins = s.engine == "grafana" and self.about == "job" and self.described
+        joined = f"(\n{self.expr}\n)\n* on ({s.job}) group_left ({', '.join(TEXT_LABELS)}) {TEXTS}"
         # Templates see these labels. Without a value in the rule they are no part of the alert's identity.
         dropped = dict.fromkeys(TEXT_LABELS, "") if joins else {}
         grafana = s.dashboard_url.rstrip("/") or (THIS_GRAFANA if s.engine == "grafana" else "")
         return {
             "alert": self.name,
-            "expr": self._with_texts(s) if joins else self.expr,
+            "expr": joined if joins else self.expr,
             "keep_firing_for": format_duration(s.keep_firing),
             "labels": {
                 "severity": s.severities.get(self.name, self.severity),
@@ -67,9 +68,6 @@ class Alert:
                 **({"dashboard_url": self._dashboard(grafana)} if grafana else {}),
             },
         }
-
-    def _with_texts(self, s: Selectors) -> str:
-        return f"(\n{self.expr}\n)\n* on ({s.job}) group_left ({', '.join(TEXT_LABELS)}) {TEXTS}"
 
     def _dashboard(self, grafana: str) -> str:
         """Return the address of the dashboard about the alert's subject."""

@@ -7,6 +7,7 @@ the alert, and those of TEXTS.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gpugauge.artifacts.rules.promql import JOB_LABELS, Selectors
@@ -26,6 +27,8 @@ from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.step import LIMITS
 
 _LISTED = 5
+# By subject of an alert: its labels that queries match.
+_LABELS = {"job": JOB_LABELS, "gpu": ("instance", "uuid"), "node": ("instance",)}
 # The names that Grafana gives to the query of an imported rule, and to the first query of a rule.
 _QUERIES_OF_GRAFANA = ("query", "A")
 _UNKNOWN = "no measured value explains it: `gpugauge doctor` on the node shows what is missing"
@@ -78,14 +81,19 @@ class Texts:
         pod = f"pod {namespace}{self._label('workload_pod')}"
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
-    def _of_job(self, query: str, *more: str) -> str:
-        """Return a pipeline with the result of a query, in which @ stands for the matchers of the alert's job, and
-        %q for each of the further values.
+    def _query(self, query: str, *more: str) -> str:
+        """Return a pipeline with the result of a query, in which @job, @gpu and @node stand for the matchers of the
+        alert's, and %q for each of the further values.
         """
-        labels = [label for label in (self.selectors.cluster_label, *JOB_LABELS) if label]
-        matchers = ",".join(f"{label}=%q" for label in labels)
-        values = " ".join([*(f"$labels.{label}" for label in labels), *more])
-        return f"printf `{query.replace('@', matchers)}` {values} | query"
+        values: list[str] = []
+
+        def matchers(mark: re.Match[str]) -> str:
+            labels = [label for label in (self.selectors.cluster_label, *_LABELS[mark[1]]) if label]
+            values.extend(f"$labels.{label}" for label in labels)
+            return ",".join(f"{label}=%q" for label in labels)
+
+        text = re.sub("@(job|gpu|node)", matchers, query)
+        return f"printf `{text}` {' '.join([*values, *more])} | query"
 
     def _each(self, pipeline: str, text: str) -> str:
         """Return a text for each series in the result; none for Grafana."""
@@ -108,9 +116,9 @@ class Texts:
         if not self._queries:
             others = self._label("nodes", '{{ if ne . "1" }} (one of ', " nodes){{ end }}")
             return self._label("instance", before, others)
-        devices = self._of_job(f"max by (index) ({DEVICES}{{@,instance=%q}})", "$one.Labels.instance")
+        devices = self._query(f"max by (index) ({DEVICES}{{@job,instance=%q}})", "$one.Labels.instance")
         item = "{{ $one.Labels.instance }}" + self._listed("indexes", devices, "index", before=" GPU ")
-        nodes = self._of_job(f"count by (instance) ({PROGRAMS}{{@}})")
+        nodes = self._query(f"count by (instance) ({PROGRAMS}{{@job}})")
         return self._listed("nodes", nodes, "instance", item, before)
 
     def places(self) -> str:
@@ -118,7 +126,7 @@ class Texts:
         if not self._queries:
             return self.nodes(" On ") + "."
         pods, programs = (
-            self._of_job(f'count by ({label}) ({PROGRAMS}{{@,{label}!=""}})')
+            self._query(f'count by ({label}) ({PROGRAMS}{{@job,{label}!=""}})')
             for label in ("workload_pod", "workload_command")
         )
         return (
@@ -133,7 +141,7 @@ class Texts:
         if not self._queries:
             return self._label("cause", "Lost mainly to ", ". ")
         # sort_desc, because the order of the result of a query in Prometheus 3 is random.
-        largest = self._of_job(f"sort_desc(topk(2, {LOST}{{@}} >= 0.05))")
+        largest = self._query(f"sort_desc(topk(2, {LOST}{{@job}} >= 0.05))")
         return (
             f"{{{{ range $place, $one := {largest} }}}}"
             "{{ if $place }}, then {{ else }}Lost mainly to {{ end }}"
@@ -142,7 +150,7 @@ class Texts:
 
     @property
     def _largest(self) -> str:
-        return self._of_job(f"topk(1, {LOST}{{@}} >= 0.05)")
+        return self._query(f"topk(1, {LOST}{{@job}} >= 0.05)")
 
     def main_cause(self) -> str:
         """Return the largest cause, for a summary."""
@@ -160,8 +168,8 @@ class Texts:
             without = f"{_UNKNOWN}. Without the hook only the load is known: `gpugauge run -- …`"
             advice = f"{{{{ with $labels.cause }}}}{_by_cause('.', without)}{{{{ else }}}}{without}{{{{ end }}}}"
             return f"What to do: {advice}. "
-        without = self._of_job(f"{OUTSIDE}{{@}}")
-        command = self._each(self._of_job(f"topk(1, sum by (workload_command) ({PROGRAMS}{{@}}))"), _COMMAND)
+        without = self._query(f"{OUTSIDE}{{@job}}")
+        command = self._each(self._query(f"topk(1, sum by (workload_command) ({PROGRAMS}{{@job}}))"), _COMMAND)
         return f"What to do: {self._each(self._largest, _by_cause('.Labels.cause', _UNKNOWN))}. " + (
             f"{self._each(without, f'{outside}{command}`. ')}" if self.selectors.training_matchers else ""
         )
@@ -181,26 +189,26 @@ class Texts:
 
     def _gain_without(self, cause: str, shown: str) -> str:
         """Return the gain without a cause, an expression of templates."""
-        expected = self._of_job(f"{SPEEDUP}{{@,cause=%q}}", cause)
-        lower, upper = (self._of_job(f'{SPEEDUP_BOUND}{{@,cause=%q,bound="{b}"}}', cause) for b in ("lower", "upper"))
+        expected = self._query(f"{SPEEDUP}{{@job,cause=%q}}", cause)
+        lower, upper = (self._query(f'{SPEEDUP_BOUND}{{@job,cause=%q,bound="{b}"}}', cause) for b in ("lower", "upper"))
         both = '({{ printf "%.1f" $lower }} to {{ printf "%.1f" .Value }})'
         bounds = self._each(lower, "{{ $lower := .Value }}" + self._each(upper, f" {both}"))
-        limit = self._each(self._of_job(f"{NEXT_LIMIT}{{@,cause=%q}}", cause), _next(".Labels.next"))
+        limit = self._each(self._query(f"{NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         return self._each(expected, _gain(shown, '{{ printf "%.1f" .Value }}', bounds, limit))
 
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
-        begin = self._of_job(f'min(ALERTS_FOR_STATE{{alertname="{alert}",@}})')
+        begin = self._query(f'min(ALERTS_FOR_STATE{{alertname="{alert}",@job}})')
         # In steps of five minutes, twelve in an hour, independent of the interval of the rules.
-        hours = self._of_job(f"sum_over_time({LOST_GPUS}{{@}}[7d:5m]) / 12")
+        hours = self._query(f"sum_over_time({LOST_GPUS}{{@job}}[7d:5m]) / 12")
         return self._each(begin, "Low since {{ .Value | humanizeTimestamp }}. ") + self._each(
             hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. '
         )
 
     def ranks(self) -> str:
         """Return the slowest rank and the median rank."""
-        slowest = self._of_job(f"topk(1, {RANK_WORK}{{@}})")
-        median = self._of_job(f"quantile(0.5, {RANK_WORK}{{@}})")
+        slowest = self._query(f"topk(1, {RANK_WORK}{{@job}})")
+        median = self._query(f"quantile(0.5, {RANK_WORK}{{@job}})")
         percent = '{{ printf "%.2f" .Value | humanizePercentage }}'
         return self._each(
             slowest, f"Slowest: rank {{{{ .Labels.rank }}}} on {{{{ .Labels.instance }}}} works {percent} of the time"
@@ -208,49 +216,37 @@ class Texts:
 
     # --- GPUs and exporters ---
 
-    def _selector(self, name: str, *labels: str, matcher: str = "") -> str:
-        """Return a selector, as a format for printf, with %q for the cluster and each of the labels."""
-        s = self.selectors
-        escaped = s.model_copy(update={"matchers": s.matchers.replace("%", "%%")})
-        keys = filter(None, (s.cluster_label, *labels))
-        return escaped.matched(name, *(f"{key}=%q" for key in keys), matcher)
-
-    def _values(self, *labels: str) -> str:
-        """Return the alert's labels that a selector with these labels needs."""
-        return " ".join(f"$labels.{key}" for key in filter(None, (self.selectors.cluster_label, *labels)))
-
-    def _query(self, name: str, *labels: str) -> str:
-        return f"printf `{self._selector(name, *labels)}` {self._values(*labels)} | query"
+    @property
+    def _targets(self) -> str:
+        """The matchers of targets after others, as a format for printf."""
+        matchers = self.selectors.target_matchers.replace("%", "%%")
+        return f",{matchers}" if matchers else ""
 
     def reason_down(self) -> str:
         """Return the reasons for which the alert's GPU does not answer."""
-        return self._each(self._query("gpu_down_reason", "instance", "uuid"), " Reason: {{ .Labels.reason }}.")
+        return self._each(self._query(f"gpu_down_reason{{@gpu{self._targets}}}"), " Reason: {{ .Labels.reason }}.")
 
     def reason_blind(self) -> str:
         """Return the reason for which the alert's exporter cannot read the driver."""
-        matcher = 'reason!~"released|off"'
-        down = f"{self._selector('gpugauge_driver_up', 'instance', matcher=matcher)} == 0"
-        return self._each(f"printf `{down}` {self._values('instance')} | query", " Reason: {{ .Labels.reason }}.")
+        down = f'gpugauge_driver_up{{@node,reason!~"released|off"{self._targets}}} == 0'
+        return self._each(self._query(down), " Reason: {{ .Labels.reason }}.")
 
     def pods(self) -> str:
         """Return the pods whose processes hold memory of the alert's GPU, and those to which it is allocated. They are
         no labels, because they change while the alert fires.
         """
-        device = "instance", "uuid"
-        named = 'workload_pod!=""'
+        named = f'workload_pod!=""{self._targets}'
+        memory = f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}"
         query = (
-            f"count by (workload_namespace, workload_pod) "
-            f"({self._selector('gpu_process_info', 'instance', matcher=named)} "
-            f"{self.selectors.on_process('and', self._selector('gpu_process_memory_used_bytes', *device))} "
-            f"or {self._selector('gpu_allocation_info', *device, matcher=named)})"
+            f"count by (workload_namespace, workload_pod) (gpu_process_info{{@node,{named}}} "
+            f"{self.selectors.on_process('and', memory)} or gpu_allocation_info{{@gpu,{named}}})"
         )
-        values = f"{self._values('instance')} {self._values(*device)} {self._values(*device)}"
-        pipeline = f'printf `{query}` {values} | query | sortByLabel "workload_pod"'
+        pipeline = f'{self._query(query)} | sortByLabel "workload_pod"'
         return self._each(pipeline, " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.")
 
     def released_until(self) -> str:
         """Return the time at which the exporter attaches again by itself."""
-        until = self._query("gpugauge_driver_released_until_timestamp_seconds", "instance")
+        until = self._query(f"gpugauge_driver_released_until_timestamp_seconds{{@node{self._targets}}}")
         return self._each(until, " It attaches again at {{ .Value | humanizeTimestamp }}.")
 
     def exporter(self) -> str:
