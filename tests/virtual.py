@@ -11,9 +11,8 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
-from gpugauge.driver.frames import decoded, frame
+from gpugauge.driver.frames import decoded, frame, reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.messages import reply
 from gpugauge.driver.schedule import ReadingIntervals, Schedule
 from gpugauge.exposition.render import Exposition
 from gpugauge.simulator.host.procfs import ProcTree
@@ -61,7 +60,7 @@ class VirtualDaemon:
         self._service = simulated_service(lambda: self.now)
         # Calls take real time: on a busy machine a GPU would be slow.
         backend: Any = self._service._backend
-        backend._call.begin = lambda _: None
+        backend.calls.begin = lambda _: None
         opened = self._service.answer({"id": 0, "op": "open", "simulate": scenario.simulation()})
         self._facts = DriverFacts(**opened.values["driver"])
         self._intervals, self._schedule = ReadingIntervals(dict(READING_INTERVALS)), Schedule()

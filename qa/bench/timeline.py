@@ -112,7 +112,7 @@ class Timeline(Generic[T]):
             return
         if self._demanded:
             self._demanded = False
-            self._read(self._schedule.take_on_demand(_INTERVALS, self.now), on_demand=True)
+            self._read(self._schedule.take(_INTERVALS, self.now, SCRAPE_GROUPS, only=True), on_demand=True)
         elif self.now >= self._next_reading:
             groups = wanted(self.forecast, _INTERVALS, self.now, self._lead)
             self._read(self._schedule.take(_INTERVALS, self.now, groups), on_demand=False)

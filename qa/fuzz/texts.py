@@ -11,8 +11,7 @@ from pathlib import Path
 from tests.golden_metrics import rank
 
 from gpugauge.collectors import kmsg
-from gpugauge.driver.frames import Inbox
-from gpugauge.driver.messages import reply
+from gpugauge.driver.frames import Inbox, reply
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.decoding import decode

@@ -21,7 +21,7 @@ from typing import Any
 
 from gpugauge.base import isolated
 from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
-from gpugauge.driver.messages import unpacked
+from gpugauge.driver.frames import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
 from qa.gpu.recording import Recorder
@@ -186,11 +186,11 @@ def against_a_load(nvml: Nvml, seconds: float) -> dict[str, Any]:
 def check(nvml: Nvml, facts: DriverFacts, seconds: float, *, real: bool) -> dict[str, Any]:
     """Check every GPU; print and return the results."""
     devices = [Device(index) for index in range(facts.device_count)]
-    nvml.take_calls()
+    nvml.calls.take()
     failures = watch(nvml, devices, seconds)
     latencies = {
         function: {"calls": number, "mean_us": round(1e6 * total / number, 1), "longest_us": round(1e6 * longest, 1)}
-        for function, (number, total, longest) in sorted(nvml.take_calls().items())
+        for function, (number, total, longest) in sorted(nvml.calls.take().items())
     }
     for device in devices:
         _print(f"\nGPU {device.index}: {device.values.get('name')}")

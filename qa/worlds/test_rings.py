@@ -16,7 +16,7 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import BusySplit
 from gpugauge.driver.api import DriverView
-from gpugauge.driver.messages import reply
+from gpugauge.driver.frames import reply
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
 from gpugauge.driver.worker import Service
 

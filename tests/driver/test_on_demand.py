@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpugauge.driver.schedule import ReadingIntervals, Schedule
+from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule
 from gpugauge.driver.supervisor import Supervisor
 from tests.driver.fakeworker import Node
 
@@ -69,5 +69,5 @@ def test_reading_on_demand_does_not_delay_the_other_groups() -> None:
     intervals, schedule = ReadingIntervals({"fast": 1.0, "samples": 2.0, "normal": 5.0}), Schedule()
     schedule.take(intervals, 0.0)
 
-    assert schedule.take_on_demand(intervals, 3.0) == ["fast", "samples"]
+    assert schedule.take(intervals, 3.0, SCRAPE_GROUPS, only=True) == ["fast", "samples"]
     assert schedule.take(intervals, 4.0) == ["fast", "normal"]

@@ -24,8 +24,8 @@ def test_a_release_that_has_ended_at_once_leaves_no_worker_that_owes_a_reply(
     until(running, lambda v: v.up and up(v)["GPU-a"])
     running._intervals, node.silent = PATIENT, True
     time.sleep(0.05)  # the thread awaits a reply
-    held = iter([True])
-    monkeypatch.setattr(running._release, "held", lambda: next(held, False))
+    left = iter([60.0])
+    monkeypatch.setattr(running._release, "left", lambda: next(left, 0.0))
 
     until(running, lambda _: bool(node.ends))
     node.silent = False

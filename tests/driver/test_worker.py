@@ -17,8 +17,7 @@ import pytest
 from gpugauge.base import isolated
 from gpugauge.driver.api import Reply
 from gpugauge.driver.codes import WORKER_ERROR
-from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
-from gpugauge.driver.messages import reply
+from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, reply
 from gpugauge.driver.nvidia import WORKER as REAL
 from gpugauge.driver.nvidia.nvml import Nvml
 from gpugauge.driver.worker import Service, main, serve

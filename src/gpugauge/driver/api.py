@@ -260,7 +260,7 @@ class Reply:
     worker: int = 0
 
     @property
-    def failed_field(self) -> dict[str, str]:
+    def failed_field(self) -> dict[str, Any]:
         """The field of a log line with the failed call, or with the exception of the worker itself."""
         return {"error" if self.failed == WORKER_ERROR else "call": self.failed_call}
 

@@ -19,8 +19,7 @@ from typing import Any, TypeAlias
 
 from gpugauge.base import isolated
 from gpugauge.driver.api import Group, Reply
-from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
-from gpugauge.driver.messages import reply
+from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, reply
 
 # The time that a worker gets to end after a close request (by default), after SIGTERM and after SIGKILL.
 GRACE_SECONDS = 0.3
@@ -108,13 +107,14 @@ class Worker:
         return True
 
     def receive(self, number: int, deadline: float) -> Reply:
-        """Wait at most `deadline` seconds for the reply with the id `number`. Raises WorkerGoneError or
-        WorkerHangsError.
-        """
+        """Wait at most `deadline` seconds for a reply by its id. Raises WorkerGoneError or WorkerHangsError."""
         end = time.monotonic() + deadline
         try:
             while (message := self._inbox.take()) is None:
-                if not self._fill() and not self.wait_for_reply(end - time.monotonic()):
+                with contextlib.suppress(BlockingIOError):
+                    self._inbox.fill()
+                    continue
+                if not self.wait_for_reply(end - time.monotonic()):
                     raise WorkerHangsError(f"no reply within {deadline:g} s")
             answer = reply(message)
         except (OSError, EOFError, ValueError, TypeError) as error:
@@ -124,9 +124,7 @@ class Worker:
         return answer
 
     def time_left(self, begin: float, deadline: float) -> float:
-        """Return the seconds until a reply that is awaited since `begin` is late: each call of the library may take
-        `deadline` seconds.
-        """
+        """Return the seconds until a reply awaited since `begin` is late: each call may take `deadline` seconds."""
         end = min(max(begin, self._called[0]) + deadline, begin + max(deadline, _MAX_REPLY_SECONDS))
         return end - time.monotonic()
 
@@ -148,9 +146,7 @@ class Worker:
             with contextlib.suppress(WorkerGoneError, WorkerHangsError):
                 self.send("close")
         self.interrupt()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if number is None and not graceful:
-                continue
+        for number in (None, signal.SIGTERM, signal.SIGKILL)[0 if graceful else 1 :]:
             if number is not None:
                 self._process.send_signal(number)
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -185,14 +181,6 @@ class Worker:
         if code is None:
             return "does not end"
         return f"was ended by signal {-code}" if code < 0 else f"exited with status {code}"
-
-    def _fill(self) -> bool:
-        """Receive the available bytes; return whether there were any."""
-        try:
-            self._inbox.fill()
-        except BlockingIOError:
-            return False
-        return True
 
     def _write(self, frames: bytes) -> None:
         """Send within a bound: a stopped worker does not read, and the socket buffer may fill."""

@@ -74,9 +74,7 @@ class Failing:
     def read(
         self, reply: Reply, held: Callable[[str], tuple[str, float, float] | None], now: float, unix: float
     ) -> None:
-        """Record a reply with values. `held` returns the group of a field that has a value, the time of that reading
-        and the seconds for which it holds.
-        """
+        """Record a reply with values. `held` returns the group, time and validity (seconds) of a field's last value."""
         if self._nothing or not self._something:
             self._since = now
         self._nothing, self._something = 0, self._something + 1

@@ -118,9 +118,7 @@ class _Entry:
 
 
 class Inventory:
-    """Merges replies into devices; drops values older than the limit of their group (seconds). The thread of the
-    supervisor adds replies, the sampler drains them.
-    """
+    """Merges replies into devices, without values older than the limit of their group, and queues the replies."""
 
     def __init__(self, limits: dict[Group, float], host: str = "") -> None:
         self.limits, self._host = limits, host
@@ -153,9 +151,7 @@ class Inventory:
         return tuple(Remembered(e.uuid, e.index, s.get("name"), s.get("pci_bus_id"), e.seen) for e, s in named)
 
     def begin(self, worker: int, *, same_devices: bool = True) -> None:
-        """Record the start of a worker, which enumerates the GPUs again; `worker` is its ordinal. The failures of
-        indexes are kept if these mean the same GPUs as before.
-        """
+        """Record the start of a worker by its ordinal. Failures stay if the indexes mean the same GPUs as before."""
         self.excluded, self._worker = {}, worker
         self.reset_indexes()
         if not same_devices:
@@ -171,10 +167,6 @@ class Inventory:
             self._devices.pop(uuid, None)
             return
         self.apply(reply, time.monotonic())
-        self.queue(index, reply)
-
-    def queue(self, index: int, reply: Reply) -> None:
-        """Add a reply to those that the collectors receive."""
         reply.uuid, reply.worker = self.uuid(index) or "", self._worker
         self._replies.append(reply)
 
@@ -308,9 +300,7 @@ class Inventory:
         return True
 
     def driver_down(self, bus: Collection[BusDevice] | None, selected: frozenset[str], reason: str = "") -> None:
-        """Mark all GPUs as down with the driver, for a `reason`, and, unless only some are `selected`, those that were
-        never read.
-        """
+        """Mark all GPUs as down with the driver, for a `reason`, also those on the `bus` that were never read."""
         self.reset_indexes()
         for entry in self._devices.values():
             # That nothing can be read of a GPU is the fault of a driver that lets none be read.
@@ -358,9 +348,7 @@ class Inventory:
         shown = [entry for entry in self._devices.values() if entry.reason != _UNREAD and not entry.elsewhere]
         for entry in shown:
             # After a GPU is lost, the driver may give its index to another one.
-            if (
-                self._by_index.get(entry.index, entry) is not entry
-                and entry.values.get("static", {}).get("index", -1) >= 0
-            ):
-                entry.values["static"]["index"], entry.view = -1, None
+            static = entry.values.get("static", {})
+            if self._by_index.get(entry.index, entry) is not entry and static.get("index", -1) >= 0:
+                static["index"], entry.view = -1, None
         return tuple(entry.device() for entry in sorted(shown, key=lambda entry: (entry.index, entry.uuid)))

@@ -1,6 +1,4 @@
-"""The GPUs of the machine that the current worker has not identified: a pure function of what the driver, the PCI bus
-and earlier readings show. Standard library only.
-"""
+"""The GPUs of the machine that the current worker has not identified: a pure function of driver, bus and history."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Down:
 
 
 class Missing(NamedTuple):
-    """The GPUs that are down; those that are elsewhere, not lost, with the reason; and those that another GPU has
-    replaced, with its uuid.
-    """
+    """The GPUs that are down, those that are elsewhere with the reason, and those that another uuid has replaced."""
 
     down: tuple[Down, ...]
     elsewhere: Mapping[str, str]
@@ -68,9 +64,7 @@ def bus_id(address: str) -> str:
 
 
 def unnamed(address: str, index: int, host: str) -> str:
-    """Return the identity of a GPU whose uuid is not known: its bus id, else its index, and `host`, because other
-    machines have the same bus ids.
-    """
+    """Return the identity of a GPU without a known uuid: bus id or index, and `host`: others have the same bus ids."""
     return (f"PCI-{bus_id(address)}" if address else f"INDEX-{index}") + (f"-{host}" if host else "")
 
 

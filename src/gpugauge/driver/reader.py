@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import Group, Reply
@@ -20,45 +19,31 @@ _BASE_SECONDS, _MAX_SECONDS = 15.0, 600.0
 _FORGET_SECONDS = 600.0
 
 
-@dataclass(slots=True)
-class _Suspect:
-    """The number of failures of a GPU, and when it may be read again (monotonic seconds)."""
-
-    failures: int = 0
-    until: float = 0.0
-
-
 class Quarantine:
     """Suspect GPUs by index; times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._suspects: dict[int, _Suspect] = {}
+        self._suspects: dict[int, tuple[int, float]] = {}  # number of failures, and when the GPU may be read again
 
     def __contains__(self, index: int) -> bool:
         return index in self._suspects
 
     def may_read(self, index: int, now: float) -> bool:
         """Return whether a GPU may be read now."""
-        suspect = self._suspects.get(index)
-        return suspect is None or now >= suspect.until
+        return index not in self or now >= self._suspects[index][1]
 
     def record_failure(self, index: int, now: float, *, hangs: bool) -> float | None:
         """Record a failure; return the seconds of quarantine. None for the first crash within minutes: a worker that
         ended while it read the GPU may have had another reason.
         """
-        suspect = self._suspects.setdefault(index, _Suspect())
-        suspect.failures += 1
-        suspect.until = now
-        if not hangs and suspect.failures < 2:
-            return None
-        seconds = min(_MAX_SECONDS, _BASE_SECONDS * 2.0**suspect.failures)
-        suspect.until += seconds
-        return seconds
+        failures = self._suspects.get(index, (0, 0.0))[0] + 1
+        seconds = min(_MAX_SECONDS, _BASE_SECONDS * 2.0**failures) if hangs or failures > 1 else 0.0
+        self._suspects[index] = failures, now + seconds
+        return seconds or None
 
     def record_reply(self, index: int, now: float) -> None:
         """Record a reply; the failures of the GPU are forgotten when it has replied for long enough."""
-        suspect = self._suspects.get(index)
-        if suspect and now - suspect.until > _FORGET_SECONDS:
+        if index in self and now - self._suspects[index][1] > _FORGET_SECONDS:
             del self._suspects[index]
 
     def clear(self) -> None:
@@ -87,9 +72,7 @@ class ReadError(Exception):
 
 
 class Reader:
-    """Reads GPUs into the inventory. `receive` returns the reply with an id within a deadline in seconds; it raises
-    what Worker.receive() raises.
-    """
+    """Reads GPUs into the inventory. `receive` returns the reply with an id within a deadline, as Worker.receive()."""
 
     def __init__(
         self, inventory: Inventory, forecast: ScrapeForecast, receive: Callable[[Worker, int, float], Reply]
@@ -127,10 +110,8 @@ class Reader:
         a reply if nothing can be read of any GPU: then the driver has failed. Raises ReadError. With `on_demand`, a
         scrape waits for this reading.
         """
-        if on_demand:
-            due = self._schedule.take_on_demand(intervals, now)
-        else:
-            due = self._schedule.take(intervals, now, wanted(self._forecast, intervals, now, self.lead))
+        near = SCRAPE_GROUPS if on_demand else wanted(self._forecast, intervals, now, self.lead)
+        due = self._schedule.take(intervals, now, near, only=on_demand)
         included = set(range(device_count)) - self._inventory.excluded.keys()
         readable = (index for index in included if self._quarantine.may_read(index, now))
         indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
@@ -179,9 +160,7 @@ class Reader:
         return True
 
     def _deadline(self, index: int, intervals: ReadingIntervals) -> float:
-        """Return the longest time of a call. The first reading of a GPU initialises it, which takes 1 to 3 s without
-        persistence mode.
-        """
+        """Return the longest time of a call. Without persistence mode, the first reading of a GPU initialises it."""
         return intervals.deadline * (1 if self._inventory.uuid(index) else _FIRST_READING)
 
     def _groups(self, index: int, due: list[Group], intervals: ReadingIntervals, on_demand: bool) -> list[Group]:

@@ -1,6 +1,4 @@
-"""Planned replacement of a worker that works: the driver's library may leak memory, and a library that is open never
-enumerates a GPU that was plugged in later.
-"""
+"""Planned replacement of a worker: the library may leak memory, and never enumerates a GPU that is plugged in."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ class Recycling:
         self._enumerated, self._added = self._bus(), frozenset()
 
     def due(self, worker: Worker, devices: frozenset[str], now: float, *, down: bool = False) -> str | None:
-        """Return the reason to replace the worker now, one of RECYCLES, or None. `devices` are to be read now; `down`
-        is whether one of them is lost or missing.
-        """
+        """Return a reason of RECYCLES to replace the worker now, or None. `down`: one of the `devices` is not there."""
         limits, age = self.limits, now - self._started
         if devices != self._devices:
             return "settings"

@@ -1,6 +1,4 @@
-"""The GPUs that should be there: they are compared with those that answer, each change is logged, and the GPUs are
-stored for the next daemon.
-"""
+"""The GPUs that should be there: compared with those that answer, logged at each change, and stored."""
 
 from __future__ import annotations
 
@@ -29,13 +27,11 @@ _NOT_INSTALLED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class _GpuCondition:
-    """The condition of a GPU: "ok" or the reason for which it is down; since when, and until when it was ok if it was
-    while this daemon runs (monotonic seconds).
-    """
+    """The condition of a GPU: "ok" or the reason for which it is down. Times are monotonic seconds."""
 
     reason: str
     since: float
-    lost: float | None
+    lost: float | None  # until when it was ok while this daemon runs
     address: str
     index: int
 
@@ -65,9 +61,7 @@ class Roster:
         inventory.remember(*self._state.load())
 
     def begin(self, now: float) -> bool:
-        """Record which GPUs are on the bus before a worker enumerates them at `now` (monotonic seconds). Return whether
-        they are the same as for the worker before.
-        """
+        """Record which GPUs a worker may enumerate that starts now; return whether they are those of the one before."""
         before = self._enumerable
         self._scan(now)
         self._enumerable = frozenset(device.address for device in self._bus or () if device.visible)

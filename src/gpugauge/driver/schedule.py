@@ -57,19 +57,14 @@ class Schedule:
         """Make all groups due."""
         self._due = {}
 
-    def take(self, intervals: ReadingIntervals, now: float, wanted: Collection[Group] = ()) -> list[Group]:
-        """Return the groups that are due, or `wanted`; their intervals start again now."""
-        due = [group for group in intervals.intervals if group in wanted or now >= self._due.get(group, 0.0)]
-        return self._taken(due, intervals, now)
-
-    def take_on_demand(self, intervals: ReadingIntervals, now: float) -> list[Group]:
-        """Return only the groups that are needed for a scrape that waits; their intervals start again now."""
-        return self._taken([group for group in intervals.intervals if group in SCRAPE_GROUPS], intervals, now)
-
-    def _taken(self, groups: list[Group], intervals: ReadingIntervals, now: float) -> list[Group]:
-        for group in groups:
-            self._due[group] = now + (1 - _EARLY) * intervals.intervals[group]
-        return groups
+    def take(
+        self, intervals: ReadingIntervals, now: float, wanted: Collection[Group] = (), *, only: bool = False
+    ) -> list[Group]:
+        """Return the groups that are due, and those `wanted`, or these `only`; their intervals start again now."""
+        due = () if only else [group for group in intervals.intervals if now >= self._due.get(group, 0.0)]
+        taken = [group for group in intervals.intervals if group in wanted or group in due]
+        self._due |= {group: now + (1 - _EARLY) * intervals.intervals[group] for group in taken}
+        return taken
 
 
 class Pace:
@@ -96,9 +91,7 @@ class Pace:
         self.scheduled = not self.on_demand and time.monotonic() >= self._due
 
     def end(self, intervals: ReadingIntervals, lead: float, *, doubted: bool = False) -> None:
-        """Determine when the next reading is due. `lead`: seconds before an expected scrape. `doubted`: a GPU is to be
-        read again soon, to see whether it is down.
-        """
+        """Determine when the next reading is due: `lead` seconds before a scrape, and soon if a GPU is `doubted`."""
         now = time.monotonic()
         if self.scheduled:
             # Readings that were missed while a call hung are not made up for.

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -32,9 +32,7 @@ log = logging.getLogger("gpugauge.driver")
 
 
 class DriverState:
-    """`reason` is "ok" while the driver is open, `facts` are those of the open driver, and `lost_since` (monotonic
-    seconds) is set while a driver that was up is down.
-    """
+    """`reason` is "ok" while the driver is open; `lost_since` (monotonic) is set while a driver that was up is down."""
 
     def __init__(self) -> None:
         self.reason = "starting"
@@ -45,15 +43,8 @@ class DriverState:
         self._unread = False  # it is down because it was open and nothing could be read
         self._failure = Condition(log, logging.ERROR)
 
-    @property
-    def released(self) -> bool:
-        """Whether the driver is closed on request."""
-        return self.reason == RELEASED
-
     def set_open(self, facts: DriverFacts) -> bool:
-        """Record that the driver is open; return whether it has as many GPUs as when it was opened last,
-        unless it was released since.
-        """
+        """Record that the driver is open; return whether it has as many GPUs as before, and was not released since."""
         same_devices = facts.device_count == self._device_count and not self._was_released
         self._was_released = False
         self.facts, self._device_count = facts, facts.device_count
@@ -79,13 +70,8 @@ class DriverState:
         self.reason, self.facts, self.lost_since, self._was_released = RELEASED, None, None, True
         log.info("driver released", extra=fields(seconds=round(seconds)))
 
-    def end_release(self) -> None:
-        """Record that the release is over."""
-        self.reason = "starting"
-        log.info("driver release ended")
 
-
-_MAX_UNREAPED = 2
+_MAX_UNREAPED = 2  # workers that hang inside the kernel; no further one is started
 
 
 class WorkerSlot:
@@ -97,11 +83,6 @@ class WorkerSlot:
         self._ending: Worker | None = None
         self.current: Worker | None = None
         self.starts = 0
-
-    @property
-    def stuck(self) -> bool:
-        """Whether no further worker may be started: too many former ones hang inside the kernel."""
-        return len(self._unreaped) >= _MAX_UNREAPED
 
     def start(self) -> Worker:
         """Start and return the next worker. Raises OSError."""
@@ -156,10 +137,6 @@ class Release:
         """Return the seconds until the end; 0 or less without a release."""
         return self._end - time.monotonic()
 
-    def held(self) -> bool:
-        """Return whether the driver is to stay closed."""
-        return self.left() > 0
-
     def until(self) -> float:
         """Return the Unix time of the end; it is constant unless the clock is set or the end is moved."""
         now = time.time() + self.left()
@@ -175,9 +152,7 @@ _STABLE_SECONDS = 30.0
 
 
 class Restarts:
-    """`next_start` is the earliest time of the next start; `count` the number of workers that failed. Times are
-    monotonic seconds.
-    """
+    """`next_start` is the earliest time (monotonic seconds) of the next start, `count` the number of failed workers."""
 
     def __init__(self) -> None:
         self.next_start = 0.0
@@ -206,10 +181,6 @@ class Restarts:
         self._backoff = min(longest, max(1.0, self._backoff * 2))
         self.next_start = now + self._backoff
 
-    def start_now(self) -> None:
-        """Start the next worker at once; the back-off stays."""
-        self.next_start = 0.0
-
     def reset(self) -> None:
         """Start the next worker at once, without a back-off."""
         self.next_start = self._backoff = 0.0
@@ -223,7 +194,6 @@ _PLANNED_GRACE_SECONDS = 5.0
 # The view is stale after this time without a publication: more than the longest interval and the end of a worker.
 _MAX_VIEW_AGE_SECONDS = 75.0
 _UP_INTERVALS = UP_SECONDS  # for which a GPU must be read again before it is up; an interval is a second
-_NO_FIELDS: Mapping[str, str] = {}
 
 
 class _InterruptedError(Exception):
@@ -305,9 +275,7 @@ class Supervisor:
         return self._reader.read_at
 
     def release(self, seconds: float) -> None:
-        """Close the driver for `seconds` from now, whatever was requested before; the view has the reason "released"
-        once it is closed.
-        """
+        """Close the driver for `seconds` from now; the view has the reason "released" once it is closed."""
         self._release.begin(seconds)
         self._pace.wake()
 
@@ -362,13 +330,12 @@ class Supervisor:
         self._inventory.up_seconds = _UP_INTERVALS * self._intervals.interval
         doubted = self._inventory.is_doubted() or bool(self._reader.slow)
         self._pace.end(self._intervals, self._reader.lead, doubted=doubted)
-        back = self._release.left() if self._state.released else self._restarts.next_start - time.monotonic()
+        released = self._state.reason == RELEASED
+        back = self._release.left() if released else self._restarts.next_start - time.monotonic()
         return math.inf if self._slot.current else max(back, 0.05)
 
     def _turn(self) -> None:
-        """Open the driver, read it, or replace the worker, whatever is due. Raises _InterruptedError while the worker
-        still owes a reply.
-        """
+        """Open the driver, read it, or replace the worker, whatever is due. Raises _InterruptedError."""
         self._roster.turn()
         if self._is_released():
             return
@@ -385,15 +352,16 @@ class Supervisor:
 
     def _is_released(self) -> bool:
         """Begin or end a release; return whether the driver is to stay closed."""
-        held = self._release.held()
-        if held and not self._state.released:
+        held, released = self._release.left() > 0, self._state.reason == RELEASED
+        if held and not released:
             if self._slot.current:
                 self._slot.end(grace_seconds=_PLANNED_GRACE_SECONDS)
             self._inventory.release()
             self._state.set_released(self._release.left())
-        elif not held and self._state.released:
+        elif released and not held:
             self._restarts.reset()
-            self._state.end_release()
+            self._state.reason = "starting"
+            log.info("driver release ended")
         return held
 
     def _recycle(self, worker: Worker, reason: str) -> None:
@@ -401,12 +369,12 @@ class Supervisor:
         self._recycles[reason] += 1
         log.info("worker replaced", extra=fields(reason=reason, resident_bytes=worker.resident_bytes()))
         self._slot.end(grace_seconds=_PLANNED_GRACE_SECONDS)
-        self._restarts.start_now()
+        self._restarts.next_start = 0.0  # at once; the back-off stays
         self._pace.wake()
 
     def _open(self) -> None:
         """Start a worker and open the driver in it."""
-        if self._slot.stuck:
+        if self._slot.unkillable() >= _MAX_UNREAPED:
             self._down(UNKILLABLE)
             return
         now = time.monotonic()
@@ -417,7 +385,7 @@ class Supervisor:
             worker = self._slot.start()
             reply = self._receive(worker, worker.send("open", **self._options), self._intervals.open_deadline)
         except OSError as error:
-            self._down("worker_failed", failure={"error": str(error)})
+            self._down("worker_failed", error=str(error))
         except WorkerHangsError:
             self._down("timeout", "opening the driver timed out", graceful=False)
         except WorkerGoneError:
@@ -427,7 +395,7 @@ class Supervisor:
                 same_devices = self._state.set_open(DriverFacts(**reply.values["driver"]))
                 self._reader.begin(self._slot.starts, same_devices=same_devices and same_bus)
             else:
-                self._down(code_name(reply.failed), failure=reply.failed_field)
+                self._down(code_name(reply.failed), **reply.failed_field)
 
     def _read(self, worker: Worker, now: float) -> None:
         """Read all GPUs that are due; end the worker if it or the driver failed."""
@@ -449,15 +417,13 @@ class Supervisor:
             self._roster.settle(facts.device_count, self._devices, now)
             self._state.set_read(self._state.reason == "ok" or any(d.up for d in self._inventory.devices(now)))
         else:
-            self._down(code_name(failed.failed or 0), failure=failed.failed_field, unread=True)
+            self._down(code_name(failed.failed or 0), unread=True, **failed.failed_field)
 
     def _receive(self, worker: Worker, number: int, deadline: float) -> Reply:
-        """Return a reply; publish meanwhile, so that old values are dropped. Raises what Worker.receive() raises, and
-        _InterruptedError.
-        """
+        """Return a reply; publish meanwhile, so that old values are dropped. Raises _InterruptedError, too."""
         begin = time.monotonic()
         while not worker.wait_for_reply(min(_WAIT_SLICE_SECONDS, worker.time_left(begin, deadline))):
-            if self._stop.is_set() or self._release.held():
+            if self._stop.is_set() or self._release.left() > 0:
                 raise _InterruptedError
             if worker.time_left(begin, deadline) <= 0:
                 raise WorkerHangsError(f"no reply within {deadline:g} s")
@@ -465,13 +431,7 @@ class Supervisor:
         return worker.receive(number, max(0.1, worker.time_left(begin, deadline)))
 
     def _down(
-        self,
-        reason: str,
-        sentence: str = "",
-        *,
-        graceful: bool = True,
-        failure: Mapping[str, str] = _NO_FIELDS,
-        unread: bool = False,
+        self, reason: str, sentence: str = "", *, graceful: bool = True, unread: bool = False, **failure: object
     ) -> None:
         """End the worker, drop all readings, and open the driver again later."""
         if self._slot.current:
@@ -495,7 +455,7 @@ class Supervisor:
             worker_pid=worker.pid if worker else None,
             worker_recycles=dict(self._recycles),
             simulated=bool(self._options),
-            released_until=self._release.until() if state.released else None,
+            released_until=self._release.until() if state.reason == RELEASED else None,
             lost_since=state.lost_since,
         )
         self._published = time.monotonic()

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpugauge.base import privileges
 from gpugauge.driver.codes import INVALID_ARGUMENT, WORKER_ERROR, DriverError, DriverFacts, Group
-from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame
-from gpugauge.driver.messages import message, reply
+from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, message, reply
 
 if TYPE_CHECKING:
     from gpugauge.driver.api import Reply
@@ -34,49 +33,64 @@ if TYPE_CHECKING:
 _SIGNAL_BYTES = 1 << 16
 
 
+class Calls:
+    """The calls of a library, counted and timed."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, list[float]] = {}
+        self.ended: memoryview[float] | list[float] = [0.0]
+        """The time at which the last call ended, in monotonic seconds."""
+        self.spent, self.number = 0.0, 0
+        """The seconds that all calls took, and their number."""
+
+    def count(self, function: str, began: float) -> None:
+        """Count a call that ends now and began at a time in monotonic seconds."""
+        self.ended[0] = now = time.monotonic()
+        took = now - began
+        self.spent += took
+        self.number += 1
+        counter = self._counts.get(function)
+        if counter is None:
+            self._counts[function] = [1, took, took]
+            return
+        counter[0] += 1
+        counter[1] += took
+        counter[2] = max(counter[2], took)
+
+    def take(self) -> dict[str, list[float]]:
+        """Return and reset the counters (see `Reply.calls`)."""
+        counts, self._counts = self._counts, {}
+        return counts
+
+
 class Backend(Protocol):
     """The library of a vendor. Codes are those of `driver.codes`; methods raise DriverError."""
 
     @property
+    def calls(self) -> Calls:
+        """The calls of the library."""
+
+    @property
     def open(self) -> Callable[..., None]:
         """A function that loads and initialises the library; its keywords are the options of the backend."""
-        ...
 
     def facts(self) -> DriverFacts:
         """Return the facts of the driver as a whole."""
-        ...
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
         """Return the values of a GPU by group and field, and the codes of the fields that failed."""
-        ...
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
         """Return the samples since the last call (see `Reply.samples`), and the codes of the rings that failed."""
-        ...
 
     def lacks(self, index: int) -> Collection[str]:
         """Return the fields that a GPU does not support, as far as that is known."""
-        ...
-
-    def spent(self) -> tuple[float, int]:
-        """Return the seconds that all calls so far took, and their number."""
-        ...
-
-    def take_calls(self) -> dict[str, list[float]]:
-        """Return and reset the cost of the calls (see `Reply.calls`)."""
-        ...
 
     def take_events(self) -> list[dict[str, Any]]:
         """Return and remove the events since the last call (see `Reply.events`)."""
-        ...
-
-    def show_calls(self, ended: memoryview[float]) -> None:
-        """Write the time at which each call of the library ended, in monotonic seconds, into the first item."""
-        ...
 
     def close(self) -> None:
         """Shut the library down."""
-        ...
 
 
 class Service:
@@ -105,7 +119,7 @@ class Service:
         except Exception as error:  # noqa: BLE001  (the daemon logs it)
             sent |= {"failed": WORKER_ERROR, "failed_call": _described(error)}
         if request.get("calls", True) or "failed" in sent:
-            sent["calls"] = self._backend.take_calls()
+            sent["calls"] = self._backend.calls.take()
         # A failed read has its events too: they may have the reason.
         return message(**sent, events=self._backend.take_events(), received=round(self._clock(), 4))
 
@@ -122,14 +136,14 @@ class Service:
                 rest.pop("id", None)
                 return {"values": {"driver": self._start(rest)}}
             case {"op": "read", "index": int(index), "groups": list(groups)}:
-                seconds, calls = self._backend.spent()
+                calls = self._backend.calls
+                seconds, number = calls.spent, calls.number
                 values, errors = self._backend.read(index, [group for group in groups if group != "samples"])
                 samples, more = self._backend.samples(index) if "samples" in groups else ({}, {})
                 errors |= more
                 if not (any(values.values()) or any(samples.values())):
                     _raise_common(errors, self._backend.lacks(index))
-                end, number = self._backend.spent()
-                spent = [round(end - seconds, 6), number - calls]
+                spent = [round(calls.spent - seconds, 6), calls.number - number]
                 return {"values": values, "errors": errors, "samples": samples, "spent": spent}
             case {"op": "close"}:
                 self.close()
@@ -213,7 +227,7 @@ def main(arguments: list[str], backend: Backend) -> int:
                 os.set_inheritable(int(inherited), False)
             channel = socket.socket(fileno=int(number))
             signal_replies = partial(os.eventfd_write, int(bell), 1)
-            backend.show_calls(memoryview(mmap.mmap(int(pulse), PULSE_BYTES)).cast("d"))
+            backend.calls.ended = memoryview(mmap.mmap(int(pulse), PULSE_BYTES)).cast("d")
         case _:
             return 2
     # The terminal sends these to the daemon too, and the daemon ends its worker.

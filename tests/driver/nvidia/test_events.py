@@ -165,7 +165,7 @@ def test_failed_registration_frees_its_set() -> None:
     nvml = opened("gpus: {model: h100}\nfaults: [{call: nvmlDeviceRegisterEvents, code: no_permission}]")
 
     assert nvml.read(0, ["static"])[0]["static"]["event_types"] == 0
-    calls = nvml.take_calls()
+    calls = nvml.calls.take()
     assert calls["nvmlEventSetFree"][0] == calls["nvmlEventSetCreate"][0]
 
 
@@ -178,7 +178,7 @@ def test_failed_registration_is_repeated_with_the_identity(code: int) -> None:
     types = [nvml.read(0, [group]) for group in ("static", "fast", "static", "static")]
 
     assert [values["static"]["event_types"] for values, _ in types if "static" in values] == [0, 0x10A, 0x10A]
-    calls = nvml.take_calls()
+    calls = nvml.calls.take()
     assert [calls[f"nvml{name}"][0] for name in ("DeviceRegisterEvents", "EventSetFree")] == [3, 2]
 
 

@@ -51,10 +51,10 @@ def test_throttled_seconds_are_right_or_absent(version: str) -> None:
 def test_one_call_for_all_groups() -> None:
     nvml = opened("gpus: {model: h100}")
     nvml.read(0, ["slow"])  # the first reading also asks for the number of NVLinks
-    nvml.take_calls()
+    nvml.calls.take()
     nvml.read(0, ["static", "fast", "normal", "slow"])
 
-    assert nvml.take_calls()["nvmlDeviceGetFieldValues"][0] == 1
+    assert nvml.calls.take()["nvmlDeviceGetFieldValues"][0] == 1
 
 
 def slow(text: str, **health: Any) -> dict[str, Any]:

@@ -45,10 +45,10 @@ def test_means_are_of_the_time_between() -> None:
 def test_one_call_for_all_metrics() -> None:
     nvml, clock = clocked(H100)
     read(nvml)
-    nvml.take_calls()
+    nvml.calls.take()
     clock.now = 1.0
     found = read(nvml)
-    calls = nvml.take_calls()
+    calls = nvml.calls.take()
 
     assert len(found or {}) == 13
     assert calls["nvmlGpmMetricsGet"][0] == calls["nvmlGpmSampleGet"][0] == 1
@@ -66,13 +66,13 @@ def test_device_without_gpm_is_read_once() -> None:
     nvml = opened("gpus: {model: a100}")
 
     _, first = nvml.read(0, ["profiling"])
-    nvml.take_calls()
+    nvml.calls.take()
     values, second = nvml.read(0, ["profiling"])
 
     assert set(first.values()) == {3}
     assert "sm_active_percent" in first
     assert (values, second) == ({"profiling": {}}, {})
-    assert not any("Gpm" in call for call in nvml.take_calls())
+    assert not any("Gpm" in call for call in nvml.calls.take())
 
 
 def test_library_without_gpm() -> None:

@@ -77,13 +77,13 @@ def test_unsupported_field_is_read_once() -> None:
     nvml = opened("gpus: {model: geforce}")
 
     _, first = nvml.read(0, GROUPS)
-    nvml.take_calls()
+    nvml.calls.take()
     _, second = nvml.read(0, GROUPS)
 
     assert {"serial", "memory_temperature_celsius", "nvlink_active", "mig_mode", "fp64_active_percent"} <= first.keys()
     assert set(first.values()) <= {3, 13}  # 13: the binding lacks the function
     assert second == {}
-    assert not nvml.take_calls().keys() & {
+    assert not nvml.calls.take().keys() & {
         "nvmlDeviceGetSerial",
         "nvmlDeviceGetMigMode",
         "nvmlDeviceGetNvLinkState",
@@ -258,20 +258,20 @@ def test_call_that_has_worked_is_repeated() -> None:
 
 def test_calls_are_counted_once() -> None:
     nvml = opened(H100)
-    nvml.take_calls()
+    nvml.calls.take()
     nvml.read(0, ["normal"])
 
-    number, seconds, longest = nvml.take_calls()["nvmlDeviceGetClockInfo"]
+    number, seconds, longest = nvml.calls.take()["nvmlDeviceGetClockInfo"]
 
     assert number == 4
     assert 0 < longest <= seconds
-    assert nvml.take_calls() == {}
+    assert nvml.calls.take() == {}
 
 
 def test_flag_that_an_old_library_rejects() -> None:
     nvml = opened(H100 + "faults: [{call: nvmlInitWithFlags, code: invalid_argument, times: 1}]\n")
 
-    assert nvml.take_calls()["nvmlInitWithFlags"][0] == 2
+    assert nvml.calls.take()["nvmlInitWithFlags"][0] == 2
     assert nvml.facts().device_count == 2
 
 

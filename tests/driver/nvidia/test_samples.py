@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.api import ENGINES
-from gpugauge.driver.messages import PERCENT_UNKNOWN, unpacked
+from gpugauge.driver.frames import PERCENT_UNKNOWN, unpacked
 from gpugauge.driver.nvidia.nvml import Nvml, used_library
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import clocked
@@ -183,18 +183,18 @@ def test_no_process_is_an_empty_list(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def library(nvml: Nvml, monkeypatch: pytest.MonkeyPatch, samples: Any) -> None:
     """Replace nvmlDeviceGetSamples of the current library, which must not have been called yet."""
-    assert "nvmlDeviceGetSamples" not in nvml.take_calls()
+    assert "nvmlDeviceGetSamples" not in nvml.calls.take()
     monkeypatch.setattr(used_library(), "nvmlDeviceGetSamples", samples, raising=False)
 
 
 def test_rings_are_sized_once() -> None:
     nvml, clock = clocked(H100)
     nvml.samples(0)
-    nvml.take_calls()
+    nvml.calls.take()
     clock.now = 2.0
 
     nvml.samples(0)
-    calls = nvml.take_calls()
+    calls = nvml.calls.take()
 
     assert calls["nvmlDeviceGetSamples"][0] == len(ENGINES)
     assert calls["nvmlDeviceGetProcessUtilization"][0] == 1

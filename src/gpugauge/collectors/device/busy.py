@@ -52,9 +52,7 @@ class EngineAccount:
         self.restart(polled=polled)
 
     def restart(self, *, polled: bool) -> None:
-        """Continue with another source: a sample ring, or the driver's last percentage polled. Counting starts behind
-        the samples of the next drain.
-        """
+        """Continue with another source, behind the samples of its next drain: a ring, or percentages polled."""
         self._max_period = _MAX_POLL_PERIOD_SECONDS if polled else _MAX_PERIOD_SECONDS
         self._seeded = False
         self._last, self._level = 0, 100  # of the last sample: µs on the driver's clock, percent

@@ -33,9 +33,7 @@ _UNNAMED = ("PCI-", "INDEX-")
 
 @dataclass(slots=True)
 class _State:
-    """Events of one GPU since the daemon started, and from the kernel log the times of those before; `faults` are the
-    times of the Xid errors that are not repaired.
-    """
+    """Events of one GPU; `last` also from the kernel log before the start. `faults` are the errors not repaired."""
 
     classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(XID_CLASSES, 0))
     last: dict[int, float] = field(default_factory=dict)
@@ -118,9 +116,7 @@ SOURCES: tuple[Metric, ...] = (
 
 
 class EventsCollector(RegisteredCollector):
-    """Rows by uuid, of lost GPUs as well: their last Xid error is the reason. `kernel_log` is None where the log is not
-    read, as with a simulated driver.
-    """
+    """Rows by uuid, of lost GPUs as well: their last Xid error is the reason. `kernel_log` is None for no log."""
 
     name = "events"
     metrics = DEVICE + SOURCES

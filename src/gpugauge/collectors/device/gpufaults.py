@@ -21,13 +21,11 @@ _UNSTEADY = 0.9  # a counter may go back a little without a reset
 
 @dataclass(slots=True)
 class OpenError:
-    """An error that is not repaired: Unix times of its last and its first report, and the reading of the recovery
-    action that began after the last.
-    """
+    """An error that is not repaired: Unix times of its last and its first report."""
 
     at: float
     first: float
-    reading: int | None = None
+    reading: int | None = None  # of the recovery action, which began after the last report
 
 
 @dataclass(slots=True)
@@ -59,9 +57,7 @@ class Counter:
 
 @dataclass(slots=True)
 class GpuFaults:
-    """The errors of one GPU by Xid code, the Unix time of its last repair, and by name the counters that a reset
-    restarts.
-    """
+    """The errors of one GPU by Xid code, the Unix time of its last repair, and the counters that a reset restarts."""
 
     xids: dict[int, OpenError] = field(default_factory=dict)
     repaired: float = 0.0
@@ -85,9 +81,7 @@ class GpuFaults:
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """How far a daemon was: the time until which it has processed the kernel log, in the kernel's seconds, and the Unix
-    time of the boot by its clock.
-    """
+    """How far a daemon has processed the kernel log, in its seconds, and the Unix time of the boot by its clock."""
 
     log: float = 0.0
     booted: float | None = None

@@ -27,9 +27,7 @@ class Placed(NamedTuple):
 
 
 class KernelXids:
-    """Reads the log, from its end on and then what was in it before. An event of a GPU that is not known yet waits: the
-    first errors come while the driver starts.
-    """
+    """Reads the log, from its end on and then what was before. Events of GPUs wait until these are known."""
 
     def __init__(self, log: KernelLog) -> None:
         self.log = log

@@ -46,9 +46,7 @@ class _State:
         self.shows_percentage = True  # a mean in the section is the driver's last percentage, for lack of samples
 
     def add(self, reply: Reply, now: float, unix: float) -> bool:
-        """Update every engine from its sample ring, or from its percentage without one. Return whether any was
-        updated.
-        """
+        """Update every engine from its sample ring, or without one from its percentage. Return whether any was."""
         if reply.failed is not None:
             self.percents.clear()
             return False
@@ -210,9 +208,7 @@ class UtilizationCollector(RegisteredCollector):
         return self._section
 
     def _key(self, device: Device, now: float) -> tuple[str, bool, int]:
-        """Return what the rows of a GPU depend on besides the accounts: uuid, up, and the generation of the reading if
-        the rows contain it, otherwise -1.
-        """
+        """Return what the rows of a GPU depend on besides the accounts; -1 if they do not contain the reading."""
         state = self._states.get(device.uuid)
         reads = state is None or state.shows_percentage or state.timed_out(now)
         return device.uuid, device.up, device.generations.get("fast", 0) if reads else -1

@@ -1,6 +1,4 @@
-"""NVIDIA's GPUs on the PCI bus and in the kernel driver. The library does not enumerate a GPU that was added after the
-library was opened, nor each one that is lost.
-"""
+"""NVIDIA's GPUs on the PCI bus and in the kernel driver: the library does not enumerate new ones, nor each lost one."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ def bus_devices(sysfs: Path, procfs: Path, dev: Path = Path("/dev")) -> tuple[Bu
 
 
 def may_have_gpu(bus: Collection[BusDevice] | None, dev: Path = Path("/dev")) -> bool:
-    """Return whether a machine may have a GPU of NVIDIA: on its `bus`, if that can be read, or in device files, as in
-    WSL.
-    """
+    """Return whether a machine may have a GPU of NVIDIA: on its `bus`, or in device files, as in WSL."""
     return bus is None or bool(bus) or (dev / "dxg").exists() or any(dev.glob("nvidia[0-9]*"))
 
 

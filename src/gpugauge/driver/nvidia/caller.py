@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.driver.codes import FUNCTION_NOT_FOUND, IMPLAUSIBLE, TOO_SLOW, DriverError
+from gpugauge.driver.worker import Calls
 
 # member(structure, name) and put(structure, name, value) access a number in a structure of the binding. They bypass its
 # Python hooks, which decode text and slow down each access.
@@ -38,21 +39,16 @@ class Buffer:
         return taken
 
 
-class Caller:
+class Caller(Calls):
     """Calls the functions of a binding (pynvml) by the symbols that the library exports."""
 
     def __init__(self, binding: Any) -> None:
+        super().__init__()
         self.binding = binding
-        self._calls: dict[str, list[float]] = {}
-        self._structures: dict[str, Any] = {}
         self._buffers: dict[str, Buffer] = {}
         self._exported: dict[str, bool] = {}
-        self.ended: memoryview[float] | list[float] = [0.0]
-        """The time at which the last call ended, in monotonic seconds."""
         self.until = math.inf
         """The time after which no call begins, except those that free something: they fail as too slow."""
-        self.spent, self.number = 0.0, 0
-        """The seconds that all calls took, and their number."""
 
     def __call__(self, function: str, *arguments: Any, **more: Any) -> Any:
         """Call a function. Raises DriverError."""
@@ -79,7 +75,7 @@ class Caller:
         except UnicodeDecodeError:
             raise DriverError(IMPLAUSIBLE, function) from None
         finally:
-            self._count(function, began)
+            self.count(function, began)
 
     def code(self, function: str, *arguments: Any) -> int:
         """Call the library directly, with buffers of the caller, and return its code. For frequent calls: the binding
@@ -88,44 +84,30 @@ class Caller:
         symbol = self._symbol(function)
         began = self._begin(function)
         code: int = symbol(*arguments)
-        self._count(function, began)
+        self.count(function, began)
         return code
+
+    def direct(self, function: str, *arguments: Any) -> None:
+        """Call the library directly. Raises DriverError."""
+        if code := self.code(function, *arguments):
+            raise DriverError(code, function)
 
     def exports(self, function: str) -> bool:
         """Return whether the library has a function."""
-        found = self._exported.get(function)
-        if found is None:
+        if function not in self._exported:
+            self._exported[function] = True
             try:
                 self._symbol(function)
             except DriverError:
-                found = False
-            else:
-                found = True
-            self._exported[function] = found
-        return found
-
-    def structure(self, name: str, function: str) -> Any:
-        """Return the shared instance of a large structure for `function`; each call overwrites it. Raises
-        DriverError.
-        """
-        found = self._structures.get(name)
-        if found is None:
-            found = self._structures[name] = self.bound(name, function)()
-        return found
+                self._exported[function] = False
+        return self._exported[function]
 
     def buffer(self, kind: str, capacity: int, function: str) -> Buffer:
-        """Return the shared buffer for structures of a kind for `function`, with at least this capacity. Raises
-        DriverError.
-        """
+        """Return the shared buffer for at least so many structures, which `function` needs. Raises DriverError."""
         found = self._buffers.get(kind)
         if found is None or found.capacity < capacity:
             found = self._buffers[kind] = Buffer(self.bound(kind, function), capacity)
         return found
-
-    def take_counts(self) -> dict[str, list[float]]:
-        """Return and reset the counters: number of calls, seconds, and longest seconds by function."""
-        calls, self._calls = self._calls, {}
-        return calls
 
     def _symbol(self, function: str) -> Any:
         try:
@@ -141,16 +123,3 @@ class Caller:
         if self.ended[0] > self.until and not function.endswith("Free"):
             raise DriverError(TOO_SLOW, function)
         return time.monotonic()
-
-    def _count(self, function: str, began: float) -> None:
-        self.ended[0] = now = time.monotonic()
-        took = now - began
-        self.spent += took
-        self.number += 1
-        counter = self._calls.get(function)
-        if counter is None:
-            self._calls[function] = [1, took, took]
-            return
-        counter[0] += 1
-        counter[1] += took
-        counter[2] = max(counter[2], took)

@@ -123,7 +123,10 @@ class Device:
                 values = raw if len(row.fields) > 1 else (raw,)
                 for (field, check), value in zip(row.fields.items(), values, strict=True):
                     errors.pop(field, None)  # of an unsupported source of the same row
-                    self._keep(field, value, check, found, errors)
+                    if value is not None and self._plausible(field, field, value, check):
+                        found[field] = value
+                    elif value is not None:
+                        errors[field] = IMPLAUSIBLE
                 self.lacks -= row.fields.keys()
                 return SUCCESS
         self._wait(row, row.fields, exported=exported)
@@ -136,15 +139,6 @@ class Device:
         """Do not read what is not supported for a while; never again if the library lacks the function."""
         self._again[row] = self._clock() + AGAIN_SECONDS if exported else math.inf
         self.lacks.update(fields)
-
-    def _keep(self, field: str, value: Any, check: Check, found: dict[str, Any], errors: dict[str, int]) -> None:
-        """Add a plausible value to `found`, IMPLAUSIBLE to `errors` for another; ignore None."""
-        if value is None:
-            return
-        if self._plausible(field, field, value, check):
-            found[field] = value
-        else:
-            errors[field] = IMPLAUSIBLE
 
     def _plausible(self, name: Hashable, field: str, value: Any, check: Check) -> bool:
         if check is not COUNTER or not check(value):

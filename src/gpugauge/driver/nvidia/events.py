@@ -16,7 +16,6 @@ from gpugauge.driver.codes import (
     DriverError,
 )
 from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.plausible import NOT_AVAILABLE
 
 # https://docs.nvidia.com/deploy/nvml-api/group__nvmlEventType.html
 _NAMES = {
@@ -36,9 +35,7 @@ def address(handle: Any) -> int:
 
 
 class Events:
-    """The event set of one GPU. Each GPU has its own, so that a lost GPU does not block the events of the others. Call
-    `free` before the library is shut down.
-    """
+    """The event set of one GPU: a lost GPU must not block the events of others. To be freed before the shutdown."""
 
     def __init__(self, call: Caller) -> None:
         self._call = call
@@ -72,8 +69,10 @@ class Events:
                 if code != TIMEOUT:  # there are no more
                     errors["events"] = code
                 break
-            if self._data.eventType in _NAMES:
-                found.append(_plain(self._data))
+            if (kind := self._data.eventType) in _NAMES:
+                # eventData has another meaning, or none, for the other types.
+                xid = {"xid": self._data.eventData} if kind == XID_EVENT else {}
+                found.append({"type": _NAMES[kind], "handle": self._data.device, **xid})
             self._data = type(self._data)()
         return found
 
@@ -83,11 +82,3 @@ class Events:
         if events is not None:
             with suppress(DriverError):
                 self._call("nvmlEventSetFree", events)
-
-
-def _plain(event: Any) -> dict[str, Any]:
-    plain = {"type": _NAMES[event.eventType], "handle": event.device}
-    if event.eventType == XID_EVENT:  # eventData has another meaning, or none, for the other types
-        plain["xid"] = event.eventData
-    instance = {"gpu_instance_id": event.gpuInstanceId, "compute_instance_id": event.computeInstanceId}
-    return plain | {key: value for key, value in instance.items() if value != NOT_AVAILABLE}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
-from gpugauge.driver.codes import SUCCESS, DriverError, Group
+from gpugauge.driver.codes import Group
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.plausible import (
     CELSIUS,
@@ -200,9 +200,7 @@ class FieldValueRequest:
 
     def read(self, call: Caller, handle: Any) -> list[tuple[FieldValue, int, int | float]]:
         """Return each row with its return code and its value. Raises DriverError."""
-        failed = call.code(_FUNCTION, handle, len(self.rows), byref(self._values))
-        if failed != SUCCESS:
-            raise DriverError(failed, _FUNCTION)
+        call.direct(_FUNCTION, handle, len(self.rows), byref(self._values))
         answers = zip(self.rows, _ANSWER.iter_unpack(self._bytes), strict=True)
         return [(row, code, 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
 

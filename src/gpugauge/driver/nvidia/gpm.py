@@ -48,9 +48,7 @@ class Gpm:
         self.proven = False  # whether it has worked
 
     def read(self, now: float) -> dict[str, float] | None:
-        """Return the means since the last reading; None for the first one, and within 0.9 s of the last one. `now` is
-        in seconds of a steady clock. Raises DriverError.
-        """
+        """Return the means since the last reading, None without one or within 0.9 s. Raises DriverError."""
         since, self._since = self._since, None  # after a failed reading there is no start
         if since is not None and now - since < _MIN_GAP_SECONDS:
             self._since = since
@@ -78,15 +76,14 @@ class Gpm:
 
     def _metrics(self) -> dict[str, float]:
         """Return all metrics with one call; each has its own return code."""
-        request = self._call.structure("c_nvmlGpmMetricsGet_t", "nvmlGpmMetricsGet")
+        function = "nvmlGpmMetricsGet"
+        request = self._call.buffer("c_nvmlGpmMetricsGet_t", 1, function).array[0]
         data = memoryview(request).cast("B")
         data[: len(_REQUEST)] = _REQUEST
-        put(request, "version", self._call.bound("NVML_GPM_METRICS_GET_VERSION", "nvmlGpmMetricsGet"))
+        put(request, "version", self._call.bound("NVML_GPM_METRICS_GET_VERSION", function))
         put(request, "sample1", self._samples[1])
         put(request, "sample2", self._samples[0])
-        failed = self._call.code("nvmlGpmMetricsGet", byref(request))
-        if failed:
-            raise DriverError(failed, "nvmlGpmMetricsGet")
+        self._call.direct(function, byref(request))
         found = {}
         answers = _METRIC.iter_unpack(data[_HEADER.size : len(_REQUEST)])
         for (field, (_, check)), (_, code, value, *_) in zip(_METRICS.items(), answers, strict=True):

@@ -51,9 +51,7 @@ class Links:
         return any(self._up.values()) if row.link is None else self._up.get(str(row.link), False)
 
     def read(self) -> dict[str, bool]:
-        """Return whether each link is up, by number, counted from 0; a link whose state cannot be read is missing.
-        Raises DriverError if there is none.
-        """
+        """Return whether each link is up, by number, without those that cannot be read. Raises DriverError for none."""
         if self.count is None and self._count_supported:
             self.count = self._read_count()
         self._up, failure = {}, DriverError(NOT_SUPPORTED, _STATE)

@@ -62,15 +62,16 @@ class Mig:
     def _describe(self, handle: Any) -> dict[str, Any]:
         name = self._ask("nvmlDeviceGetName", handle, TEXT) or ""
         attributes = self._ask("nvmlDeviceGetAttributes_v2", handle, lambda a: COUNT(a.multiprocessorCount))
-        total, used, _, reserved = self._optional(lambda: memory(self._call, handle)) or (None,) * 4
+        sizes = self._optional(lambda: memory(self._call, handle)) or (None,) * 4
+        total, used, _, reserved = (size if size is not None and BYTES(size) else None for size in sizes)
         return {
             "gpu_instance_id": self._ask("nvmlDeviceGetGpuInstanceId", handle, NUMBER),
             "compute_instance_id": self._ask("nvmlDeviceGetComputeInstanceId", handle, NUMBER),
             "profile": name.rpartition(" MIG ")[2] if " MIG " in name else None,  # NVIDIA A100-SXM4-80GB MIG 1g.10gb
             "sm_count": attributes.multiprocessorCount if attributes else None,
-            "memory_total_bytes": _plausible_bytes(total),
-            "memory_used_bytes": _plausible_bytes(used),
-            "memory_reserved_bytes": _plausible_bytes(reserved),
+            "memory_total_bytes": total,
+            "memory_used_bytes": used,
+            "memory_reserved_bytes": reserved,
         }
 
     def _profile(self, gpu_instance: int, now: float) -> dict[str, float]:
@@ -96,7 +97,3 @@ class Mig:
             return ask()
         except DriverError:
             return None
-
-
-def _plausible_bytes(value: int | None) -> int | None:
-    return value if value is not None and BYTES(value) else None

@@ -36,13 +36,11 @@ def used_library() -> object:
 
 
 class Nvml:
-    """The NVML backend. GPUs are addressed by index: NVML finds none by uuid once any GPU is lost. `clock` returns
-    seconds of a steady clock.
-    """
+    """The NVML backend. GPUs are addressed by index: NVML finds none by uuid once any GPU is lost."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._call = Caller(pynvml)
+        self.calls = Caller(pynvml)
         self._devices: dict[int, Device] = {}
         self._rows: tuple[FieldValue, ...] = ()
         self._events: list[dict[str, Any]] = []
@@ -51,11 +49,11 @@ class Nvml:
         """Load and initialise the library, also on a machine without GPUs. Raises DriverError."""
         self._devices.clear()
         try:
-            self._call("nvmlInitWithFlags", pynvml.NVML_INIT_FLAG_NO_GPUS)
+            self.calls("nvmlInitWithFlags", pynvml.NVML_INIT_FLAG_NO_GPUS)
         except DriverError as error:
             if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:  # an old library rejects the flag
                 raise
-            self._call("nvmlInitWithFlags", 0)
+            self.calls("nvmlInitWithFlags", 0)
         self._rows = field_values(self._optional("nvmlSystemGetDriverVersion"))
 
     def close(self) -> None:
@@ -63,12 +61,12 @@ class Nvml:
         for device in self._devices.values():
             device.free()
         self._devices.clear()
-        self._call.until = math.inf
-        self._call("nvmlShutdown")
+        self.calls.until = math.inf
+        self.calls("nvmlShutdown")
 
     def facts(self) -> DriverFacts:
         """Return the facts of the library and the driver. Raises DriverError if it cannot count the GPUs."""
-        count = self._call("nvmlDeviceGetCount_v2")
+        count = self.calls("nvmlDeviceGetCount_v2")
         if not GPUS(count):
             raise DriverError(IMPLAUSIBLE, "nvmlDeviceGetCount_v2")
         return DriverFacts(
@@ -84,11 +82,11 @@ class Nvml:
         time for is too slow. Raises DriverError if the library does not give the GPU.
         """
         errors: dict[str, int] = {}
-        self._call.until = math.inf
+        self.calls.until = math.inf
         device = self._device(index)
         device.register_events(errors)
         device = self._poll_events(index, device, errors)
-        self._call.begin(_SHARE_SECONDS)
+        self.calls.begin(_SHARE_SECONDS)
         wanted = dict.fromkeys((*groups, "static", "mig") if device.layout_changed else groups)
         values: dict[str, dict[str, Any]] = {group: {} for group in wanted}
         # In the order of worth per call: a slow GPU has time for the first ones only.
@@ -129,29 +127,15 @@ class Nvml:
         events, self._events = self._events, []
         return events
 
-    def take_calls(self) -> dict[str, list[float]]:
-        """Return and reset the counters: number of calls, seconds, and longest seconds by function."""
-        return self._call.take_counts()
-
-    def spent(self) -> tuple[float, int]:
-        """Return the seconds that all calls so far took, and their number."""
-        return self._call.spent, self._call.number
-
-    def show_calls(self, ended: memoryview[float]) -> None:
-        """Write the time at which each call of the library ended, in monotonic seconds, into the first item."""
-        self._call.ended = ended
-
     def _device(self, index: int) -> Device:
         device = self._devices.get(index)
         if device is None:
-            handle = self._call("nvmlDeviceGetHandleByIndex_v2", index)
-            device = self._devices[index] = Device(handle, self._call, self._rows, self._clock)
+            handle = self.calls("nvmlDeviceGetHandleByIndex_v2", index)
+            device = self._devices[index] = Device(handle, self.calls, self._rows, self._clock)
         return device
 
     def _poll_events(self, index: int, device: Device, errors: dict[str, int]) -> Device:
-        """Collect the events that the event set of a GPU reports, each for the GPU of its handle; return the device, a
-        new one after a change of its MIG layout.
-        """
+        """Collect the events of the event set of a GPU; return the device, a new one after a change of its layout."""
         for event in device.events.poll(errors):
             owner = self._owner(event.pop("handle"))
             uuid = owner if isinstance(owner, str) else self._uuid(owner)
@@ -172,7 +156,7 @@ class Nvml:
         uuid = self._handle_uuid(handle) if wanted else ""
         if uuid.startswith("MIG-"):
             with suppress(DriverError):
-                uuid = self._handle_uuid(self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
+                uuid = self._handle_uuid(self.calls("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle))
         return next((index for index, device in self._devices.items() if uuid and device.uuid == uuid), uuid)
 
     def _uuid(self, index: int) -> str:
@@ -183,13 +167,13 @@ class Nvml:
 
     def _handle_uuid(self, handle: Any) -> str:
         try:
-            return str(self._call("nvmlDeviceGetUUID", handle))
+            return str(self.calls("nvmlDeviceGetUUID", handle))
         except DriverError:
             return ""
 
     def _optional(self, function: str) -> Any:
         """Return a fact of the driver, None if it is not available."""
         try:
-            return self._call(function) or None
+            return self.calls(function) or None
         except DriverError:
             return None

@@ -17,7 +17,7 @@ from gpugauge.driver.codes import (
     UNSUPPORTED,
     DriverError,
 )
-from gpugauge.driver.messages import PERCENT_UNKNOWN, SAMPLE, packed
+from gpugauge.driver.frames import PERCENT_UNKNOWN, SAMPLE, packed
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.fieldvalues import UNSIGNED_INT, decoded
 
@@ -38,9 +38,7 @@ AGAIN_SECONDS = 20.0
 
 
 class Samples:
-    """The rings of a GPU. The cursor of each is the driver's own time of the last sample, because it is not documented
-    which clock the driver uses.
-    """
+    """The rings of a GPU. The cursor is the driver's own time of the last sample: its clock is not documented."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
