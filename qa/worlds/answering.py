@@ -15,7 +15,7 @@ from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources as Machine
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
-from gpugauge.driver import client, inventory, reader, roster, schedule, supervisor
+from gpugauge.driver import client, inventory, reader, roster, schedule, supervisor, worker
 from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.client import Worker, WorkerHangsError
 from gpugauge.driver.nvidia import caller
@@ -35,7 +35,7 @@ _DEADLINE = 2.0
 _COLLECTORS = frozenset(
     ("device", "utilization", "profiling", "clocks", "health", "links", "mig", "events", "faults", "process", "driver")
 )
-_TIMED = (client, inventory, reader, roster, schedule, supervisor, caller, faults)
+_TIMED = (client, inventory, reader, roster, schedule, supervisor, worker, caller, faults)
 
 
 class Hang(BaseException):

@@ -158,8 +158,14 @@ def _fan_rpm(call: Caller, handle: Any, fan: int) -> int:
     # nvidia-ml-py 12.560 has neither.
     kind, version = call.bound("c_nvmlFanSpeedInfo_t", function), call.bound("nvmlFanSpeedInfo_v1", function)
     info = kind(version=version, fan=fan)
-    call.direct(function, handle, ctypes.byref(info))
-    return info.speed  # type: ignore[no-any-return]  # ctypes
+
+    def ask() -> int:
+        code = call.binding._nvmlGetFunctionPointer(function)(handle, ctypes.byref(info))  # noqa: SLF001  (the binding has no public function)
+        if code:
+            raise call.binding.NVMLError(code)
+        return info.speed  # type: ignore[no-any-return]  # ctypes
+
+    return call.timed(function, ask)  # type: ignore[no-any-return]  # ctypes
 
 
 def _local_cpus(call: Caller, handle: Any) -> str:
