@@ -124,7 +124,7 @@ class Timeline(Generic[T]):
             found = [self._collect(groups)]
             read_at = began if SCRAPE_GROUPS.issubset(groups) else self._read_at
             self._at(began + self._costs.reading, lambda: self._received(found, read_at, on_demand=on_demand))
-            self._lead = READ_LEAD + self._costs.reading
+            self._lead = READ_LEAD + self._costs.reading + self.forecast.ticking
         else:  # it hangs for the deadline of a reply
             self._at(began + _INTERVALS.deadline, lambda: self._received([], self._read_at, on_demand=on_demand))
 
@@ -161,7 +161,8 @@ class Timeline(Generic[T]):
             waiting, self._waiting = self._waiting, []
             for respond in waiting:
                 self._soon(respond)
-        lead = TICK_LEAD + self._costs.ticking
+        self.forecast.ticking = self._costs.ticking
+        lead = TICK_LEAD + self.forecast.ticking
         self._next_tick = self.forecast.next_tick(began, INTERVAL + _PATIENCE, IDLE + _PATIENCE, lead)
         self._at(max(self.now, self._next_tick), self._sample)
         self._sample()

@@ -136,6 +136,7 @@ def test_run_ticks_when_the_timetable_says_so() -> None:
     assert three_ticks(hourly, published) == 3
     assert {(interval, idle) for interval, idle, _ in expecting.asked} == {(3600.0, 7200.0)}
     assert all(0 < lead < 1800.1 for *_, lead in expecting.asked)
+    assert expecting.ticking == pytest.approx(expecting.asked[-1][2] - 0.03)
 
 
 def test_failed_tick_loses_only_its_snapshot(caplog: pytest.LogCaptureFixture) -> None:

@@ -273,3 +273,31 @@ def test_readings_on_demand_are_limited_for_any_scrapers() -> None:
         daemon.run(120.0)
 
         assert daemon.timeline.readings <= 120 * (1 + 2) + 4
+
+
+@pytest.mark.parametrize("costs", [Costs(), Costs(0.05, 0.05), Costs(0.02, 0.2), Costs(0.3, 0.1)])
+def test_all_values_are_new_for_a_regular_scraper(costs: Costs) -> None:
+    """Also where a tick takes longer than the constant part of the lead. No scrape needs a reading of its own."""
+    drawn, ages, at = random.Random(7), list[float](), dict[str, float]()
+    shown = dict(at)
+
+    def tick(found: list[tuple[float, list[Group]]]) -> None:
+        at.update({group: began for began, groups in found for group in groups})
+
+    timeline = Timeline[tuple[float, list[Group]]](
+        lambda groups: (timeline.now, groups), tick, lambda: shown.update(at), drawn, costs
+    )
+    for number in range(60):
+        begin = 7 + 15 * number + drawn.uniform(-0.004, 0.004)
+
+        def answer(number: int = number) -> None:
+            if number > 4:
+                ages.append(timeline.now - min(time for group, time in shown.items() if group != "slow"))
+
+        timeline.scrape(begin, "prometheus", answer)
+    timeline.run(100.0)
+    readings = timeline.readings
+    timeline.run(900.0)
+
+    assert max(ages) < 0.12 + costs.reading + costs.ticking
+    assert timeline.readings - readings <= 161

@@ -33,6 +33,8 @@ class ScrapeForecast:
         self._periods: tuple[tuple[float, float], ...] = ()  # the same of those that have a period; replaced as a whole
         self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
+        self.ticking = 0.0
+        """Seconds that the last tick took. The sampler sets it: a reading for a scrape must end so much earlier."""
 
     def record_scrape(self, scraper: str, now: float) -> bool:
         """Record a scrape, and return whether it was expected at about this time. `scraper` is the address that it came

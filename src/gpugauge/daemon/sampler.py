@@ -21,7 +21,7 @@ from gpugauge.snapshot import Health, Section, Snapshot
 log = logging.getLogger("gpugauge.sampler")
 
 # If no reading has caused a tick before, one begins this long before an expected scrape, in addition to the duration of
-# the last tick.
+# the last tick. A reading has a longer lead (driver/reader.py): a tick before its end would delay the next one.
 LEAD_SECONDS = 0.03
 # As a share of the interval: how much longer a tick waits for the reading that is to cause it.
 _PATIENCE_INTERVALS = 0.25
@@ -87,7 +87,8 @@ class Sampler:
     def _next_tick(self, due: float, began: float) -> float:
         """Return the time of the next tick if no reading causes one before. The last tick was due at `due`."""
         now = time.monotonic()
-        lead = LEAD_SECONDS + min(0.5 * self._interval, now - began)
+        self._forecast.ticking = min(0.5 * self._interval, now - began)
+        lead = LEAD_SECONDS + self._forecast.ticking
         patience = self._patience * self._interval
         last = began if self._patience else due
         # Missed ticks (a stopped or busy machine) are not made up for.

@@ -51,8 +51,8 @@ class Quarantine:
         self._suspects.clear()
 
 
-# A reading begins this long before an expected scrape, in addition to the duration of the last reading. It covers the
-# tick that follows, and the jitter of scrapes and thread wake-ups, some milliseconds each.
+# A reading begins this long before an expected scrape, in addition to the durations of the last reading and of the tick
+# that follows it. It covers the jitter of scrapes and thread wake-ups, some milliseconds each.
 LEAD_SECONDS = 0.08
 # The deadline of a call in the first reading of a GPU by a worker, in deadlines. The other GPUs wait: their values are
 # dropped after 7 s, and a worker that hangs has to be replaced before.
@@ -129,7 +129,8 @@ class Reader:
                 raise ReadError(current, error) from error
 
         read([index for index in indexes if index not in slow])
-        self.lead = LEAD_SECONDS + min(0.5 * intervals.interval, time.monotonic() - now)
+        took = min(0.5 * intervals.interval, time.monotonic() - now)
+        self.lead = LEAD_SECONDS + took + self._forecast.ticking
         if SCRAPE_GROUPS.issubset(due):
             self.read_at = now
         begin = time.monotonic()

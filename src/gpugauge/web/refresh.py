@@ -14,9 +14,9 @@ from collections.abc import Callable
 # A scrape waits at most this long, then it gets the snapshot that is there.
 WAIT_SECONDS = 0.03
 # A scrape does not wait if the reading in the snapshot began at most this long ago. The second limit is for a scrape in
-# a burst, and for an expected one. Then it covers the lead of its reading (driver/reader.py), the reading itself, and
-# the jitter of the scrape.
-_MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS = 0.04, 0.16
+# a burst, and for an expected one, in addition to the time that reading and tick took. Then it covers the lead of the
+# reading (driver/reader.py) and the jitter of the scrape.
+_MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS = 0.04, 0.15
 # The limit for an expected scrape that follows another one so soon. The rings are not read for each of these, but every
 # two seconds (forecast.py, is_near).
 _MAX_FREQUENT_AGE_SECONDS, _FREQUENT_GAP_SECONDS = 2.4, 1.5
@@ -36,6 +36,7 @@ class Refresh:
     def __init__(self, request: Callable[[], None]) -> None:
         self._request = request
         self._read_at = -math.inf  # begin of the reading in the current snapshot
+        self._took = 0.0  # seconds from there to the snapshot
         self._last_scrape, self._allowed = 0.0, _MAX_READINGS
         self._requested = -math.inf
         self.outstanding = False  # the requested reading may still come in time
@@ -52,7 +53,8 @@ class Refresh:
             self.outstanding = False
             self._pause = min(max(_MIN_PAUSE_SECONDS, 2 * self._pause), _MAX_PAUSE_SECONDS)
         age = now - self._read_at
-        limit = _MAX_PREPARED_AGE_SECONDS if expected or gap < _MIN_GAP_SECONDS else _MAX_AGE_SECONDS
+        prepared = _MAX_PREPARED_AGE_SECONDS + self._took
+        limit = prepared if expected or gap < _MIN_GAP_SECONDS else _MAX_AGE_SECONDS
         if expected and gap < _FREQUENT_GAP_SECONDS:
             limit = _MAX_FREQUENT_AGE_SECONDS
         if age <= limit or age == math.inf:
@@ -81,7 +83,8 @@ class Refresh:
         """Record that a snapshot is published now with the reading that began at `read_at`. Called by the sampler's
         thread.
         """
-        self._read_at = read_at
+        if read_at > self._read_at:
+            self._read_at, self._took = read_at, now - read_at
         if self.outstanding and read_at >= self._requested - _MAX_AGE_SECONDS and now < self._requested + WAIT_SECONDS:
             self.outstanding, self._pause = False, 0.0
             arrival, loop = self._arrival, self._loop
