@@ -54,37 +54,27 @@ class StateFile:
         self._own |= {gpu.uuid for gpu in gpus} | forgotten
         return tuple(gpus), frozenset(forgotten)
 
-    def save(self, gpus: Iterable[Remembered], forgotten: Collection[str]) -> None:
+    def save(self, known: Iterable[Remembered], forgotten: Collection[str]) -> None:
         """Write these GPUs, and those of other daemons. A failure is logged once."""
         if self._path is None:
             return
-        mine = {gpu.uuid: gpu for gpu in gpus}
+        mine = {gpu.uuid: gpu for gpu in known}
         self._own |= mine.keys() | set(forgotten)
         try:
             with _locked(self._path):
                 others, forgotten_by_others = self._read(report=False)
                 kept = {gpu.uuid: gpu for gpu in others if gpu.uuid not in self._own} | mine
-                names = set(forgotten) | (forgotten_by_others - self._own)
-                self._write(kept, names)
+                gpus = {uuid: asdict(gpu) for uuid, gpu in sorted(kept.items())}
+                for facts in gpus.values():
+                    del facts["uuid"]
+                names = sorted({*forgotten, *(forgotten_by_others - self._own)})[:_MAX_GPUS]
+                head = {"gpugauge": _FORMAT, "machine": self._machine}
+                jsonfile.replace(self._path, head | {"gpus": gpus, "forgotten": names})
         except OSError as error:
             sentence = "the state file cannot be written: a GPU that is lost while no daemon runs will not be known"
             self._failure.failing(sentence, path=str(self._path), error=error.strerror or str(error))
         else:
             self._failure.recovered("the state file was written again", path=str(self._path))
-
-    def _write(self, gpus: dict[str, Remembered], forgotten: Collection[str]) -> None:
-        """Replace the file at once. Raises OSError."""
-        assert self._path is not None
-        facts = {uuid: asdict(gpu) for uuid, gpu in sorted(gpus.items())}
-        for gpu in facts.values():
-            del gpu["uuid"]
-        content = {
-            "gpugauge": _FORMAT,
-            "machine": self._machine,
-            "gpus": facts,
-            "forgotten": sorted(forgotten)[:_MAX_GPUS],
-        }
-        jsonfile.replace(self._path, content)
 
     def _read(self, *, report: bool) -> tuple[list[Remembered], set[str]]:
         if self._path is None:

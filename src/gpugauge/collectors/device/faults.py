@@ -26,8 +26,7 @@ class Faults:
 
     def __init__(self, file: FaultFile | None = None) -> None:
         self._file = file or FaultFile(None)
-        self._gpus = self._file.load()
-        marks = self._file.marks()
+        self._gpus, marks = self._file.load()
         self.read_until = marks.log
         """The time until which an earlier daemon has processed the kernel log, in the kernel's seconds."""
         self.processed_until = self.read_until

@@ -96,22 +96,17 @@ class FaultFile:
         self._path, self._boot = path, boot
         self._failure = Condition(log)
 
-    def load(self) -> dict[str, GpuFaults]:
-        """Return the GPUs of the file; nothing if it is that of another boot or cannot be used."""
+    def load(self) -> tuple[dict[str, GpuFaults], Marks]:
+        """Return the GPUs, and how far the last daemon was; nothing for another boot, or if it cannot be used."""
         try:
-            return {uuid: _gpu(facts) for uuid, facts in self._gpus_of(self._content()).items()}
+            content = self._content()
+            return {uuid: _gpu(facts) for uuid, facts in self._gpus_of(content).items()}, self._marks(content)
         except FileNotFoundError:
-            return {}
+            return {}, Marks()
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else f"expected what gpugauge writes: {error}"
             log.warning("the file of Xid errors cannot be used", extra=fields(path=str(self._path), error=why))
-            return {}
-
-    def marks(self) -> Marks:
-        """Return how far the last daemon of this boot was."""
-        with suppress(OSError, ValueError):
-            return self._marks(self._content())
-        return Marks()
+            return {}, Marks()
 
     def _marks(self, content: Mapping[str, Any]) -> Marks:
         log_seconds, booted = (content.get(key) for key in ("log", "booted"))

@@ -34,7 +34,6 @@ from gpugauge.driver.nvidia.plausible import (
     TEXT,
     Check,
     each,
-    memory_fits,
 )
 from gpugauge.driver.nvidia.processes import running
 
@@ -107,7 +106,7 @@ def _fitting(function: str, total: int, *parts: int | None) -> tuple[Any, ...]:
     """Return the sizes of a memory, None for all if the GPU has none of its own. Raises DriverError."""
     if not total:
         return None, *(None for _ in parts)
-    if not memory_fits(total, *parts):
+    if any(part is not None and part > total for part in parts):
         raise DriverError(IMPLAUSIBLE, function)
     return total, *parts
 

@@ -72,11 +72,6 @@ _MOST_ERRORS_PER_SECOND = 1e7
 _LIFE_SECONDS = 3.2e8  # ten years
 
 
-def memory_fits(total: int, *parts: int | None) -> bool:
-    """Return whether parts of a memory are not larger than the whole."""
-    return all(part is None or part <= total for part in parts)
-
-
 class Rising:
     """A counter of a field. That it falls is plausible when the next reading is low, too: then it was reset. Of a
     single low reading, rate() and increase() in Prometheus would make an increase by the whole counter. It cannot rise
