@@ -161,7 +161,7 @@ class Timeline(Generic[T]):
             waiting, self._waiting = self._waiting, []
             for respond in waiting:
                 self._soon(respond)
-        self.forecast.ticking = self._costs.ticking
+        self.forecast.record_tick(self._costs.ticking)
         lead = TICK_LEAD + self.forecast.ticking
         self._next_tick = self.forecast.next_tick(began, INTERVAL + _PATIENCE, IDLE + _PATIENCE, lead)
         self._at(max(self.now, self._next_tick), self._sample)

@@ -275,14 +275,17 @@ def test_readings_on_demand_are_limited_for_any_scrapers() -> None:
         assert daemon.timeline.readings <= 120 * (1 + 2) + 4
 
 
+@pytest.mark.parametrize("light", [False, True])
 @pytest.mark.parametrize("costs", [Costs(), Costs(0.05, 0.05), Costs(0.02, 0.2), Costs(0.3, 0.1)])
-def test_all_values_are_new_for_a_regular_scraper(costs: Costs) -> None:
+def test_all_values_are_new_for_a_regular_scraper(costs: Costs, light: bool) -> None:
     """Also where a tick takes longer than the constant part of the lead. No scrape needs a reading of its own."""
     drawn, ages, at = random.Random(7), list[float](), dict[str, float]()
-    shown = dict(at)
+    shown, turns = dict(at), [0.0]
 
     def tick(found: list[tuple[float, list[Group]]]) -> None:
         at.update({group: began for began, groups in found for group in groups})
+        turns.append(0.0 if light and turns[-1] else costs.ticking)
+        timeline._costs = replace(costs, ticking=turns[-1])
 
     timeline = Timeline[tuple[float, list[Group]]](
         lambda groups: (timeline.now, groups), tick, lambda: shown.update(at), drawn, costs

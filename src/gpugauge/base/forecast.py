@@ -16,6 +16,8 @@ _MAX_MISSED_PERIODS = 3
 # As a share of the interval: how much later a tick may be for a scrape, and the smallest gap between two ticks. An
 # earlier scrape is served by the tick before it.
 _TOLERANCE_INTERVALS = 0.125
+# What a tick with less work leaves of the time that ticks are expected to take.
+_FADING = 0.9
 # In intervals: scrapers with a shorter period get no ticks of their own, which would cost more than they are worth.
 _MIN_PERIOD_INTERVALS = 0.9
 # In intervals: for scrapers with a shorter period no more is read in a tick than is due.
@@ -34,7 +36,7 @@ class ScrapeForecast:
         self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
         self.ticking = 0.0
-        """Seconds that the last tick took. The sampler sets it: a reading for a scrape must end so much earlier."""
+        """Seconds that a tick takes: a reading for a scrape must end so much earlier."""
 
     def record_scrape(self, scraper: str, now: float) -> bool:
         """Record a scrape, and return whether it was expected at about this time. `scraper` is the address that it came
@@ -59,6 +61,10 @@ class ScrapeForecast:
         known = tuple(self._last_scrapes.values())  # of one that has scraped once, no gap is known
         active = [last for last, gap in known if now - last <= (_MAX_MISSED_PERIODS * gap or _MAX_VIEWER_SECONDS)]
         return all(last >= since for last in (*active, self._last_scrape))
+
+    def record_tick(self, seconds: float) -> None:
+        """Record how long a tick took. A short one is not followed at once: not all ticks have the same work."""
+        self.ticking = max(seconds, _FADING * self.ticking)
 
     def record_viewer(self, now: float) -> None:
         """Record a request of a person or an open page. Another one is likely within 15 s."""

@@ -87,7 +87,7 @@ class Sampler:
     def _next_tick(self, due: float, began: float) -> float:
         """Return the time of the next tick if no reading causes one before. The last tick was due at `due`."""
         now = time.monotonic()
-        self._forecast.ticking = min(0.5 * self._interval, now - began)
+        self._forecast.record_tick(min(0.5 * self._interval, now - began))
         lead = LEAD_SECONDS + self._forecast.ticking
         patience = self._patience * self._interval
         last = began if self._patience else due

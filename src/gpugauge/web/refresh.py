@@ -17,6 +17,8 @@ WAIT_SECONDS = 0.03
 # a burst, and for an expected one, in addition to the time that reading and tick took. Then it covers the lead of the
 # reading (driver/reader.py) and the jitter of the scrape.
 _MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS = 0.04, 0.15
+# What a shorter time leaves of the time that reading and tick are expected to take, as in forecast.py.
+_FADING = 0.9
 # The limit for an expected scrape that follows another one so soon. The rings are not read for each of these, but every
 # two seconds (forecast.py, is_near).
 _MAX_FREQUENT_AGE_SECONDS, _FREQUENT_GAP_SECONDS = 2.4, 1.5
@@ -84,7 +86,7 @@ class Refresh:
         thread.
         """
         if read_at > self._read_at:
-            self._read_at, self._took = read_at, now - read_at
+            self._read_at, self._took = read_at, max(now - read_at, _FADING * self._took)
         if self.outstanding and read_at >= self._requested - _MAX_AGE_SECONDS and now < self._requested + WAIT_SECONDS:
             self.outstanding, self._pause = False, 0.0
             arrival, loop = self._arrival, self._loop
