@@ -1,6 +1,4 @@
-"""Frames between the daemon and the worker: a length and one JSON object. In replies, empty fields are omitted and
-samples are packed. Standard library only.
-"""
+"""Frames between the daemon and the worker: a length and one JSON object. Replies have no empty fields."""
 
 from __future__ import annotations
 

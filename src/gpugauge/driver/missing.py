@@ -142,9 +142,7 @@ def missing(
 
 
 def _addresses(identified: Mapping[int, tuple[str, str]], count: int, here: Sequence[str]) -> dict[int, str]:
-    """Return the addresses of the other indexes as far as they are certain: NVML enumerates in the order of the bus, so
-    that those between two identified GPUs are between them on the bus.
-    """
+    """Return the addresses of the other indexes as far as they are certain: NVML enumerates in the order of the bus."""
     places = {address: place for place, address in enumerate(here)}
     known = [(-1, -1), *((i, places.get(a, -2)) for i, (_, a) in sorted(identified.items())), (count, len(here))]
     if sorted(place for _, place in known) != [place for _, place in known]:

@@ -87,9 +87,7 @@ class Reader:
         """Begin of the last complete reading of what a scrape needs, in monotonic seconds."""
 
     def begin(self, worker: int, *, same_devices: bool) -> None:
-        """Record that a worker has opened the driver; `worker` is its ordinal. The quarantine ends unless the indexes
-        mean the same GPUs as before.
-        """
+        """Record that a worker, by its ordinal, has opened the driver. Other devices end the quarantine."""
         if not same_devices:
             self._quarantine.clear()
         self._schedule.reset()

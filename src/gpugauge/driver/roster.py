@@ -177,9 +177,7 @@ class Roster:
         self._elsewhere = known
 
     def _expired(self, now: float) -> list[str]:
-        """Return the GPUs that the driver has not listed for longer than `forget_after`. The clock, which may be set,
-        counts only for those that this daemon has not read.
-        """
+        """Return the GPUs not listed for longer than `forget_after`; by the clock, which may be set, if never read."""
         gone = {uuid: c.lost for uuid, c in self._conditions.items() if c.reason in {NOT_ENUMERATED, REMOVED}}
         gpus = [(gpu, gone[gpu.uuid]) for gpu in self._inventory.remembered() if gpu.uuid in gone and gpu.seen]
         ages = {gpu.uuid: time.time() - gpu.seen if lost is None else now - lost for gpu, lost in gpus}

@@ -112,9 +112,7 @@ class Nvml:
         return values, errors
 
     def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
-        """Return the new samples of a GPU (see `Reply.samples`), packed by engine, and the codes of the rings that
-        failed as `samples_ENGINE`. Raises DriverError if the library does not give the GPU.
-        """
+        """Return the new samples of a GPU, packed by engine, and the codes of failed rings. Raises DriverError."""
         errors: dict[str, int] = {}
         return self._device(index).read_samples(errors), errors
 
@@ -146,9 +144,7 @@ class Nvml:
         return self._devices[index]
 
     def _owner(self, handle: Any) -> int | str:
-        """Return the index of the GPU that a handle of the library means; of a GPU that has not been read its uuid,
-        empty if the library does not name it.
-        """
+        """Return the index of the GPU that a handle means, or the uuid of one not read yet, "" without one."""
         wanted = address(handle)
         for index, device in self._devices.items():
             if address(device.handle) == wanted:
@@ -166,14 +162,11 @@ class Nvml:
         return device.uuid
 
     def _handle_uuid(self, handle: Any) -> str:
-        try:
-            return str(self.calls("nvmlDeviceGetUUID", handle))
-        except DriverError:
-            return ""
+        return str(self._optional("nvmlDeviceGetUUID", handle) or "")
 
-    def _optional(self, function: str) -> Any:
+    def _optional(self, function: str, *arguments: Any) -> Any:
         """Return a fact of the driver, None if it is not available."""
         try:
-            return self.calls(function) or None
+            return self.calls(function, *arguments) or None
         except DriverError:
             return None
