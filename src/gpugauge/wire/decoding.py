@@ -6,7 +6,10 @@ wrong type or out of bounds rejects the message.
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+from collections.abc import Callable
 from typing import Any
 
 from gpugauge.wire.messages import (
@@ -33,11 +36,6 @@ from gpugauge.wire.record import MAX_PHASES, PHASES
 
 _MAX_FLOPS = 1e36  # in all; 10^24 in each step are more than any machine has
 _MAX_INTEGER = 2**63 - 1  # of every other number: sums over entries and over the sessions of a process stay finite
-_LOADER_COUNTS = ("measured", "epochs", "starts", "worker_bytes")
-_LOADER_SECONDS = (
-    *("cpu_seconds", "threads_seconds", "queued_seconds", "storage_seconds", "blocked_seconds", "start_seconds"),
-    *("slowest", "process_cpu_seconds", "thread_queued_seconds"),
-)
 
 
 def decode(data: bytes) -> Message:
@@ -53,48 +51,28 @@ def decode(data: bytes) -> Message:
     if not version or version[0] != VERSION[0]:
         raise WireError("foreign", f"the protocol's major version is {VERSION[0]}, in a list under the key v")
     kind = fields.text("kind")
-    if kind == "hello":
-        return _hello(fields)
-    if kind == "snap":
-        return _snap(fields)
-    if kind == "bye":
-        return Bye(fields.text("session"), fields.integer("sequence"), fields.text("reason"))
+    for message, name in KIND_NAMES.items():
+        if name == kind:
+            found: Message = _read(message, fields)
+            return found
     raise WireError("malformed", f"the kind is one of {', '.join(KIND_NAMES.values())}")
 
 
-def _hello(fields: _Fields) -> Hello:
-    return Hello(
-        session=fields.text("session"),
-        sequence=fields.integer("sequence"),
-        pid=fields.optional_integer("pid"),
-        pid_namespace=fields.optional_integer("pid_namespace"),
-        started=fields.optional_number("started"),
-        facts=fields.facts(MAX_TEXT_CHARACTERS),
-    )
+def _read(kind: type[Any], fields: _Fields) -> Any:
+    """Return a message, or a part of one, from its fields."""
+    return kind(**{name: read(fields, name) for name, read in _READERS[kind].items()})
 
 
-def _snap(fields: _Fields) -> Snap:
-    return Snap(
-        session=fields.text("session"),
-        sequence=fields.integer("sequence"),
-        monotonic_ns=fields.optional_integer("monotonic_ns"),
-        steps=_progress(fields, "steps"),
-        batches=_progress(fields, "batches"),
-        parameters=tuple(_parameters(entry) for entry in fields.entries("parameters", MAX_ENTRIES)),
-        devices=tuple(_device(entry) for entry in fields.entries("devices", MAX_DEVICES)),
-        errors=fields.optional_integer("errors"),
-        facts=fields.facts(MAX_LONG_TEXT_CHARACTERS),
-        step_source=fields.optional_text("step_source"),
-        optimizer_state=tuple(_parameters(entry) for entry in fields.entries("optimizer_state", MAX_ENTRIES)),
-        exposed_wait_seconds=fields.optional_number("exposed_wait_seconds"),
-        local_work_seconds=fields.optional_number("local_work_seconds"),
-        compilations=fields.optional_integer("compilations"),
-        waits=_seconds(fields, "waits"),
-        samples=fields.optional_integer("samples"),
-        tokens=fields.optional_integer("tokens"),
-        flops=_flops(fields),
-        loader=_loader(fields.get("loader", dict)),
-    )
+def _part(kind: type[Any], fields: _Fields, key: str) -> Any:
+    raw = fields.get(key, dict)
+    return None if raw is None else _read(kind, _Fields(raw, key))
+
+
+def _parts(kind: type[Any], limit: int, fields: _Fields, key: str) -> tuple[Any, ...]:
+    values = fields.get(key, list) or []
+    if len(values) > limit:
+        raise WireError("malformed", f"{key} has at most {limit} entries")
+    return tuple(_read(kind, _Fields(value, f"an entry of {key}")) for value in values)
 
 
 def _seconds(fields: _Fields, key: str) -> dict[str, float] | None:
@@ -111,61 +89,33 @@ def _seconds(fields: _Fields, key: str) -> dict[str, float] | None:
     return found
 
 
-def _flops(fields: _Fields) -> dict[str, float] | None:
+def _flops(fields: _Fields, key: str) -> dict[str, float] | None:
     """Return the model FLOPs by source, without sources that a later minor version added."""
-    raw = fields.get("flops", dict)
-    if raw is None:
-        return None
-    entry = _Fields(raw, "flops")
-    found = {source: entry.optional_number(source, _MAX_FLOPS) for source in FLOP_SOURCES}
-    return {source: count for source, count in found.items() if count is not None} or None
-
-
-def _progress(fields: _Fields, key: str) -> Progress | None:
     raw = fields.get(key, dict)
     if raw is None:
         return None
     entry = _Fields(raw, key)
-    log2 = entry.get("log2", list) or []
-    if len(log2) > LOG2_BUCKETS or not all(_is_integer(count) for count in log2):
-        raise WireError("malformed", f"log2 of {key} is a list of at most {LOG2_BUCKETS} counts")
-    return Progress(
-        count=entry.integer("count"),
-        seconds=entry.optional_number("seconds") or 0.0,
-        last=entry.optional_number("last"),
-        log2=tuple(log2),
-    )
+    found = {source: entry.optional_number(source, _MAX_FLOPS) for source in FLOP_SOURCES}
+    return {source: count for source, count in found.items() if count is not None} or None
 
 
-def _loader(raw: object) -> Loader | None:
-    if raw is None:
-        return None
-    entry = _Fields(raw, "loader")
-    figures: dict[str, Any] = {name: entry.optional_integer(name) for name in _LOADER_COUNTS}
-    figures |= {name: entry.optional_number(name) for name in _LOADER_SECONDS}
-    return Loader(entry.integer("batches"), **figures)
+def _counts(fields: _Fields, key: str) -> tuple[int, ...]:
+    found = fields.get(key, list) or []
+    if len(found) > LOG2_BUCKETS or not all(_is_integer(count) for count in found):
+        raise WireError("malformed", f"{key} of {fields.where} is a list of at most {LOG2_BUCKETS} counts")
+    return tuple(found)
 
 
-def _parameters(entry: _Fields) -> Parameters:
-    return Parameters(
-        device=entry.text("device"),
-        dtype=entry.text("dtype"),
-        tensors=entry.integer("tensors"),
-        elements=entry.integer("elements"),
-        bytes=entry.integer("bytes"),
-    )
+def _facts(fields: _Fields, key: str, limit: int = MAX_TEXT_CHARACTERS) -> dict[str, str]:
+    facts: dict[str, str] = fields.get(key, dict) or {}
+    texts = all(map(_is_text, facts)) and all(_is_text(value, limit) for value in facts.values())
+    if len(facts) > MAX_ENTRIES or not texts:
+        raise WireError("malformed", f"facts are at most {MAX_ENTRIES} texts of at most {limit} printable characters")
+    return facts
 
 
-def _device(entry: _Fields) -> Device:
-    memory = ("allocated", "allocated_peak", "reserved", "active", "inactive_split")
-    figures = (*memory, "retries", "ooms", "device_allocs", "device_frees", "step_allocated", "limit")
-    return Device(
-        entry.integer("index"),
-        entry.optional_text("uuid"),
-        **{name: entry.optional_integer(name) for name in figures},
-        name=entry.optional_text("name"),
-        capability=entry.optional_text("capability"),
-    )
+def _long_facts(fields: _Fields, key: str) -> dict[str, str]:
+    return _facts(fields, key, MAX_LONG_TEXT_CHARACTERS)
 
 
 class _Fields:
@@ -175,45 +125,33 @@ class _Fields:
         if not isinstance(raw, dict):
             raise WireError("foreign" if where == "the message" else "malformed", f"{where} is a JSON object")
         self._raw = raw
-        self._where = where
+        self.where = where
 
     def get(self, key: str, kind: type) -> Any:
         value = self._raw.get(key)
         if value is not None and not isinstance(value, kind):
-            raise WireError("malformed", f"{key} in {self._where} is a {kind.__name__}")
+            raise WireError("malformed", f"{key} in {self.where} is a {kind.__name__}")
         return value
 
     def text(self, key: str) -> str:
         value = self._raw.get(key)
         if not isinstance(value, str) or not _is_text(value):
-            raise WireError("malformed", f"{key} in {self._where} is 1 to {MAX_TEXT_CHARACTERS} printable characters")
+            raise WireError("malformed", f"{key} in {self.where} is 1 to {MAX_TEXT_CHARACTERS} printable characters")
         return value
 
     def optional_text(self, key: str) -> str | None:
         return self.text(key) if self._raw.get(key) is not None else None
 
-    def facts(self, limit: int) -> dict[str, str]:
-        facts: dict[str, str] = self.get("facts", dict) or {}
-        if (
-            len(facts) > MAX_ENTRIES
-            or not all(map(_is_text, facts))
-            or not all(_is_text(value, limit) for value in facts.values())
-        ):
-            raise WireError(
-                "malformed", f"facts are at most {MAX_ENTRIES} texts of at most {limit} printable characters"
-            )
-        return facts
-
     def integer(self, key: str) -> int:
         value = self.optional_integer(key)
         if value is None:
-            raise WireError("malformed", f"{key} in {self._where} is missing")
+            raise WireError("malformed", f"{key} in {self.where} is missing")
         return value
 
     def optional_integer(self, key: str) -> int | None:
         value = self._raw.get(key)
         if value is not None and not _is_integer(value):
-            raise WireError("malformed", f"{key} in {self._where} is a whole number from 0 to 2^63 - 1")
+            raise WireError("malformed", f"{key} in {self.where} is a whole number from 0 to 2^63 - 1")
         return value
 
     def optional_number(self, key: str, most: float = _MAX_INTEGER) -> float | None:
@@ -222,14 +160,8 @@ class _Fields:
             return None
         if not (_is_integer(value) or (isinstance(value, float) and 0 <= value <= most)):
             limit = "2^63 - 1" if most == _MAX_INTEGER else f"{most:g}"
-            raise WireError("malformed", f"{key} in {self._where} is a finite number from 0 to {limit}")
+            raise WireError("malformed", f"{key} in {self.where} is a finite number from 0 to {limit}")
         return float(value)
-
-    def entries(self, key: str, limit: int) -> list[_Fields]:
-        values = self.get(key, list) or []
-        if len(values) > limit:
-            raise WireError("malformed", f"{key} has at most {limit} entries")
-        return [_Fields(value, f"an entry of {key}") for value in values]
 
 
 def _is_integer(value: object) -> bool:
@@ -238,3 +170,27 @@ def _is_integer(value: object) -> bool:
 
 def _is_text(value: object, limit: int = MAX_TEXT_CHARACTERS) -> bool:
     return isinstance(value, str) and 0 < len(value) <= limit and value.isprintable()
+
+
+_BY_TYPE: dict[str, Callable[[_Fields, str], Any]] = {
+    "str": _Fields.text,
+    "int": _Fields.integer,
+    "float": lambda fields, key: fields.optional_number(key) or 0.0,
+    "str | None": _Fields.optional_text,
+    "int | None": _Fields.optional_integer,
+    "float | None": _Fields.optional_number,
+    "tuple[int, ...]": _counts,
+    "tuple[Parameters, ...]": functools.partial(_parts, Parameters, MAX_ENTRIES),
+    "tuple[Device, ...]": functools.partial(_parts, Device, MAX_DEVICES),
+    "Progress | None": functools.partial(_part, Progress),
+    "Loader | None": functools.partial(_part, Loader),
+    "Mapping[str, str]": _facts,
+    "Mapping[str, float] | None": _seconds,
+}
+
+# By dataclass, the readers of its fields.
+_READERS = {
+    kind: {field.name: _BY_TYPE[str(field.type)] for field in dataclasses.fields(kind)}
+    for kind in (Hello, Snap, Bye, Device, Loader, Parameters, Progress)
+}
+_READERS[Snap].update(facts=_long_facts, flops=_flops)
