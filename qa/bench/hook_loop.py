@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter as Iterator
 
 from gpugauge.hook import install
-from gpugauge.hook.counts import phases
+from gpugauge.hook import record as phases
 from gpugauge.hook.observer import Observer
 from gpugauge.wire.record import BATCHES, LAST_STEP, SAMPLES, STEPS, TOKENS, WAITED
 
@@ -168,7 +168,7 @@ def cost(loop: Loop, runs: int) -> list[Any]:
 
 def parts(loop: Loop, runs: int) -> dict[str, float]:
     """Return the µs at a batch and a step of functions that do more and more of what the hook does, and of the hook."""
-    track, words, ends = observer().phases, observer().state.record.words, deque[int](maxlen=100)
+    track, words, ends = observer().record, observer().state.record.words, deque[int](maxlen=100)
     enabled, compiling, work = torch.is_grad_enabled, torch.compiler.is_compiling, observer().recorder.work
 
     def clocks(iterator: Any, wait: Batch) -> Any:

@@ -13,10 +13,13 @@ from tests.drawn import seeds
 
 needs.torch()
 
-from gpugauge.hook.counts.phases import EVALUATING, TRAINING  # noqa: E402 - after the skip
-from gpugauge.hook.counts.purposes import MOST_PENDING, Purposes, Run  # noqa: E402 - after the skip
-from gpugauge.hook.counts.record import RecordMemory  # noqa: E402 - after the skip
-from gpugauge.hook.counts.recorder import Recorder  # noqa: E402 - after the skip
+from gpugauge.hook.purposes import MOST_PENDING, Purposes, Run  # noqa: E402 - after the skip
+from gpugauge.hook.record import (  # noqa: E402 - after the skip
+    EVALUATING,
+    TRAINING,
+    Record,
+)
+from gpugauge.hook.recorder import Recorder  # noqa: E402 - after the skip
 from gpugauge.wire.record import SAMPLES, WAITED  # noqa: E402 - after the skip
 
 _FETCHED, _USED = 2_000, 5_000_000  # nanoseconds between two batches: only fetched, or used
@@ -27,7 +30,7 @@ class Program:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng, self.now = rng, 10**9
-        self.record = RecordMemory()
+        self.record = Record()
         self.recorder = Recorder(self.record)
         self.purposes = Purposes(self.recorder, lambda: True)
         self.waited = {TRAINING: 0, EVALUATING: 0}
@@ -45,7 +48,7 @@ class Program:
         def read(_: object, work: object) -> None:
             work.samples += size  # type: ignore[attr-defined]  # a Work
 
-        self.purposes.book(run, waited, None, read)
+        self.purposes.book(run, waited, None, None, read)
         self.waited[purpose] += waited
         self.samples += size * (purpose == TRAINING)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.drawn import seeds
 
 from gpugauge import catalog
-from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.ends import recap
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.node.window import Window
@@ -47,11 +47,8 @@ class Drawn:
         monkeypatch.setattr("gpugauge.hook.ends.CLOCKS", (lambda: 5, *CLOCKS[1:]))
         tally = SimpleNamespace(count=10, durations=9, nanoseconds=self.steps)
         recorder = SimpleNamespace(drain=lambda: None, step_tally=tally, batch_tally=tally)
-        live = SimpleNamespace(phase=0, since=5)
-        local = SimpleNamespace(nanoseconds=self.local)
-        state: Any = SimpleNamespace(
-            recorder=recorder, record=SimpleNamespace(words=words), live=live, local_work=local
-        )
+        record, local = SimpleNamespace(words=words, phase=0, since=5), SimpleNamespace(nanoseconds=self.local)
+        state: Any = SimpleNamespace(recorder=recorder, record=record, local_work=local)
         return recap(state)
 
     def window(self) -> Window:

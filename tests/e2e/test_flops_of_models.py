@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 import torch
 
-from gpugauge.hook.counts.flopcount import CountingMode
-from gpugauge.hook.facts.models import flops_of_token
+from gpugauge.hook.flopcount import CountingMode
+from gpugauge.hook.models import flops_of_token
 from tests.e2e.test_frameworks import need_module
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.everything]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook import launch
-from gpugauge.hook.counts.record import RecordMemory
+from gpugauge.hook.record import Record
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import record as wire_record
 
@@ -143,7 +143,7 @@ os.register_at_fork(after_in_child=without_cuda)
 # is behind that of the machine, whose daemon takes no time from the future.
 SIMULATED_TIME = """
 import time
-from gpugauge.hook.counts import clock
+from gpugauge.hook import clock
 nanoseconds = time.perf_counter_ns() - 10**12
 def sleep(seconds):
     global nanoseconds
@@ -176,8 +176,8 @@ RunFork = Callable[..., Fork]
 
 
 @pytest.fixture
-def record() -> Iterator[RecordMemory]:
-    record = RecordMemory()
+def record() -> Iterator[Record]:
+    record = Record()
     record.open()
     yield record
     record.close()

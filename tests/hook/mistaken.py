@@ -156,7 +156,7 @@ class Training:
         state = install.observer.state
         state.clear()
         # The observer publishes nothing itself, by the clock of the machine.
-        install.observer.live.step_due = install.observer.live.batch_due = install.observer.publish_due = 1 << 62
+        install.observer.record.step_due = install.observer.record.batch_due = install.observer.publish_due = 1 << 62
         model = torch.nn.Linear(4, 2)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
         facts: Mapping[str, str] = {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpugauge.hook.client import Client
-from gpugauge.hook.counts.clock import NS_PER_SECOND
+from gpugauge.hook.clock import NS_PER_SECOND
 from tests.needs import give_up
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.hook.facts.devices import StepMemory
+from gpugauge.hook.devices import StepMemory
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import messages as wire
 
@@ -139,7 +139,7 @@ def test_the_daemon_has_the_memory_after_a_step(listener: Sessions, run: Run, fa
         for _ in range(4):
             {loop}
         observer = install.observer
-        observer.state.memory.due = observer.live.step_due = observer.publish_due = 0
+        observer.state.memory.due = observer.record.step_due = observer.publish_due = 0
         {loop}
         observer.publish(time.perf_counter_ns())
         print(observer.errors)

@@ -18,9 +18,9 @@ from torch.utils.flop_counter import (  # noqa: E402 - after the skip
     sdpa_flop_count,
 )
 
-from gpugauge.hook.counts.flopcount import CountingMode  # noqa: E402 - after the skip
-from gpugauge.hook.counts.flops import COUNTED, PARAMETERS, STATED, ModelFlops  # noqa: E402 - after the skip
-from gpugauge.hook.facts.models import Models, flops_of_token, matmul_dtype  # noqa: E402 - after the skip
+from gpugauge.hook.flopcount import CountingMode  # noqa: E402 - after the skip
+from gpugauge.hook.models import Models, flops_of_token, matmul_dtype  # noqa: E402 - after the skip
+from gpugauge.hook.work import COUNTED, PARAMETERS, STATED, ModelFlops  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
 from tests.drawn import EVERYTHING, seeds  # noqa: E402 - after the skip
 from tests.hook import drawnmodels  # noqa: E402 - after the skip

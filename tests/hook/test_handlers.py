@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.hook.counts.handlers import raised_by_handler
+from gpugauge.hook.wrappers import raised_by_handler
 from gpugauge.sessions.listener import Sessions
 from gpugauge.wire.messages import Device
 from tests.drawn import seeds
@@ -76,11 +76,11 @@ PROGRAM = """
         kept = [(m, n, getattr(m, n)) for m, n in chosen]
         for m, n in chosen:
             setattr(m, n, refused)
-        before = observer.publisher.sequence
+        before = observer.sequence
         observer.state._scan_due = observer.state._facts_due = 0
         observer.publish_soon()
         optimizer.step()
-        if observer.publisher.sequence != before + 1 or observer.errors:
+        if observer.sequence != before + 1 or observer.errors:
             lost.append([n for _, n in chosen])
             observer.errors = 0
         for m, n, value in kept:

@@ -211,7 +211,7 @@ import random, torch, gpugauge.hook as hook
 from gpugauge.hook import install
 from gpugauge.wire.record import PHASES, SEQUENCE, SEQUENCE_COPY, SPENT
 optimizer, batches, inner = torch.Optimizer(), torch.Iterator(), torch.Iterator()
-live, named = install.observer.live, ("eval", "train", "load", "checkpoint", "other")
+live, named = install.observer.record, ("eval", "train", "load", "checkpoint", "other")
 draw, depth, waits = random.Random(1), 0, 0
 wait = type(batches).__next__.__closure__[type(batches).__next__.__code__.co_freevars.index("wait")]
 def loads(iterator):

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gpugauge.hook.counts import workers
-from gpugauge.hook.counts import workers as module
-from gpugauge.hook.counts.workers import (
+from gpugauge.hook import workers
+from gpugauge.hook import workers as module
+from gpugauge.hook.workers import (
     BEGUN,
     COUNT,
     CPU,
@@ -173,7 +173,7 @@ def test_another_process_finds_the_memory_of_its_parent() -> None:
     memory = SlotMemory()
     program = (
         "import os\n"
-        "from gpugauge.hook.counts.workers import worker_meter\n"
+        "from gpugauge.hook.workers import worker_meter\n"
         "input()\n"  # it has its slot
         "meter = worker_meter(None, os.getppid())\n"
         "meter.words[meter.at + 2] += 5\n"

@@ -11,7 +11,7 @@ import pytest
 from tests import needs
 
 if TYPE_CHECKING:
-    from gpugauge.hook.counts.peers import LocalWork
+    from gpugauge.hook.peers import LocalWork
 
 pytestmark = pytest.mark.torch
 
@@ -20,11 +20,11 @@ pytestmark = pytest.mark.torch
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let much time pass between two measurements."""
     needs.torch()
-    monkeypatch.setattr("gpugauge.hook.counts.peers.CLOCKS", (itertools.count(0, 1 << 40).__next__,))
+    monkeypatch.setattr("gpugauge.hook.peers.CLOCKS", (itertools.count(0, 1 << 40).__next__,))
 
 
 def local_work() -> "LocalWork":
-    from gpugauge.hook.counts.peers import LocalWork  # noqa: PLC0415 - needs torch
+    from gpugauge.hook.peers import LocalWork  # noqa: PLC0415 - needs torch
 
     return LocalWork()
 
@@ -134,6 +134,6 @@ def test_a_model_that_is_gone_is_not_measured() -> None:
 
 def test_a_wait_is_not_longer_than_the_time_since_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
     # DDP uses the clock of the system, which can be set.
-    monkeypatch.setattr("gpugauge.hook.counts.peers.CLOCKS", (itertools.count(0, STEP_NS).__next__,))
+    monkeypatch.setattr("gpugauge.hook.peers.CLOCKS", (itertools.count(0, STEP_NS).__next__,))
     share, _ = estimate(lambda _: 1 << 60, 10_000)
     assert share == pytest.approx(1.0, abs=0.02)

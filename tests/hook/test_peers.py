@@ -30,7 +30,7 @@ PROGRAM = """
     import torch.distributed._functional_collectives as functional
     from torch.nn.parallel import DistributedDataParallel as DDP
     from gpugauge.hook import install
-    from gpugauge.hook.counts import peers
+    from gpugauge.hook import peers
 
     rendezvous, rank, cases = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3])
     torch.set_num_threads(1)

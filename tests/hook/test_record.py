@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.hook.counts.record import RecordMemory
+from gpugauge.hook.record import Record
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import PHASES, RECORD_BYTES
 
@@ -16,13 +16,13 @@ def shown(descriptor: int) -> str | None:
     return found.phase if found else None
 
 
-def begin(record: RecordMemory) -> None:
-    record.words[wire_record.PHASE] = 2
+def begin(record: Record) -> None:
+    record.words[wire_record.PHASE], record.words[wire_record.SINCE] = 2, 0
     record.words[wire_record.SEQUENCE] = record.words[wire_record.SEQUENCE_COPY] = 1
 
 
 def test_the_words_before_open_are_kept() -> None:
-    record = RecordMemory()
+    record = Record()
     begin(record)
     record.open()
     assert record.descriptor is not None
@@ -30,7 +30,7 @@ def test_the_words_before_open_are_kept() -> None:
     record.close()
 
 
-def test_the_record_is_sealed_and_readable(record: RecordMemory) -> None:
+def test_the_record_is_sealed_and_readable(record: Record) -> None:
     assert record.descriptor is not None
     seals = fcntl.fcntl(record.descriptor, fcntl.F_GET_SEALS)
     assert seals & fcntl.F_SEAL_SHRINK
@@ -40,7 +40,7 @@ def test_the_record_is_sealed_and_readable(record: RecordMemory) -> None:
     assert shown(record.descriptor) == PHASES[2]
 
 
-def test_a_reused_descriptor_is_not_closed(record: RecordMemory) -> None:
+def test_a_reused_descriptor_is_not_closed(record: Record) -> None:
     descriptor = record.descriptor
     assert descriptor is not None
     with Path(os.devnull).open() as others:
@@ -57,7 +57,7 @@ def test_a_machine_without_memfd_has_no_record(monkeypatch: pytest.MonkeyPatch) 
         raise OSError
 
     monkeypatch.setattr(os, "memfd_create", refused)
-    record = RecordMemory()
+    record = Record()
     record.open()
     begin(record)
     assert record.descriptor is None

@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from gpugauge.hook.counts.phases import EVALUATING, TRAINING
-from gpugauge.hook.counts.record import RecordMemory
-from gpugauge.hook.counts.recorder import BATCHES, OPTIMIZER, TICK, Recorder, Rounds
+from gpugauge.hook.purposes import Purposes
+from gpugauge.hook.record import EVALUATING, TRAINING, Record
+from gpugauge.hook.recorder import BATCHES, OPTIMIZER, TICK, Recorder, Rounds
 from gpugauge.wire import record as wire_record
 
 MS = 1_000_000
@@ -18,12 +18,12 @@ MS = 1_000_000
 
 @pytest.fixture
 def recorder() -> Recorder:
-    return Recorder(RecordMemory())
+    return Recorder(Record())
 
 
 def steps(recorder: Recorder) -> int:
     recorder.drain()
-    assert recorder._record.words[wire_record.STEPS] == recorder.step_tally.count
+    assert recorder.record.words[wire_record.STEPS] == recorder.step_tally.count
     return recorder.step_tally.count
 
 
@@ -42,7 +42,7 @@ def test_draining_in_parts_gives_the_same_counts(recorder: Recorder) -> None:
         recorder.drain()
     assert (steps(recorder), recorder.step_tally.nanoseconds) == (10, 9 * MS)
     assert (recorder.batch_tally.count, recorder.batch_tally.nanoseconds) == (10, 30)
-    assert recorder._record.words[wire_record.BATCHES] == 10
+    assert recorder.record.words[wire_record.BATCHES] == 10
 
 
 def test_the_time_of_the_last_event_is_unix_time(recorder: Recorder) -> None:
@@ -57,7 +57,7 @@ def test_the_time_of_the_last_event_is_unix_time(recorder: Recorder) -> None:
 def test_a_cleared_recorder_starts_from_zero(recorder: Recorder) -> None:
     recorder.optimizer_step(1, 0)
     recorder.optimizer_step(1, 1)
-    recorder._record.close()
+    recorder.record.close()
     recorder.clear()
     recorder.optimizer_step(1, 0)
     assert (steps(recorder), recorder.step_tally.nanoseconds) == (1, 0)
@@ -87,17 +87,17 @@ def test_steps_by_batches_are_those_that_the_caller_has_seen(recorder: Recorder)
 
 
 def waited(recorder: Recorder) -> dict[int, int]:
-    words = recorder._record.words[wire_record.WAITED :]
+    words = recorder.record.words[wire_record.WAITED :]
     return {phase: words[phase] for phase in range(len(wire_record.PHASES)) if words[phase]}
 
 
 def test_waits_add_up_by_the_phase_that_they_serve(recorder: Recorder) -> None:
-    recorder.add_wait(5, None)
-    recorder.add_wait(2, TRAINING)
-    recorder.add_wait(1, TRAINING)
-    recorder.add_wait(2, EVALUATING)
-    recorder.add_wait(-3, TRAINING)  # a clock that goes back
-    recorder.drain()
+    purposes = Purposes(recorder, lambda: True)
+    purposes.book(None, 5)
+    purposes.book(None, 2, TRAINING)
+    purposes.book(None, 1, TRAINING)
+    purposes.book(None, 2, EVALUATING)
+    purposes.book(None, -3, TRAINING)  # a clock that goes back
     assert waited(recorder) == {TRAINING: 8, EVALUATING: 2}
 
 
@@ -106,9 +106,8 @@ def test_waits_of_another_thread_count_once_it_trains(recorder: Recorder) -> Non
     recorder.taken_by(7).batches += 1
     recorder.taken_by(8).waited[TRAINING] += 50
     assert waited(recorder) == {}
-    recorder.count_taken_by(7)
-    assert waited(recorder) == {TRAINING: 5}
-    assert recorder._record.words[wire_record.BATCHES] == 1
+    assert recorder.count_taken_by(7) == {TRAINING: 5}
+    assert recorder.record.words[wire_record.BATCHES] == 1
 
 
 def test_the_waits_of_other_threads_are_bounded(recorder: Recorder) -> None:

@@ -13,8 +13,8 @@ torch = needs.torch()
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402 - after the skip
 
-from gpugauge.hook.counts.record import RecordMemory  # noqa: E402 - after the skip
-from gpugauge.hook.counts.sizes import Work, reader  # noqa: E402 - after the skip
+from gpugauge.hook.record import Record  # noqa: E402 - after the skip
+from gpugauge.hook.work import Work, reader  # noqa: E402 - after the skip
 from gpugauge.sessions.listener import Sessions  # noqa: E402 - after the skip
 from gpugauge.wire.record import SAMPLES, STEPS, TOKENS  # noqa: E402 - after the skip
 from tests.drawn import seeds  # noqa: E402 - after the skip
@@ -56,7 +56,7 @@ ROWS = {
 
 def taken(loader: Any, work: Work | None = None) -> Work:
     """Read all batches of a loader as the hook does."""
-    work, iterator, read = work or Work(RecordMemory()), iter(loader), None
+    work, iterator, read = work or Work(Record()), iter(loader), None
     for batch in iterator:
         read = read or reader(iterator, batch, work)
         read(batch, work)
@@ -115,7 +115,7 @@ def test_a_size_that_is_not_known_is_absent(
 
 
 def test_a_batch_larger_than_the_loader_makes_leaves_the_sum_unknown() -> None:
-    work = Work(RecordMemory())
+    work = Work(Record())
     iterator = iter(DataLoader(Rows(ROWS["tensor"], 8), batch_size=2, collate_fn=own_collate))
     read = reader(iterator, batch := next(iterator), work)
     read(batch, work)
@@ -125,7 +125,7 @@ def test_a_batch_larger_than_the_loader_makes_leaves_the_sum_unknown() -> None:
 
 
 def test_batches_count_at_the_step_that_follows_them() -> None:
-    work = Work(RecordMemory())
+    work = Work(Record())
     assert (work.counted(SAMPLES), stepped(work)) == (None, (None, None))
     taken(DataLoader(Rows(ROWS["tokens"], 5), batch_size=2), work)
     assert work.counted(SAMPLES) is None
@@ -143,7 +143,7 @@ def test_tokens_of_some_batches_only_are_absent() -> None:
 @pytest.mark.parametrize(("steps", "counted"), [(0, 9), (1, 9), (5, 40)])
 def test_the_first_report_is_of_a_step_that_is_counted(steps: int, counted: int) -> None:
     # The program reports 9 samples after the step of an optimizer, whose batches held 8 in each step.
-    record = RecordMemory()
+    record = Record()
     work = Work(record)
     for step in range(steps):
         work.samples += 8
@@ -158,7 +158,7 @@ def test_the_first_report_is_of_a_step_that_is_counted(steps: int, counted: int)
 
 
 def test_batches_of_a_thread_that_did_not_train_are_dropped() -> None:
-    record = RecordMemory()
+    record = Record()
     work, other = Work(record), Work(record)
     work.samples = 8
     work.count()

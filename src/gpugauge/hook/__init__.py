@@ -84,14 +84,14 @@ class phase:  # noqa: N801 - used as a statement: with phase("eval")
 
     def __enter__(self) -> None:
         observer = current_observer()
-        entered = None if observer is None else observer.enter_named_phase(self._name)
+        entered = None if observer is None else observer.enter_phase(str(self._name))
         self._entered.append(None if observer is None or entered is None else (observer, entered))
 
     def __exit__(self, *_: object) -> None:
         entered = self._entered.pop() if self._entered else None
         if entered is not None:
-            observer, phase = entered
-            observer.leave_phase(phase)
+            observer, index = entered
+            observer.leave_phase(index)
 
     def __call__(self, function: Function) -> Function:
         """Return a wrapper of the function whose time counts as the phase; also of coroutines and generators."""

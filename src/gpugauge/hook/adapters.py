@@ -12,16 +12,16 @@ from typing import Any
 import torch
 
 from gpugauge.hook.batches import counted_iteration
-from gpugauge.hook.counts import phases
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.recorder import DEEPSPEED
+from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.finder import Finder
-from gpugauge.hook.listeners import evaluating
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.wrappers import after, functions, is_compiling, replace, within
+from gpugauge.hook.record import CHECKPOINTING, COMPILING, GENERATING
+from gpugauge.hook.recorder import DEEPSPEED
+from gpugauge.hook.state import TrainingState
+from gpugauge.hook.wrappers import after, evaluating, functions, is_compiling, replace, within
 
 
-def wrap_collectives(observer: Observer) -> None:
+def _wrap_collectives(observer: Observer) -> None:
     """Register with torch, once in a process."""
     library = getattr(torch._C, "_distributed_c10d", None)  # noqa: SLF001 - its types are public under other names
     waits = (
@@ -32,30 +32,17 @@ def wrap_collectives(observer: Observer) -> None:
     )
     for owner, name in waits:
         replace(owner, name, lambda f: _waiting(observer, f))
-    replace(getattr(library, "Logger", None), "set_runtime_stats_and_log", lambda f: _iteration(observer, f))
-
-
-def functional(observer: Observer, module: Any) -> None:
-    """Adapt the module of the functional collectives."""
-    replace(module, "wait_tensor", lambda f: _eager(f, _waiting(observer, f)))
-
-
-def _eager(function: Callable[..., Any], measured: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that calls the measured one, and that dynamo can trace without a graph break."""
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs) if is_compiling() else measured(*args, **kwargs)
-
-    return wrapper
+    # DDP reads its timings at the begin of each forward pass.
+    ended = observer.state.local_work.end_iteration
+    replace(getattr(library, "Logger", None), "set_runtime_stats_and_log", lambda f: after(observer, f, ended))
 
 
 def _waiting(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a wrapper of the function whose time on the training thread is a wait for other ranks."""
-    local, live = observer.state.local_work, observer.live
+    local, record = observer.state.local_work, observer.record
 
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not local.blocking or get_ident() != live.thread:
+        if not local.blocking or get_ident() != record.thread:
             return function(self, *args, **kwargs)
         start = CLOCKS[0]()
         try:
@@ -68,40 +55,25 @@ def _waiting(observer: Observer, function: Callable[..., Any]) -> Callable[..., 
     return functools.wraps(function)(wrapper)
 
 
-def _iteration(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of the method by which DDP reads its timings, at the begin of each forward pass."""
-    local = observer.state.local_work
-
-    @functools.wraps(function)
-    def set_runtime_stats_and_log(self: Any) -> None:
-        function(self)
-        if not observer.off and not is_compiling():
-            try:
-                local.end_iteration(self)
-            except Exception:
-                observer.count_error()
-
-    return set_runtime_stats_and_log
-
-
 def install(observer: Observer) -> None:
     """Adapt the modules that are loaded, and each other module when the program imports it."""
+    wraps, follows = functools.partial(_wraps, observer), functools.partial(_follows, observer)
     adapters: dict[str, Callable[[Any], None]] = {
         "torch._dynamo.callback": functools.partial(_dynamo, observer),
         "torch._dynamo": functools.partial(_dynamo_without_callbacks, observer),
         "torch._dynamo.decorators": _skip,
-        "torch.distributed.checkpoint.state_dict_saver": functools.partial(_checkpoint, observer),
-        "safetensors.torch": functools.partial(_safetensors, observer),
-        "transformers.generation.utils": functools.partial(_generation, observer),
+        "torch.distributed.checkpoint.state_dict_saver": wraps("save", "async_save", "save_state_dict"),
+        "safetensors.torch": wraps("save_file"),
+        "transformers.generation.utils": wraps("generate", owner="GenerationMixin", phase=GENERATING),
         "transformers.modeling_utils": functools.partial(_pretrained, observer),
         "deepspeed.runtime.engine": functools.partial(_deepspeed, observer),
-        "torch.utils.tensorboard.writer": functools.partial(_tensorboard, observer),
-        "torch.amp.grad_scaler": functools.partial(_grad_scaler, observer),
-        "torch.amp.autocast_mode": functools.partial(_autocast, observer),
+        "torch.utils.tensorboard.writer": follows("SummaryWriter", "__init__", _writer_created),
+        "torch.amp.grad_scaler": follows("GradScaler", "__init__", _scaler_created),
+        "torch.amp.autocast_mode": follows("autocast", "__enter__", _autocast_entered),
         "accelerate.data_loader": _accelerate,
-        "torch.distributed._functional_collectives": functools.partial(functional, observer),
+        "torch.distributed._functional_collectives": functools.partial(_functional, observer),
     }
-    wrap_collectives(observer)
+    _wrap_collectives(observer)
 
     def adapt(name: str) -> None:
         try:
@@ -115,19 +87,68 @@ def install(observer: Observer) -> None:
     sys.meta_path.insert(0, Finder(adapters, adapt))
 
 
+def _wraps(
+    observer: Observer, *names: str, owner: str | None = None, phase: int = CHECKPOINTING
+) -> Callable[[Any], None]:
+    """Return an adapter by which these functions of a module, or of a class in it, are a phase."""
+
+    def adapt(module: Any) -> None:
+        for name in names:
+            replace(getattr(module, owner, None) if owner else module, name, lambda f: within(observer, phase, f))
+
+    return adapt
+
+
+def _follows(
+    observer: Observer, owner: str, name: str, callback: Callable[[TrainingState, Any], object]
+) -> Callable[[Any], None]:
+    """Return an adapter by which this method of a class calls `callback` afterwards."""
+    called = functools.partial(callback, observer.state)
+    return lambda module: replace(getattr(module, owner, None), name, lambda f: after(observer, f, called))
+
+
+def _scaler_created(state: TrainingState, scaler: Any) -> None:
+    if scaler.is_enabled():
+        state.set_facts(grad_scaler="yes")
+
+
+def _writer_created(state: TrainingState, writer: Any) -> None:
+    state.set_facts(tensorboard_dir=str(writer.log_dir))
+
+
+def _autocast_entered(state: TrainingState, context: Any) -> None:
+    if getattr(context, "_enabled", False) and torch.is_grad_enabled():
+        state.set_autocast(context.fast_dtype)
+
+
+def _functional(observer: Observer, module: Any) -> None:
+    """Measure the waits of the functional collectives, with nothing for dynamo to trace."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        measured = _waiting(observer, function)
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs) if is_compiling() else measured(*args, **kwargs)
+
+        return wrapper
+
+    replace(module, "wait_tensor", wrap)
+
+
 def _dynamo(observer: Observer, module: Any) -> None:
     state = observer.state
-    entered: list[bool] = []
+    entered: list[int | None] = []
 
     def start(_: Any = None) -> None:
         state.compilations = (state.compilations or 0) + 1
         state.set_facts(compiled="yes")
-        entered.append(observer.enter_phase(phases.COMPILING))
+        entered.append(observer.enter_phase(COMPILING))
         observer.begin()
 
     def end(_: Any = None) -> None:
-        if entered and entered.pop():
-            observer.leave_phase(phases.COMPILING)
+        if entered and entered.pop() is not None:
+            observer.leave_phase(COMPILING)
 
     module.callback_handler.register_start_callback(start)
     module.callback_handler.register_end_callback(end)
@@ -140,9 +161,7 @@ def _dynamo_without_callbacks(observer: Observer, _: Any) -> None:
 
 
 def _skip(module: Any) -> None:
-    """Have dynamo run the functions of the hook as they are, where a compiled function calls them after a graph break.
-    Where it traces one of them into a graph, that returns at once.
-    """
+    """Have dynamo run the functions of the hook as they are. Where it traces one into a graph, that returns at once."""
     for name, loaded in tuple(sys.modules.items()):
         if name.startswith("gpugauge."):
             codes = [function.__code__ for value in vars(loaded).values() for function in functions(value, name)]
@@ -150,15 +169,6 @@ def _skip(module: Any) -> None:
                 code = codes.pop()
                 module.skip_code(code)
                 codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-
-
-def _checkpoint(observer: Observer, module: Any) -> None:
-    for name in ("save", "async_save", "save_state_dict"):
-        replace(module, name, lambda f: within(observer, phases.CHECKPOINTING, f))
-
-
-def _safetensors(observer: Observer, module: Any) -> None:
-    replace(module, "save_file", lambda f: within(observer, phases.CHECKPOINTING, f))
 
 
 def _pretrained(observer: Observer, module: Any) -> None:
@@ -173,40 +183,10 @@ def _pretrained(observer: Observer, module: Any) -> None:
     replace(model, "__init__", lambda f: after(observer, f, created))
 
 
-def _generation(observer: Observer, module: Any) -> None:
-    owner = getattr(module, "GenerationMixin", None)
-    replace(owner, "generate", lambda f: within(observer, phases.GENERATING, f))
-
-
-def _tensorboard(observer: Observer, module: Any) -> None:
-    def created(writer: Any) -> None:
-        observer.state.set_facts(tensorboard_dir=str(writer.log_dir))
-
-    replace(getattr(module, "SummaryWriter", None), "__init__", lambda f: after(observer, f, created))
-
-
-def _grad_scaler(observer: Observer, module: Any) -> None:
-    def created(scaler: Any) -> None:
-        if scaler.is_enabled():
-            observer.state.set_facts(grad_scaler="yes")
-
-    replace(getattr(module, "GradScaler", None), "__init__", lambda f: after(observer, f, created))
-
-
 def _accelerate(module: Any) -> None:
     """Count the batches that the loaders of accelerate return: they read one batch ahead."""
     for name in ("DataLoaderShard", "DataLoaderDispatcher"):
         replace(getattr(module, name, None), "__iter__", counted_iteration)
-
-
-def _autocast(observer: Observer, module: Any) -> None:
-    state = observer.state
-
-    def entered(context: Any) -> None:
-        if getattr(context, "_enabled", False) and torch.is_grad_enabled():
-            state.set_autocast(context.fast_dtype)
-
-    replace(getattr(module, "autocast", None), "__enter__", lambda f: after(observer, f, entered))
 
 
 def _deepspeed(observer: Observer, module: Any) -> None:
@@ -227,4 +207,4 @@ def _deepspeed(observer: Observer, module: Any) -> None:
 
     replace(engine_class, "__init__", lambda f: after(observer, f, created))
     replace(engine_class, "step", lambda f: after(observer, f, stepped))
-    replace(engine_class, "save_checkpoint", lambda f: within(observer, phases.CHECKPOINTING, f))
+    replace(engine_class, "save_checkpoint", lambda f: within(observer, CHECKPOINTING, f))

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
-from gpugauge.hook.counts import clock  # noqa: F401 - loaded before the program can replace the functions of time
+from gpugauge.hook import clock  # noqa: F401 - loaded before the program can replace the functions of time
 from gpugauge.hook.finder import Finder
 
 SWITCH_VARIABLE = "GPUGAUGE_HOOK"
-
-
 _announce = False
 
 
@@ -35,9 +33,7 @@ def switched_off() -> bool:
 
 
 def arm(announce: bool = False) -> None:
-    """Start the hook when the program imports torch, or now if it has. `announce` opens the session at once instead of
-    with the first model, optimizer or loader. Idempotent.
-    """
+    """Start the hook when torch is imported, or now if it is. `announce` opens the session at once. Idempotent."""
     global _announce  # noqa: PLW0603 - there is one hook in a process
     if switched_off():
         return

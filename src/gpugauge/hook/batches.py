@@ -62,12 +62,7 @@ def counted_iteration(function: Callable[..., Iterator[Any]]) -> Callable[..., I
 
 def _iterate(function: Callable[[Any], Iterator[Any]], iterable: Any) -> Iterator[Any]:
     observer = current_observer()
-    begun = observer.begin_wait() if observer is not None else None
-    try:
-        iterator = function(iterable)
-    finally:
-        if observer is not None and begun is not None:
-            observer.end_wait(*begun)
+    iterator = function(iterable) if observer is None else observer.take_iterator(function, iterable)
     if hasattr(iterator, "_num_workers"):
         return iterator  # the iterators of DataLoader are counted themselves
     counted = _CountedSizedIterator if hasattr(iterator, "__len__") else _CountedIterator
@@ -75,9 +70,7 @@ def _iterate(function: Callable[[Any], Iterator[Any]], iterable: Any) -> Iterato
 
 
 class _CountedIterator:
-    """To the program, it is the iterator: an instance of its class, with its attributes. Copies and pickles are those
-    of the iterator, and are not counted.
-    """
+    """To the program, it is the iterator: its class, its attributes. Copies and pickles are those of the iterator."""
 
     __slots__ = ("__weakref__", "_gpugauge_iterator", "gpugauge_run")
 
@@ -107,12 +100,6 @@ class _CountedIterator:
     def __repr__(self) -> str:
         return repr(self._gpugauge_iterator)
 
-    def __copy__(self) -> Any:
-        return copied(self._gpugauge_iterator)
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        return copied(self._gpugauge_iterator, memo)
-
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._gpugauge_iterator.__reduce_ex__(protocol)
 
@@ -122,7 +109,7 @@ class _CountedIterator:
         if observer is None or begun is None:
             source = self._gpugauge_iterator
             return next(source) if observer is None else observer.take_elsewhere(next, source)
-        observer.inner = observer.inner_reader = None
+        observer.inner = None
         loads = observer.state.loads
         loads.begin_own(begun[1])
         try:
@@ -130,7 +117,7 @@ class _CountedIterator:
         except BaseException:
             observer.end_wait(*begun, self)
             raise
-        loads.end_own(begun[1], observer.live.base)
+        loads.end_own(begun[1], observer.record.base)
         observer.end_wait_with_batch(*begun, None, self, batch)
         return batch
 
@@ -142,10 +129,3 @@ class _CountedSizedIterator(_CountedIterator):
 
     def __len__(self) -> int:
         return len(self._gpugauge_iterator)
-
-
-def copied(iterator: Any, memo: Any = None) -> Any:
-    """Return a copy of an iterator, a deep one with a memo."""
-    import copy  # noqa: PLC0415  (loaded by programs that copy, not for those that declare a loader)
-
-    return copy.copy(iterator) if memo is None else copy.deepcopy(iterator, memo)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
-import uuid
 from collections.abc import Callable, Sequence
 
-from gpugauge.hook.counts.clock import NS_PER_SECOND
-from gpugauge.hook.facts import process as facts
-from gpugauge.hook.state import TrainingState
-from gpugauge.wire import messages as wire
+from gpugauge.hook.clock import NS_PER_SECOND
 
 # A connection that lasted this long was accepted: when it breaks, the daemon has ended, and every publication tries to
 # connect (a failing connect costs 10 µs). A connection that breaks sooner was rejected: the pauses grow.
@@ -39,9 +36,7 @@ class Client:
         return self._socket is not None
 
     def connect(self, now: int, hello: Callable[[], tuple[bytes, int | None]]) -> bool:
-        """Return whether there is a connection; try to open one if not. `hello` returns the first datagram and the
-        file descriptor to send with it.
-        """
+        """Return whether there is a connection; try to open one, with the datagram and descriptor of `hello`."""
         if self._socket is not None:
             return True
         if now < self._not_before:
@@ -51,13 +46,11 @@ class Client:
             try:
                 candidate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 candidate.connect(path)
-                data, descriptor = hello()
-                self._greet(candidate, data, descriptor)
-            except OSError:
+                self._greet(candidate, *hello())
+            except Exception as error:
                 candidate.close()
-                continue
-            except Exception:
-                candidate.close()
+                if isinstance(error, OSError):
+                    continue
                 raise
             self._socket = candidate
             self._inode = os.fstat(candidate.fileno()).st_ino
@@ -75,10 +68,11 @@ class Client:
 
     def send(self, now: int, data: bytes) -> bool:
         """Send one datagram; return False if the connection has broken. A full queue drops the message."""
-        if not self._owned() or self._socket is None:
+        own = self._own()
+        if own is None:
             return False
         try:
-            self._socket.send(data, socket.MSG_NOSIGNAL)
+            own.send(data, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             pass  # counts are cumulative: the next message has them all
         except OSError:
@@ -93,57 +87,24 @@ class Client:
 
     def close(self) -> None:
         """Close the connection. In a forked child the connection of the parent stays open."""
-        if self._owned() and self._socket is not None:
-            self._socket.close()
+        if (own := self._own()) is not None:
+            own.close()
             self._socket = None
 
     def leave(self) -> None:
         """Leave the connection open until the process ends."""
-        if self._owned() and self._socket is not None:
-            self._socket.detach()
+        if (own := self._own()) is not None:
+            own.detach()
             self._socket = None
 
-    def _owned(self) -> bool:
-        """Return whether the descriptor is still this socket: a program can close it, and then its number is reused."""
-        if self._socket is None:
-            return False
-        try:
-            if os.fstat(self._socket.fileno()).st_ino == self._inode:
-                return True
-        except OSError:
-            pass
-        self._socket.detach()
+    def _own(self) -> socket.socket | None:
+        """Return the socket; None if the program has closed its descriptor, whose number is then used again."""
+        own = self._socket
+        if own is None:
+            return None
+        with contextlib.suppress(OSError):
+            if os.fstat(own.fileno()).st_ino == self._inode:
+                return own
+        own.detach()
         self._socket = None
-        return False
-
-
-class Publisher:
-    """One session. `sequence` is the number of snapshots that were sent."""
-
-    def __init__(self, client: Client, state: TrainingState) -> None:
-        self._client, self._state = client, state
-        self._session = uuid.uuid4().hex
-        self._hello: wire.Hello | None = None
-        self.sequence = 0
-
-    def publish(self, now: int, errors: int) -> None:
-        """Send a snapshot, if a daemon is connected or can be. `errors` are those of the hook itself."""
-        for _ in range(2):  # the second time to a new daemon in the place of one that has ended
-            if not self._client.connect(now, self._greeting) or self._client.send(now, self._snapshot(now, errors)):
-                break
-
-    def send_end(self, now: int, reason: str) -> None:
-        """Send the last message, with the reason for the end of the process."""
-        self._client.send(now, wire.encode(wire.Bye(self._session, self.sequence + 1, reason)))
-
-    def _greeting(self) -> tuple[bytes, int | None]:
-        """Return the datagram of hello, and the descriptor of the shared record."""
-        if self._hello is None:
-            self._hello = facts.hello(self._session)
-            self._state.record.open()
-        return wire.encode(self._hello), self._state.record.descriptor
-
-    def _snapshot(self, now: int, errors: int) -> bytes:
-        snapshot = self._state.snapshot(self._session, self.sequence + 1, errors, now)
-        self.sequence += 1
-        return wire.encode(snapshot)
+        return None

@@ -18,8 +18,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpugauge.hook.counts.clock import CLOCKS
+from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.observer import Observer
+from gpugauge.hook.process import first_environment
+from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, WAITED
 from gpugauge.wire.shares import sentence, shares, with_waits
@@ -37,7 +39,9 @@ def print_recap(state: TrainingState, connected: bool) -> None:
     """Print the line once, if `gpugauge run` asks for it and this process is the one to print it. Never raises."""
     global _printed  # noqa: PLW0603 - a process ends once, by one or several of the ways that call this
     try:
-        if _printed or not _asked() or not _prints(state.rank or os.environ.get("RANK")):
+        # Not where a program reads what this process writes.
+        asked = os.environ.get(wire.RECAP_VARIABLE) in ("1", wire.recap_on(os.fstat(2)))
+        if _printed or not asked or not _prints(state.facts.get("rank") or os.environ.get("RANK")):
             return
         _printed = True
         if line := recap(state):
@@ -46,24 +50,14 @@ def print_recap(state: TrainingState, connected: bool) -> None:
         pass  # stderr is closed
 
 
-def _asked() -> bool:
-    """Return whether the line is wanted on this stderr: not where a program reads what this process writes."""
-    asked, file = os.environ.get(wire.RECAP_VARIABLE), os.fstat(2)
-    return asked in ("1", wire.recap_on(file))
-
-
 def _prints(rank: str | None) -> bool:
     """Return whether this is the first rank, or a process of its own, neither forked nor a child of multiprocessing."""
     multiprocessing = sys.modules.get("multiprocessing.process")
     child = multiprocessing is not None and multiprocessing.parent_process() is not None
     if os.getpid() != _PID or child:
         # A rank that torch.multiprocessing has started, not a child of a rank, which has inherited its variables.
-        return rank == "0" and not any(entry.startswith(b"RANK=") for entry in _first_environment())
+        return rank == "0" and "RANK" not in first_environment()
     return rank in (None, "0")
-
-
-def _first_environment() -> list[bytes]:
-    return Path("/proc/self/environ").read_bytes().split(b"\0")
 
 
 def recap(state: TrainingState) -> str | None:
@@ -79,11 +73,17 @@ def recap(state: TrainingState) -> str | None:
     else:
         done = f"{batches.count:,} batches" if batches.count else f"{state.backward_passes:,} backward passes"
         done += ", steps not known (gpugauge.hook.step() counts them)" if state.backward_passes else ""
-    phases, waits = _seconds(state)
+    record, local = state.record, state.local_work.nanoseconds
+    spent, waited = list(record.words[SPENT : SPENT + len(PHASES)]), record.words[WAITED : WAITED + len(PHASES)]
+    spent[record.phase] += max(0, CLOCKS[0]() - record.since)
+    phases, waits = ({phase: part[at] / 1e9 for at, phase in enumerate(PHASES)} for part in (spent, waited))
     data = waits.get("training", 0.0) if any(waits.values()) else None
+    peers = None if local is None else max(0, tally.nanoseconds - local) / 1e9
     starting = phases.get("starting", 0.0)
-    known = shares(with_waits(phases, waits), data, _peers(state))
-    listed = [sentence(known), "waits for data not known" if data is None else ""]
+    listed = [
+        sentence(shares(with_waits(phases, waits), data, peers)),
+        "waits for data not known" if data is None else "",
+    ]
     begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""
     whole = sum(phases.values()) - starting
     return f"{_program()}: {done}{begun}; of {_time(whole)}: {', '.join(filter(None, listed))}"
@@ -94,25 +94,6 @@ def _program() -> str:
     path = Path(sys.argv[0]) if sys.argv else Path()
     name = path.parent.name if path.name == "__main__.py" else path.name
     return {"": "python", "-": "python", "-c": "python -c"}.get(name, name)
-
-
-def _seconds(state: TrainingState) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the seconds by phase until now, and those of the waits for batches by the phase that they were for."""
-    words, live = state.record.words, state.live
-    spent = {phase: words[SPENT + place] for place, phase in enumerate(PHASES)}
-    spent[PHASES[live.phase]] += max(0, CLOCKS[0]() - live.since)
-    waited = {phase: words[WAITED + place] for place, phase in enumerate(PHASES)}
-    return _in_seconds(spent), _in_seconds(waited)
-
-
-def _in_seconds(nanoseconds: dict[str, int]) -> dict[str, float]:
-    return {phase: spent / 1e9 for phase, spent in nanoseconds.items()}
-
-
-def _peers(state: TrainingState) -> float | None:
-    """Return the seconds of waits for other ranks, None if they are not known."""
-    local = state.local_work.nanoseconds
-    return None if local is None else max(0, state.recorder.step_tally.nanoseconds - local) / 1e9
 
 
 def _time(seconds: float) -> str:
@@ -139,7 +120,7 @@ class Ends:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
         self._main = _main_frame()
-        self._uncaught: str | None = None  # reason by the code of the SystemExit that ends the process
+        self.uncaught: str | None = None  # reason by the code of the SystemExit that ends the process
         self._failure: tuple[int, str] | None = None  # the last code other than 0 with a known reason
 
     def install(self) -> None:
@@ -155,7 +136,7 @@ class Ends:
         @functools.wraps(original)
         def wrapper(*arguments: Any, **named: Any) -> Any:
             with contextlib.suppress(BaseException):  # a signal handler may raise: the end goes before it
-                self.report(reason(*arguments, *named.values()))
+                self._observer.end_session(reason(*arguments, *named.values()))
             return original(*arguments, **named)
 
         wrapper.__module__ = "os"  # the original is of posix, where pickle would not find this one
@@ -164,25 +145,16 @@ class Ends:
     def _exit_wrapper(self, original: Callable[..., Any]) -> Any:
         @functools.wraps(original)
         def wrapper(*arguments: Any) -> Any:
-            mark = _Mark(self, self._reason_or_unknown(*arguments))  # noqa: F841 - lives as long as the traceback
+            reason = attempt(UNKNOWN, self.by_code, *arguments)
+            mark = _Mark(self, reason)  # noqa: F841 - lives as long as the traceback
             return original(*arguments)
 
         return wrapper
 
-    def _reason_or_unknown(self, *arguments: Any) -> str:
-        try:
-            return self.by_code(*arguments)
-        except Exception:
-            return UNKNOWN
-
-    def report(self, reason: str) -> None:
-        """Send the last snapshot and the reason. A later report replaces this one."""
-        self._observer.end_session(reason)
-
     def at_exit(self) -> None:
         """Report the end of the interpreter. Registered with atexit."""
         try:
-            self.report(self.reason())
+            self._observer.end_session(self.reason())
             # Programs (multiprocessing) run the functions of atexit themselves and continue.
             if sys._getframe().f_back is None:  # noqa: SLF001 - no public function returns it
                 print_recap(self._observer.state, self._observer.client.connected)
@@ -217,17 +189,12 @@ class Ends:
         main, trace = self._main, getattr(sys, "last_traceback", None)
         if main is not None and main.f_lasti >= 0 and main.f_code.co_code[main.f_lasti] in _RETURNS:
             return "finished"
-        if self._uncaught is not None:
-            return self._uncaught
+        if self.uncaught is not None:
+            return self.uncaught
         # Frameworks store errors here, too (pytest). That of the interpreter begins with the main module.
         if trace is not None and (main is None or trace.tb_frame is main):
             return by_error(sys.last_type, sys.last_value)
         return UNKNOWN
-
-    def set_uncaught(self, reason: str) -> None:
-        """Record the reason by the code of the first SystemExit that leaves the main thread."""
-        if self._uncaught is None and threading.current_thread() is threading.main_thread():
-            self._uncaught = reason
 
 
 class _Mark:
@@ -241,8 +208,10 @@ class _Mark:
 
     def __del__(self) -> None:
         try:
-            if sys._getframe().f_back is None:  # noqa: SLF001 - as above
-                self._ends.set_uncaught(self._reason)
+            # The first one that leaves the main thread counts.
+            main = threading.current_thread() is threading.main_thread()
+            if sys._getframe().f_back is None and main and self._ends.uncaught is None:  # noqa: SLF001 - as above
+                self._ends.uncaught = self._reason
         except Exception:
             pass
 

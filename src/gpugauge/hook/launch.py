@@ -16,7 +16,6 @@ BOOTSTRAP = str(Path(__file__).resolve().parent / "bootstrap")
 # Options of the interpreter by which it ignores PYTHONPATH or runs no sitecustomize.
 _OPTIONS_WITHOUT_HOOK = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize"}
 
-
 # The files that a training process loads; they find each other by their relative places.
 _EXPORTED = ("__init__.py", "base/__init__.py", "base/text.py", "wire", "hook")
 
@@ -30,9 +29,7 @@ class LaunchError(Exception):
 
 
 def environment(environ: Mapping[str, str], socket: str | None = None, recap: bool = False) -> dict[str, str]:
-    """Return a copy of `environ` that loads the hook into every Python. `socket` is the path of the daemon's socket;
-    with `recap` the hook prints one line at the end of the training.
-    """
+    """Return a copy of `environ` that loads the hook into every Python; with `recap` it prints a line at the end."""
     # An empty entry is the current folder, but an empty variable is none.
     before = environ.get("PYTHONPATH")
     kept = [entry for entry in before.split(os.pathsep) if entry != BOOTSTRAP] if before else []
@@ -82,12 +79,12 @@ def obstacle(command: Sequence[str]) -> str | None:
     return None
 
 
-def run(command: Sequence[str], socket: str | None = None, recap: bool = False) -> NoReturn:
+def run(command: Sequence[str], recap: bool = False) -> NoReturn:
     """Replace this process by the command, with the hook in its environment; see environment(). Raises LaunchError."""
     if not command:
         raise LaunchError("no command: gpugauge run -- python train.py", 2)
     try:
-        os.execvpe(command[0], list(command), environment(os.environ, socket, recap))  # noqa: S606 - the user's own command
+        os.execvpe(command[0], list(command), environment(os.environ, recap=recap))  # noqa: S606 - the user's own command
     except FileNotFoundError:
         raise LaunchError(f"{command[0]}: no such command", 127) from None
     except OSError as error:

@@ -12,13 +12,12 @@ import torch.utils.data
 from torch.utils.data import dataloader
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
 
-from gpugauge.hook import elsewhere
+from gpugauge.hook import hot
 from gpugauge.hook.batches import counted_iteration
-from gpugauge.hook.counts import hot
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.workers import SLOT_WORDS, FetchMeter, Meter, worker_meter
+from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.observer import Observer
-from gpugauge.hook.wrappers import after, is_compiling, replace
+from gpugauge.hook.workers import SLOT_WORDS, FetchMeter, Meter, worker_meter
+from gpugauge.hook.wrappers import after, before, is_compiling, replace
 
 
 def install(observer: Observer) -> None:
@@ -26,28 +25,17 @@ def install(observer: Observer) -> None:
     # An iterator has a run of its own from its first batch on, and the reader of its batches while they train.
     _BaseDataLoaderIter.gpugauge_run = _BaseDataLoaderIter.gpugauge_size = None
     _BaseDataLoaderIter.__next__ = hot.batch_wrapper(observer, _BaseDataLoaderIter.__next__, is_compiling)
-    _listen_to_iterators(observer)
+    replace(DataLoader, "__iter__", lambda function: _iterates(observer, function))
     _listen_to_subclasses(observer)
     _listen_to_workers(observer)
 
 
-def _listen_to_iterators(observer: Observer) -> None:
-    """Wrap the start of an iteration: it can start worker processes."""
-    iterate = DataLoader.__iter__
-
-    @functools.wraps(iterate)
+def _iterates(observer: Observer, function: Any) -> Any:
+    @functools.wraps(function)
     def iterator(self: Any) -> Any:
-        if is_compiling():
-            return iterate(self)
-        begun = observer.begin_wait()
-        if begun is None:
-            return elsewhere.take(observer, iterate, self, is_loader=True)
-        try:
-            return iterate(self)
-        finally:
-            observer.end_wait(*begun)
+        return function(self) if is_compiling() else observer.take_iterator(function, self)
 
-    DataLoader.__iter__ = iterator
+    return iterator
 
 
 def _listen_to_subclasses(observer: Observer) -> None:
@@ -75,9 +63,15 @@ def _listen_to_workers(observer: Observer) -> None:
     iterator = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
     if kinds is None or iterator is None:
         return
+    loads = observer.state.loads
+
+    def resets(made: Any) -> None:
+        # For the first epoch, this is called when the workers have started and wait for their first batch.
+        loads.begin_epoch(made, [worker.pid for worker in made._workers])  # noqa: SLF001 - of torch
+
     replace(kinds, "create_fetcher", lambda function: staticmethod(_fetchers(observer, function)))
-    replace(iterator, "__init__", lambda function: _starts(observer, function))
-    replace(iterator, "_reset", lambda function: _epochs(observer, function))
+    replace(iterator, "__init__", lambda function: before(observer, function, lambda _: loads.open(CLOCKS[0]())))
+    replace(iterator, "_reset", lambda function: before(observer, function, resets))
     replace(iterator, "_shutdown_workers", lambda function: _ends(observer, function))
 
 
@@ -87,16 +81,15 @@ def _fetchers(observer: Observer, function: Any) -> Any:
     @functools.wraps(function)
     def create_fetcher(*args: Any, **kwargs: Any) -> Any:
         fetcher = function(*args, **kwargs)
-        if is_compiling():
+        if is_compiling() or observer.off:
             return fetcher
         try:
-            if not observer.off:
-                owner: Any
-                for owner in type(fetcher).__mro__:
-                    if "fetch" in vars(owner) and owner not in measured:
-                        measured.add(owner)
-                        owner.fetch = _measured(owner.fetch)
-                fetcher.gpugauge_meter = _meter(observer)
+            owner: Any
+            for owner in type(fetcher).__mro__:
+                if "fetch" in vars(owner) and owner not in measured:
+                    measured.add(owner)
+                    owner.fetch = _measured(owner.fetch)
+            fetcher.gpugauge_meter = _meter(observer)
         except Exception:
             observer.count_error()
         return fetcher
@@ -119,35 +112,8 @@ def _meter(observer: Observer) -> FetchMeter:
         parent = getattr(multiprocessing.parent_process(), "pid", None)
         once = functools.lru_cache(lambda: worker_meter(loads.inherited, parent))
         return FetchMeter(once, failed)
-    meter, on_thread = Meter([0] * SLOT_WORDS), observer.phases.on_training_thread
+    meter, on_thread = Meter([0] * SLOT_WORDS), observer.record.on_training_thread
     return FetchMeter(lambda: meter if on_thread() else None, failed, meter.words)
-
-
-def _starts(observer: Observer, function: Any) -> Any:
-    @functools.wraps(function)
-    def start(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            if not observer.off:
-                observer.state.loads.open(CLOCKS[0]())
-        except Exception:
-            observer.count_error()
-        function(self, *args, **kwargs)
-
-    return start
-
-
-def _epochs(observer: Observer, function: Any) -> Any:
-    @functools.wraps(function)
-    def reset(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            # For the first epoch, this is called when the workers have started and wait for their first batch.
-            if not observer.off:
-                observer.state.loads.begin_epoch(self, [worker.pid for worker in self._workers])
-        except Exception:
-            observer.count_error()
-        return function(self, *args, **kwargs)
-
-    return reset
 
 
 def _ends(observer: Observer, function: Any) -> Any:
@@ -160,7 +126,7 @@ def _ends(observer: Observer, function: Any) -> Any:
             return function(self)
         finally:
             try:
-                if observer.phases.on_training_thread():
+                if observer.record.on_training_thread():
                     observer.state.loads.end_workers(self, clock() - began)
             except Exception:
                 observer.count_error()

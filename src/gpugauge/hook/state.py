@@ -7,20 +7,19 @@ from typing import Any
 
 import torch
 
-from gpugauge.hook.counts.clock import NS_PER_SECOND
-from gpugauge.hook.counts.flops import PARAMETERS, STATED, ModelFlops
-from gpugauge.hook.counts.handlers import attempt
-from gpugauge.hook.counts.modes import AUTOCAST, Modes
-from gpugauge.hook.counts.peers import LocalWork
-from gpugauge.hook.counts.phases import Phases
-from gpugauge.hook.counts.purposes import Purposes
-from gpugauge.hook.counts.record import RecordMemory
-from gpugauge.hook.counts.recorder import BATCHES, OPTIMIZER, Recorder
-from gpugauge.hook.counts.waits import ExposedWaits
-from gpugauge.hook.counts.workers import Loads
-from gpugauge.hook.facts import models, process
-from gpugauge.hook.facts import process as facts
-from gpugauge.hook.facts.devices import Point, StepMemory, allocated, devices
+from gpugauge.hook import models
+from gpugauge.hook import process as facts
+from gpugauge.hook.clock import NS_PER_SECOND
+from gpugauge.hook.devices import Point, StepMemory, allocated, devices
+from gpugauge.hook.modes import AUTOCAST, Modes
+from gpugauge.hook.peers import LocalWork
+from gpugauge.hook.purposes import Purposes
+from gpugauge.hook.record import Record
+from gpugauge.hook.recorder import BATCHES, OPTIMIZER, Recorder
+from gpugauge.hook.waits import ExposedWaits
+from gpugauge.hook.work import PARAMETERS, STATED, ModelFlops
+from gpugauge.hook.workers import Loads
+from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SAMPLES, STEPS, TOKENS, WAITED
 
@@ -37,18 +36,13 @@ class TrainingState:
     """The listeners write it, and snapshot() reads it. Nothing here initialises CUDA or waits for it."""
 
     def __init__(self) -> None:
-        self.record = RecordMemory()
-        self.live = self.record.live
+        self.record = Record()
         self.recorder = Recorder(self.record)
-        self.phases = Phases(self.record)
         self.purposes = Purposes(self.recorder, lambda: bool(self._optimizers))
-        self.waits = ExposedWaits()
         self.loads = Loads()
         self.local_work = LocalWork()
-        self.modes = Modes(process.IS_ON)
         self.flops = ModelFlops()
         self.models = models.Models()
-        self.memory = StepMemory(allocated)
         self.stepping: set[int] = set()  # identities of the optimizers that have stepped
         self.backward_passes = 0  # while no step has been seen
         self.compilations: int | None = 0  # None: this version of dynamo does not report them
@@ -59,18 +53,11 @@ class TrainingState:
 
     def clear(self) -> None:
         """Start from zero, with the optimizers and facts kept: at the start, and in a forked child."""
-        self.record.close()
-        self.recorder.clear()
-        self.purposes.clear()
-        self.phases.clear()
-        self.waits.clear()
-        self.live.exposed = False
-        self.loads.clear()
-        self.local_work.clear()
-        self.modes.clear()
-        self.flops.clear()
-        self.memory.clear()
-        self._facts: dict[str, str] = {}
+        for part in (self.record, self.recorder, self.purposes, self.loads, self.local_work, self.flops):
+            part.clear()
+        self.modes, self.memory = Modes(), StepMemory(allocated)
+        self.waits = ExposedWaits()  # a forked child cannot use the events of its parent
+        self.facts: dict[str, str] = {}
         self._facts_due = 0
         self._initialised = False
         self._parameters: tuple[wire.Parameters, ...] = ()
@@ -78,7 +65,6 @@ class TrainingState:
         self._scan_due = 0
         self._version: tuple[int, int] | None = None
         self._unreported = 0
-        self.live.sole = None
 
     def register_optimizer(self, optimizer: Any) -> None:
         """Register an optimizer that has just been created, without keeping it alive."""
@@ -95,35 +81,34 @@ class TrainingState:
         self.follow_caller()
 
     def follow_caller(self) -> bool:
-        """Take the calling thread as the one that trains, with the waits that it had before; return whether it is a new
-        one.
-        """
-        if followed := self.phases.follow_caller():
+        """Take the calling thread as the one that trains, with its waits before; return whether it is a new one."""
+        if followed := self.record.follow_caller():
             self.purposes.close()
-            self.recorder.count_taken_by(self.live.thread)
+            for phase, waited in self.recorder.count_taken_by(self.record.thread).items():
+                self.purposes.book(None, waited, phase)
             if self.record.words[STEPS]:  # several threads train: the batches of each are not known
                 self.recorder.work.unknown |= {SAMPLES, TOKENS}
         return followed
 
     def find_sole_optimizer(self, optimizer: Any) -> None:
-        """Set `live.sole` if this optimizer is the only one, and none of its steps can contain another one."""
+        """Set `sole` of the record if this optimizer is the only one, and none of its steps can contain another one."""
         hooked = (getattr(vars(owner).get("step"), "hooked", False) for owner in type(optimizer).__mro__)
         alone = len(self._optimizers) == 1 and self.recorder.source == OPTIMIZER and sum(hooked) < 2
-        self.live.sole = id(optimizer) if alone else None
+        self.record.sole = id(optimizer) if alone else None
 
     def _add_optimizer(self, optimizer: Any) -> None:
         key = id(optimizer)
         self._optimizers[key] = weakref.ref(optimizer, lambda _: self._drop_optimizer(key))
         self.stepping.discard(key)
-        self.live.sole = None
+        self.record.sole = None
         self._scan_due = 0
 
     def _drop_optimizer(self, key: int) -> None:
         self._optimizers.pop(key, None)
         self.stepping.discard(key)
         self.recorder.drop_optimizer(key)
-        if self.live.sole == key:
-            self.live.sole = None
+        if self.record.sole == key:
+            self.record.sole = None
 
     def set_facts(self, **values: str | None) -> None:
         """Set facts. New values are in the next snapshot."""
@@ -143,17 +128,12 @@ class TrainingState:
         self.set_facts(**facts.loader(iterator))
         self.loads.train(iterator)
 
-    @property
-    def rank(self) -> str | None:
-        """The last reported rank of this process, None without one."""
-        return self._facts.get("rank")
-
     def update(self, now: int) -> None:
         """Count the events since the last call."""
-        if self.phases.on_training_thread():
+        if self.record.on_training_thread():
             self.count_unreported_step(now)
         self.recorder.drain()
-        if self.phases.on_training_thread():
+        if self.record.on_training_thread():
             tally = self.recorder.step_tally
             self.local_work.update(tally.durations, tally.nanoseconds)
             self.waits.collect()
@@ -169,15 +149,15 @@ class TrainingState:
         """
         if not self.may_step_unreported or not (training or self.recorder.source == BATCHES):
             return
-        parameter = models.first_trained(self._optimizers_of_loop())
+        parameter = next(models.trained(self._optimizers_of_loop()), None)
         before, self._version = self._version, None if parameter is None else models.version(parameter)
         if before is None or self._version is None or self._version == before or self._version[0] != before[0]:
             return
-        if self.phases.on_training_thread():
+        if self.record.on_training_thread():
             self.purposes.effect()
         if self.recorder.source == BATCHES:
             self.recorder.add_steps(1, now)
-            if training and self.phases.on_training_thread():
+            if training and self.record.on_training_thread():
                 self.sample_memory(BATCHES, now)
             return
         self._unreported += 1
@@ -218,7 +198,7 @@ class TrainingState:
 
     def trains(self, module: Any) -> bool:
         """Return whether a module contains the first parameter that is trained; false while none is known."""
-        parameter = models.first_trained(self._optimizers_of_loop())
+        parameter = next(models.trained(self._optimizers_of_loop()), None)
         return parameter is not None and any(parameter is part for part in module.parameters())
 
     def _optimizers_of_loop(self) -> list[Any]:
@@ -233,11 +213,12 @@ class TrainingState:
         if now >= self._scan_due:
             self._scan_due = now + _PARAMETER_SCAN_NS
             optimizers = self._optimizers_of_loop()
-            self._parameters = attempt((), models.parameters, optimizers)
-            self._optimizer_state = attempt((), models.state, optimizers)
+            self._parameters = attempt((), lambda: models.totals(models.parameters(optimizers)))
+            self._optimizer_state = attempt((), lambda: models.totals(models.states(optimizers)))
             self._seen_facts["sharding"] = attempt(None, models.sharding, optimizers)
             self._scan_model(optimizers)
-            self._seen_facts["parameter_device"] = models.sole_device(self._parameters)
+            places = {kind.device for kind in self._parameters}
+            self._seen_facts["parameter_device"] = places.pop() if len(places) == 1 else None
             on_gpu = all(kind.device.startswith("cuda") for kind in self._parameters)
             self._seen_facts["parameters_on"] = ("cuda" if on_gpu else "other") if self._parameters else None
         self.modes.sample()
@@ -247,10 +228,10 @@ class TrainingState:
             known = {**self._seen_facts, **self.modes.facts(self.recorder.step_tally.count)}
             if self.compilations != 0 and known.get(AUTOCAST) == "no":
                 known[AUTOCAST] = None  # a compiled function enters it without a call
-            self._facts = facts.later_facts(known, stepped=self.recorder.step_tally.count > 0)
+            self.facts = facts.later_facts(known, stepped=self.recorder.step_tally.count > 0)
         visible = devices(self.memory.allocated)
         self.waits.used = {device.index for device in visible if device.allocated is not None}
-        self.live.exposed = bool(self.waits.used)
+        self.record.exposed = bool(self.waits.used)
         recorder, words = self.recorder, self.record.words
         self.flops.advance(recorder.step_tally.count, recorder.counted(TOKENS))
         exposed, local = self.waits.nanoseconds, self.local_work.nanoseconds
@@ -263,7 +244,7 @@ class TrainingState:
             parameters=self._parameters,
             devices=visible,
             errors=errors,
-            facts=self._facts,
+            facts=self.facts,
             step_source=recorder.source,
             optimizer_state=self._optimizer_state,
             exposed_wait_seconds=None if exposed is None else exposed / 1e9,
@@ -274,14 +255,14 @@ class TrainingState:
             samples=recorder.counted(SAMPLES),
             tokens=recorder.counted(TOKENS),
             flops=dict(self.flops.sums) or None,
-            loader=self.loads.message("loader_workers" not in self._seen_facts, self.phases.on_training_thread()),
+            loader=self.loads.message("loader_workers" not in self._seen_facts, self.record.on_training_thread()),
         )
 
     def _scan_model(self, optimizers: list[Any]) -> None:
         """Find the model that these optimizers train, its FLOPs and the dtype of its matrix products."""
         per, dtype, seen = None, None, self._seen_facts
         try:
-            trained = models.trained(optimizers)
+            trained = list(models.trained(optimizers))
             sharded = seen.get("sharding") is not None  # then each process has a part of each parameter
             model = None if sharded else self.models.of(trained)
             per = None if model is None else models.flops_of_token(model)

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.phases import LOADING, TRAINING
+from gpugauge.hook.clock import CLOCKS
+from gpugauge.hook.record import LOADING, TRAINING
 from gpugauge.wire.record import (
     BATCHES,
     LAST_STEP,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 def step_hook(observer: Observer, is_compiling: Callable[[], bool]) -> Callable[[Any, Any, Any], None]:
     """Return the hook after each step of an optimizer. `is_compiling` is that of torch."""
-    (clock, _), live, identity = CLOCKS, observer.live, id
+    (clock, _), live, identity = CLOCKS, observer.record, id
     ended, work = observer.recorder.ends.append, observer.recorder.work
 
     def after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001 - torch's signature
@@ -56,10 +56,8 @@ def step_hook(observer: Observer, is_compiling: Callable[[], bool]) -> Callable[
 def batch_wrapper(  # noqa: C901 - with the function in it
     observer: Observer, wait: Callable[[Any], Any], is_compiling: Callable[[], bool]
 ) -> Callable[[Any], Any]:
-    """Return a wrapper of the method that waits for the next batch of an iterator of DataLoader. `is_compiling` is that
-    of torch.
-    """
-    (clock, _), live, thread = CLOCKS, observer.live, threading.get_ident
+    """Return a wrapper of the method that waits for the next batch of an iterator of DataLoader."""
+    (clock, _), live, thread = CLOCKS, observer.record, threading.get_ident
     ended, work = observer.recorder.waits.append, observer.recorder.work
 
     @functools.wraps(wait)
@@ -67,11 +65,11 @@ def batch_wrapper(  # noqa: C901 - with the function in it
         if is_compiling():
             return wait(self)  # dynamo finds nothing to trace
         before, exposed = live.phase, live.exposed
-        if thread() != live.thread or (before == LOADING and not observer.phases.declared):
+        if thread() != live.thread or (before == LOADING and not live.declared):
             return observer.take_elsewhere(wait, self)
         start = clock()
         try:
-            if before != LOADING:  # as in Live.switch()
+            if before != LOADING:  # as in Record.switch()
                 words, spent = live.words, start - live.since
                 words[SEQUENCE] = start
                 if spent > 0:

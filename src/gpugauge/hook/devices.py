@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
 
 import torch
 
-from gpugauge.hook.counts.handlers import attempt
+from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 
 _UNKNOWN: dict[str, Any] = {}
@@ -37,14 +38,10 @@ def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
 
 def allocated(index: int) -> int | None:
     """Return the bytes of tensors on a device; None where they cannot be read."""
-    return attempt(None, _allocated, index)
-
-
-def _allocated(index: int) -> int | None:
     if not torch.cuda.is_initialized() or _is_recording():
         return None
-    found = torch.cuda.memory_stats_as_nested_dict(index).get("allocated_bytes", {}).get("all", {}).get("current")
-    return None if found is None else int(found)
+    found = attempt(_UNKNOWN, torch.cuda.memory_stats_as_nested_dict, index)
+    return attempt(None, lambda: int(found["allocated_bytes"]["all"]["current"]))
 
 
 def _is_recording() -> bool:
@@ -65,7 +62,8 @@ def _figures(index: int) -> dict[str, Any]:
         "active": statistics["active_bytes"]["all"]["current"],
         "limit": _limit(index),
     }
-    if attempt("", _backend) != "native":
+    backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")
+    if attempt("", backend) != "native":
         return found  # the others count nothing else: no errors, no retries (0 in these statistics, on an H100, too)
     return found | {
         "inactive_split": statistics.get("inactive_split_bytes", {}).get("all", {}).get("current"),
@@ -78,44 +76,24 @@ def _figures(index: int) -> dict[str, Any]:
 
 
 def _limit(index: int) -> int | None:
-    """Return the bytes that the allocator may take: a program can set a share of the device's memory. None if torch
-    refuses it.
-    """
-    total = _totals.get(index)
+    """Return the bytes that the allocator may take of the device's memory. None if torch refuses it."""
+    total = attempt(None, lambda: int(torch.cuda.get_device_properties(index).total_memory))
     share = getattr(torch._C, "_cuda_getMemoryFraction", None)  # noqa: SLF001 - the public way may initialise CUDA
-    if total is None or share is None:
-        return total
-    found = attempt(None, share, index)
-    return None if found is None else int(total * min(1.0, found))
+    found = 1.0 if share is None else attempt(None, share, index)
+    return None if total is None or found is None else int(total * min(1.0, found))
 
 
-def _backend() -> str:
-    backend = getattr(torch.cuda, "get_allocator_backend", None)
-    return str(backend()) if backend else "native"
-
-
-_totals: dict[int, int] = {}  # bytes of memory, by index
-
-
-_identities: dict[int, dict[str, Any]] = {}
-
-
+@functools.cache
 def _identity(index: int) -> dict[str, Any]:
     """Return the device's name, compute capability, and uuid as the driver spells it (None before torch 2.4)."""
-    if index not in _identities:
-        properties = torch.cuda.get_device_properties(index)
-        raw = getattr(properties, "uuid", None)
-        uuid = None if raw is None else wire.clean(str(raw))
-        name = getattr(properties, "name", None)
-        if (total := getattr(properties, "total_memory", None)) is not None:
-            _totals[index] = int(total)
-        major, minor = getattr(properties, "major", None), getattr(properties, "minor", None)
-        _identities[index] = {
-            "uuid": uuid if uuid is None or uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}",
-            "name": wire.clean(name) if name else None,
-            "capability": f"{major}.{minor}" if major is not None and minor is not None else None,
-        }
-    return _identities[index]
+    properties = torch.cuda.get_device_properties(index)
+    name, uuid, major, minor = (getattr(properties, field, None) for field in ("name", "uuid", "major", "minor"))
+    spelt = None if uuid is None else wire.clean(str(uuid))
+    return {
+        "uuid": spelt if spelt is None or spelt.startswith(("GPU-", "MIG-")) else f"GPU-{spelt}",
+        "name": wire.clean(name) if name else None,
+        "capability": f"{major}.{minor}" if major is not None and minor is not None else None,
+    }
 
 
 Point = Union[int, str]
@@ -125,17 +103,11 @@ _LOST_NS = 60 * _EVERY_NS  # after which another point is taken: the optimizer o
 
 
 class StepMemory:
-    """Bytes by index of the device, read once a second at the end of a step. In a loop with several optimizers it is
-    always the same one whose step counts. For the training thread.
-    """
+    """Bytes by index of the device after a step, once a second; of several optimizers always after the same one's."""
 
     def __init__(self, read: Callable[[int], int | None]) -> None:
         """`read` returns the bytes of tensors on a device, None if they are not known."""
         self._read = read
-        self.clear()
-
-    def clear(self) -> None:
-        """Start from zero."""
         self.allocated: dict[int, int] = {}
         self.due = self._taken = 0  # perf_counter_ns
         self._point: Point | None = None

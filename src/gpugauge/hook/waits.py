@@ -22,10 +22,6 @@ class ExposedWaits:
     """
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Start from zero: a forked child cannot use the events of its parent."""
         self.nanoseconds: float | None = None
         # Devices with memory of this process: an event on another device would create a context there.
         self.used: Collection[int] = ()

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.hook.counts.phases import EVALUATING, TRAINING
-from gpugauge.hook.counts.recorder import Recorder
-from gpugauge.hook.counts.sizes import Reader, Work
+from gpugauge.hook.record import EVALUATING, TRAINING
+from gpugauge.hook.recorder import Recorder
+from gpugauge.hook.work import Reader, Work
+from gpugauge.wire.record import WAITED
 
 # So many batches without an effect decide. Of a program in which nothing can show an effect, the second one does.
 MOST_PENDING, _MOST_BLIND = 64, 2
@@ -27,22 +28,6 @@ class Run:
     `in_a_row` is whether two of them came without one of another iterator in between.
     `trained_so` is whether batches that were fetched without gradients have turned out to be for the training.
     """
-
-    __slots__ = (
-        "count",
-        "effects",
-        "ended",
-        "in_a_row",
-        "in_eval_mode",
-        "inner",
-        "purpose",
-        "read",
-        "trained_so",
-        "used",
-        "waited",
-        "without_grad",
-        "work",
-    )
 
     def __init__(self, work: Work) -> None:
         self.purpose: int | None = None
@@ -77,6 +62,7 @@ class Purposes:
         self._pending.clear()
         self._current: Run | None = None
         self._arrived = 0  # when the last batch came, of any iterator
+        self._unserved = 0  # nanoseconds of waits that were for what the next one is for
 
     @property
     def pending(self) -> bool:
@@ -91,7 +77,7 @@ class Purposes:
 
     def start(self) -> Run:
         """Return the run of a new iterator."""
-        return Run(self._recorder.new_work())
+        return Run(Work(self._recorder.record))
 
     def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
         """Note a batch for which the program has waited from `start` to `now`."""
@@ -110,14 +96,20 @@ class Purposes:
         if run.purpose is None and run.count >= (_MOST_BLIND if self._blind else MOST_PENDING):
             self._decide_by_use(run)
 
-    def book(self, run: Run, waited: int, batch: Any = None, read: Reader | None = None) -> None:
-        """Book a wait, and the size of the batch that it brought."""
-        if run.purpose is None:
-            run.waited += self._recorder.with_unserved(waited)
+    def book(
+        self, run: Run | None, waited: int, named: int | None = None, batch: Any = None, read: Reader | None = None
+    ) -> None:
+        """Book a wait and its batch: on the phase that the program names, on a run, or with the next wait."""
+        waited, self._unserved = max(0, waited) + self._unserved, 0
+        purpose = run.purpose if named is None and run is not None else named
+        if purpose is not None:
+            self._recorder.record.words[WAITED + purpose] += waited
+        elif run is None:
+            self._unserved = waited
         else:
-            self._recorder.add_wait(waited, run.purpose)
-        if read is not None and run.purpose != EVALUATING:
-            read(batch, self._recorder.work if run.purpose == TRAINING else run.work)
+            run.waited += waited
+        if run is not None and read is not None and named is None and purpose != EVALUATING:
+            read(batch, self._recorder.work if purpose == TRAINING else run.work)
 
     def end(self, run: Run, start: int, now: int) -> None:
         """Note the end of an iterator, for which the program has waited from `start` to `now`."""
@@ -173,7 +165,7 @@ class Purposes:
             self._trains_without_grad = False
         run.effects = self._effects
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
-        self._recorder.serve(run.waited, purpose)
+        self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
             self._recorder.work.take(run.work)
         run.waited = 0

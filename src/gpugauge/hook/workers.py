@@ -18,9 +18,8 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.phases import TRAINING
-from gpugauge.hook.counts.record import Words
+from gpugauge.hook.clock import CLOCKS
+from gpugauge.hook.record import TRAINING, Words
 from gpugauge.wire import messages as wire
 
 # Words of a slot, each of eight bytes: the pid it belongs to, number of fetches, number of measured ones, and
@@ -52,10 +51,9 @@ class SlotMemory:
             if descriptor is None:
                 # Written, not only extended: memory that is not available is refused here, and not by SIGBUS later.
                 os.write(opened, bytes(_BYTES))
-            self._memory = mmap.mmap(opened, _BYTES)
+            self.words = memoryview(mmap.mmap(opened, _BYTES)).cast("Q")
         finally:
             os.close(opened)
-        self.words = memoryview(self._memory).cast("Q")
 
     @classmethod
     def of_process(cls, pid: int) -> SlotMemory | None:
@@ -144,27 +142,28 @@ class Meter:
         return time.thread_time_ns(), queued_nanoseconds() or 0, usage.ru_inblock + usage.ru_majflt
 
 
-def queued_nanoseconds() -> int | None:
-    """Return the time for which the calling thread has waited for a CPU, None where the kernel does not count it."""
+def _read(path: str) -> list[bytes]:
+    """Return the words of a file of /proc."""
     # Opened each time: a program that becomes a daemon closes all files, and their numbers are used again.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        descriptor = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        return int(os.read(descriptor, 64).split()[1])
+        return os.read(descriptor, 256).split()
     finally:
         os.close(descriptor)
+
+
+def queued_nanoseconds() -> int | None:
+    """Return the time for which the calling thread has waited for a CPU, None where the kernel does not count it."""
+    try:
+        return int(_read("/proc/thread-self/schedstat")[1])
+    except OSError:
+        return None
 
 
 def private_bytes() -> int:
     """Return the resident memory of this process without what it shares with files, tmpfs and other mappings."""
-    descriptor = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        _, resident, shared, *_ = os.read(descriptor, 256).split()
-        return (int(resident) - int(shared)) * _PAGE_BYTES
-    finally:
-        os.close(descriptor)
+    _, resident, shared, *_ = _read("/proc/self/statm")
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 class FetchMeter:
@@ -195,7 +194,8 @@ class FetchMeter:
             return function(fetcher, index)  # a loader inside a dataset is a part of the outer one
         self._fetching.add(thread)
         try:
-            meter, began = self._begin()
+            began = CLOCKS[0]()
+            meter = self._begin(began)
             batch = function(fetcher, index)
             if meter is not None:
                 self._end(meter, began)
@@ -203,8 +203,7 @@ class FetchMeter:
         finally:
             self._fetching.discard(thread)
 
-    def _begin(self) -> tuple[Meter | None, int]:
-        now = CLOCKS[0]()
+    def _begin(self, now: int) -> Meter | None:
         try:
             meter = self._meter = self._meter or self._meter_of()
             if meter is not None and self._first:
@@ -213,7 +212,7 @@ class FetchMeter:
                 meter.begin(now)
         except Exception:
             self._stop()
-        return self._meter, now
+        return self._meter
 
     def _end(self, meter: Meter, began: int) -> None:
         try:
@@ -225,12 +224,8 @@ class FetchMeter:
             self._stop()
 
     def _stop(self) -> None:
-        self._meter, self._meter_of = None, _no_meter
+        self._meter, self._meter_of = None, lambda: None
         self._failed()
-
-
-def _no_meter() -> None:
-    return None
 
 
 _ENOUGH = 10  # fetches of each worker, before their durations are compared
@@ -250,14 +245,14 @@ class _Iterator:
         self.epochs = 0
         self.ending = 0  # nanoseconds that the end of the workers took
 
-    def sums(self) -> list[int]:
-        """Return the sums over all processes, in the order of SUMS."""
-        return [sum(self.words[at + word] for at in self.slots) for word in SUMS]
-
-    def starting(self) -> int:
-        """Return the nanoseconds from the start of the workers to the first fetch, and those of their end."""
+    def totals(self) -> list[int]:
+        """Return the sums over all processes in the order of SUMS, the epochs, the starts of workers, and nanoseconds
+        from these to the first fetch and of the end of the workers.
+        """
+        sums = [sum(self.words[at + word] for at in self.slots) for word in SUMS]
         begun = [self.words[at + BEGUN] for at in self.slots if self.words[at + BEGUN]]
-        return max(0, min(begun) - self.started) + self.ending if begun and self.started else 0
+        starting = max(0, min(begun) - self.started) + self.ending if begun and self.started else 0
+        return [*sums, self.epochs, bool(self.started), starting]
 
     def slowest(self) -> float | None:
         """Return the speed of the slowest worker as a share of the median of the others, None before it is known."""
@@ -281,9 +276,9 @@ class Loads:
         """Start from zero: at the start, and in a forked child."""
         self.inherited, self._memory = self._memory or self.inherited, None
         self._iterators: list[_Iterator] = []
-        self._ended = [0] * len(SUMS)
+        self._ended = [0] * (len(SUMS) + 3)  # totals of the iterators that no longer exist
         self._ended_at: dict[int, int] = {}  # by number of workers, the end of the last iterator that trained
-        self._epochs = self._starts = self._start_ns = self._starting = 0
+        self._starting = 0
         self._own = Meter([0] * SLOT_WORDS)
         self._cpu = time.process_time_ns()
         self._thread, self._before, self._queued = get_ident(), queued_nanoseconds() or 0, 0
@@ -354,10 +349,7 @@ class Loads:
                 self._iterators.remove(known)
                 if known.trains:
                     self._ended_at[known.workers] = time.monotonic_ns()
-                    self._ended = _total((self._ended, known.sums()))
-                    self._epochs += known.epochs
-                    self._starts += bool(known.started)
-                    self._start_ns += known.starting()
+                    self._ended = _total((self._ended, known.totals()))
                 if known.memory is not None:
                     known.memory.release(known.slots)
 
@@ -367,15 +359,15 @@ class Loads:
         `trains` is whether the training thread calls.
         """
         self._fold()
-        trained = [known for known in self._iterators if known.trains and any(known.sums())]
-        sums = _total((self._ended, *(known.sums() for known in trained)))
-        if not sums[0] and declared:
-            sums = [self._own.words[word] for word in SUMS]
+        trained = [known for known in self._iterators if known.trains and any(known.totals()[: len(SUMS)])]
+        totals = _total((self._ended, *(known.totals() for known in trained)))
+        if not totals[0] and declared:
+            totals[: len(SUMS)] = [self._own.words[word] for word in SUMS]
         late = time.monotonic_ns() - _BY_TURNS_NS
         numbers = {known.workers for known in trained} | {count for count, end in self._ended_at.items() if end > late}
-        if not sums[0] or len(trained) > 1 or len(numbers) > 1:
+        if not totals[0] or len(trained) > 1 or len(numbers) > 1:
             return None
-        batches, measured, *nanoseconds = sums
+        batches, measured, *nanoseconds, epochs, starts, start_ns = totals
         cpu, threads, queued, storage, blocked = (value / 1e9 for value in nanoseconds)
         last = trained[0] if trained else None
         waited = self._queued_until_now(trains)
@@ -387,9 +379,9 @@ class Loads:
             queued_seconds=None if waited is None else queued,
             storage_seconds=storage,
             blocked_seconds=blocked,
-            epochs=self._epochs + sum(known.epochs for known in trained),
-            starts=self._starts + sum(bool(known.started) for known in trained),
-            start_seconds=(self._start_ns + sum(known.starting() for known in trained)) / 1e9,
+            epochs=epochs,
+            starts=starts,
+            start_seconds=start_ns / 1e9,
             slowest=last.slowest() if last else None,
             worker_bytes=max((last.words[at + PRIVATE] for at in last.slots), default=0) or None if last else None,
             process_cpu_seconds=(time.process_time_ns() - self._cpu) / 1e9,
@@ -406,8 +398,8 @@ class Loads:
         return waited
 
 
-def _total(sums: Sequence[Sequence[int]]) -> list[int]:
-    return [sum(each[place] for each in sums) for place in range(len(SUMS))]
+def _total(rows: Sequence[Sequence[int]]) -> list[int]:
+    return [sum(row[place] for row in rows) for place in range(len(rows[0]))]
 
 
 def worker_meter(inherited: SlotMemory | None, parent: int | None) -> Meter | None:

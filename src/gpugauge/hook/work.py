@@ -1,4 +1,4 @@
-"""The samples and tokens in a batch of a DataLoader, from the shapes of its tensors. No value of a tensor is read.
+"""The work of the steps: their samples and tokens, from the shapes of the tensors in batches, and their model FLOPs.
 
 The first batch of an iterator decides how its batches are read. Batches that torch collates have one sample in each row
 of each tensor. Of others, the first one must have as many rows as the loader puts samples into a batch: where it has
@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.utils import data
 
-from gpugauge.hook.counts.record import RecordMemory
+from gpugauge.hook.record import Record
+from gpugauge.wire.messages import FLOP_SOURCES
 from gpugauge.wire.record import SAMPLES, STEPS, TOKENS
 
 
@@ -23,9 +24,9 @@ class Work:
     because a batch did not show its size. count() stores both in the shared record, at each step.
     """
 
-    __slots__ = ("_record", "_reported", "samples", "tokens", "unknown")
+    __slots__ = ("_record", "reported", "samples", "tokens", "unknown")
 
-    def __init__(self, record: RecordMemory) -> None:
+    def __init__(self, record: Record) -> None:
         self._record = record
         self.clear()
 
@@ -33,20 +34,20 @@ class Work:
         """Start from zero."""
         self.samples = self.tokens = 0
         self.unknown: set[int] = set()
-        self._reported: set[int] = set()
+        self.reported: set[int] = set()
 
     def count(self) -> None:
         """Count the batches that were taken before a step. Batches after the last step do not count."""
         words = self._record.words
         for word, taken in ((SAMPLES, self.samples), (TOKENS, self.tokens)):
-            if word not in self._reported:
+            if word not in self.reported:
                 words[word] = taken
 
     def report(self, word: int, count: int) -> None:
         """Add what the program reports with a step. From the first report on, only reports count."""
         words = self._record.words
-        if word not in self._reported:
-            self._reported.add(word)
+        if word not in self.reported:
+            self.reported.add(word)
             # An optimizer of torch made the same step before, and the batches of that step are counted.
             if words[word] and words[STEPS]:
                 words[word] = count if words[STEPS] == 1 else words[word]
@@ -60,21 +61,15 @@ class Work:
         self.unknown |= other.unknown
 
     def add(self, other: Work) -> None:
-        """Add the batches of a thread that has turned out to be the one that trains, in place of those that the thread
-        before has taken since the last step.
-        """
+        """Add the batches of a thread that has begun to train, in place of those that the one before took ahead."""
         words = self._record.words
         self.samples, self.tokens = min(self.samples, words[SAMPLES]), min(self.tokens, words[TOKENS])
         self.take(other)
 
-    def reports(self, word: int) -> bool:
-        """Return whether the program reports a count itself."""
-        return word in self._reported
-
     def counted(self, word: int) -> int | None:
         """Return the count of a word; None if it is not known, and before the first step with a batch."""
         count = self._record.words[word]
-        return count if word in self._reported or (count and word not in self.unknown) else None
+        return count if word in self.reported or (count and word not in self.unknown) else None
 
 
 # Adds the size of a batch to the work, or marks it as unknown there.
@@ -91,9 +86,20 @@ _length = getattr(torch.Tensor.__base__, "__len__", len)
 def reader(iterator: Any, batch: Any, work: Work) -> Reader:
     """Return the reader of the batches of an iterator, from the first one. `work` is that of these batches."""
     try:
-        if not (isinstance(batch, Mapping) and _INPUT_IDS in batch):
+        ids = batch[_INPUT_IDS] if isinstance(batch, Mapping) and _INPUT_IDS in batch else None
+        if ids is None:
             work.unknown.add(TOKENS)
-        return _reader(batch, *_expected(iterator))
+        samples, most = _expected(iterator)
+        path = (_INPUT_IDS,) if isinstance(ids, torch.Tensor) and ids.dim() else _path(batch)
+        tensor = None if path is None else _at(batch, path)
+        if path is None or tensor is None or not tensor.dim():
+            return unknown_size
+        known = samples in (-1, tensor.shape[0])
+        if tensor is ids:
+            return _tokens(most if known else 0)
+        if not known:
+            return unknown_size
+        return _rows(path[0] if path else None, most) if len(path) < 2 else _rows_at(path, most)
     except Exception:
         return unknown_size
 
@@ -104,7 +110,7 @@ def unknown_size(_: Any, work: Work) -> None:
 
 
 def _expected(iterator: Any) -> tuple[int | None, int]:
-    """Return the samples of the first batch, None if they are not known, and the most samples of a later one."""
+    """Return the samples of the first batch, -1 for as many as it has rows, and the most samples of a later one."""
     if not getattr(iterator, "_auto_collation", False):
         return None, 0
     sampler = getattr(iterator, "_index_sampler", None)
@@ -114,21 +120,6 @@ def _expected(iterator: Any) -> tuple[int | None, int]:
     if getattr(iterator, "_collate_fn", None) is _default_collate:
         return -1, _NO_LIMIT
     return (size, size) if isinstance(size, int) else (None, 0)
-
-
-def _reader(batch: Any, samples: int | None, most: int) -> Reader:
-    """Return the reader of batches like this one, which has `samples` samples: -1 for as many as it has rows."""
-    ids = batch.get(_INPUT_IDS) if isinstance(batch, Mapping) else None
-    path = (_INPUT_IDS,) if isinstance(ids, torch.Tensor) and ids.dim() else _path(batch)
-    tensor = None if path is None else _at(batch, path)
-    if path is None or tensor is None or not tensor.dim():
-        return unknown_size
-    known = samples in (-1, tensor.shape[0])
-    if tensor is ids:
-        return _tokens(most if known else 0)
-    if not known:
-        return unknown_size
-    return _rows(path[0] if path else None, most) if len(path) < 2 else _rows_at(path, most)
 
 
 def _rows(key: Any, most: int) -> Reader:
@@ -151,33 +142,34 @@ def _rows(key: Any, most: int) -> Reader:
 
 
 def _rows_at(path: tuple[Any, ...], most: int) -> Reader:
-    rows = _rows(None, most)
-    return lambda batch, work: rows(_tensor(batch, path), work)
+    rows = _rows(path[-1], most)
+
+    def read(batch: Any, work: Work) -> None:
+        try:
+            part = _at(batch, path[:-1])
+        except Exception:
+            part = None
+        rows(part, work)
+
+    return read
 
 
 def _tokens(most: int) -> Reader:
     """Return the reader for batches with token ids. `most` is 0 if its rows are no samples."""
 
     def read(batch: Any, work: Work) -> None:
-        ids = _tensor(batch, (_INPUT_IDS,))
-        if ids is None:
+        try:
+            ids = batch[_INPUT_IDS]
+            count, tokens = ids.shape[0], ids.numel()
+        except Exception:
             unknown_size(batch, work)
             return
-        count = ids.shape[0]
         if count > most:
             work.unknown.add(SAMPLES)
         work.samples += count
-        work.tokens += ids.numel()
+        work.tokens += tokens
 
     return read
-
-
-def _tensor(batch: Any, path: tuple[Any, ...]) -> Any:
-    try:
-        found = _at(batch, path)
-    except Exception:
-        return None
-    return found if isinstance(found, torch.Tensor) and found.dim() else None
 
 
 def _path(batch: Any, depth: int = 0) -> tuple[Any, ...] | None:
@@ -196,3 +188,46 @@ def _at(batch: Any, path: tuple[Any, ...]) -> Any:
     for key in path:
         batch = batch[key]
     return batch
+
+
+STATED, COUNTED, PARAMETERS = FLOP_SOURCES
+
+
+class ModelFlops:
+    """Sums by source. Of the sources that are known, the first one in FLOP_SOURCES counts."""
+
+    def __init__(self) -> None:
+        self._per: dict[str, float] = {}  # by source: the FLOPs of a step, for PARAMETERS those of a token
+        self.clear()
+
+    def clear(self) -> None:
+        """Start from zero, with what is known about the model kept: in a forked child."""
+        self.sums: dict[str, float] = {}
+        self._steps = self._tokens = 0  # that are counted
+
+    @property
+    def source(self) -> str | None:
+        """The source that counts, None if none is known."""
+        return next((source for source in FLOP_SOURCES if source in self._per), None)
+
+    def know(self, source: str, per: float | None, steps: int, tokens: int | None) -> None:
+        """Take the FLOPs of a step, or of a token; None if they are no longer known. What the program states holds from
+        now on. The others hold for the steps before, too, if no source was known.
+        """
+        self.advance(steps, tokens)
+        if per is None:
+            self._per.pop(source, None)
+        else:
+            self._per[source] = per
+        if source == STATED:
+            self._steps, self._tokens = steps, tokens or 0
+
+    def advance(self, steps: int, tokens: int | None) -> None:
+        """Count the steps and tokens until now; `tokens` is None if they are not known."""
+        source = self.source
+        if source is None:
+            return
+        new = max(0, (tokens or 0) - self._tokens if source == PARAMETERS else steps - self._steps)
+        if new:
+            self.sums[source] = self.sums.get(source, 0.0) + self._per[source] * new
+        self._steps, self._tokens = max(self._steps, steps), max(self._tokens, tokens or 0)

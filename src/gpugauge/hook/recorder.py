@@ -17,19 +17,18 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
+from collections.abc import Mapping
 
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.record import RecordMemory
-from gpugauge.hook.counts.sizes import Work
+from gpugauge.hook.clock import CLOCKS
+from gpugauge.hook.record import Record
+from gpugauge.hook.work import Work
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import BATCHES as BATCHES_WORD
-from gpugauge.wire.record import LAST_STEP, STEPS, WAITED
+from gpugauge.wire.record import LAST_STEP, STEPS
 
 
 class _Round:
-    """The optimizers of a round in the order of their steps. `debtors` are those that are owed a step until an earlier
-    one of the round steps again.
-    """
+    """The optimizers of a round in the order of their steps, and those that are owed a step, see above."""
 
     __slots__ = ("debtors", "members", "places")
 
@@ -47,10 +46,6 @@ class Rounds:
     """The rounds of a training; optimizers are known by keys. `loop` has the optimizers of the present loop."""
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
-        """Start from zero."""
         self.loop: set[int] = set()
         self._round = _Round()
         self._rounds: dict[int, list[_Round]] = {}  # by optimizer: those in which it has stepped last
@@ -156,9 +151,7 @@ class Rounds:
 
 
 def inside_another_step() -> bool:
-    """Return whether the step whose hook calls the caller is a part of another optimizer's step: an optimizer that
-    calls the step of its base class, or of an optimizer that it wraps.
-    """
+    """Return whether the step whose hook calls the caller is a part of another step: by super(), or of a wrapper."""
     frame = sys._getframe(3)  # noqa: SLF001 - of torch, which wraps every step and calls the hooks after it
     code, caller = frame.f_code, frame.f_back
     while caller is not None:
@@ -178,7 +171,7 @@ class Taken:
     by phase, and the sizes of those to train on. It counts if that thread turns out to be the one that trains.
     """
 
-    def __init__(self, record: RecordMemory) -> None:
+    def __init__(self, record: Record) -> None:
         self.batches = self.last = 0
         self.trains = False
         self.waited: Counter[int] = Counter()
@@ -197,6 +190,7 @@ class Tally:
 
     def add(self, nanoseconds: int) -> None:
         """Add one duration. The caller counts the event itself."""
+        nanoseconds = max(0, nanoseconds)
         self.durations += 1
         self.nanoseconds += nanoseconds
         self.log2[wire.log2_bucket(nanoseconds)] += 1
@@ -208,18 +202,17 @@ class Tally:
 
 class Recorder:
     """`ends` holds the ends of steps, and `waits` the nanoseconds that the training thread waited for each batch, until
-    drain(). The end of its last wait is `last_batch` of the record's Live.
+    drain(). The end of its last wait is `last_batch` of the record.
 
     Appending to a deque is atomic, so the listeners need no lock. They also store the counts in the shared record,
     which the daemon reads at any time. The first event decides the `source` of the step count. Counted steps stay
     counted when the source changes.
     """
 
-    def __init__(self, record: RecordMemory) -> None:
-        self._record = record
+    def __init__(self, record: Record) -> None:
+        self.record = record
         self.ends: deque[int] = deque()
         self.waits: deque[int] = deque()
-        self.rounds = Rounds()
         self.work = Work(record)
         self.source: str | None = None
         self.clear()
@@ -228,11 +221,10 @@ class Recorder:
         """Start from zero, with the source kept: in a forked child."""
         self.ends.clear()
         self.waits.clear()
-        self.rounds.clear()
+        self.rounds = Rounds()
         self.work.clear()
         self.step_tally = Tally()
         self.batch_tally = Tally()
-        self._unserved = 0  # nanoseconds of waits whose phase is that of the next batch
         self._taken: dict[int, Taken] = {}  # by thread
         self._step_end: int | None = None
         self._steps_before_ticks: int | None = None
@@ -276,7 +268,7 @@ class Recorder:
         """
         with self._lock:
             if self.source not in (TICK, None):
-                self._steps_before_ticks, self._rounds_of_tick = self._record.words[STEPS], 0
+                self._steps_before_ticks, self._rounds_of_tick = self.record.words[STEPS], 0
                 self.source = TICK
                 return
             self.source = TICK
@@ -293,83 +285,54 @@ class Recorder:
         if steps > 0:
             self.step_tally.count += steps - 1
             self.ends.append(now)
-            words = self._record.words
+            words = self.record.words
             words[STEPS] += steps
             words[LAST_STEP] = now
             self.work.count()
 
-    def new_work(self) -> Work:
-        """Return an empty work."""
-        return Work(self._record)
-
     def add_batch(self, waited: int, end: int) -> None:
         """Count a batch of the training thread. Its wait counts when its purpose is known."""
         self.waits.append(waited)
-        self._record.live.last_batch = end
-        self._record.words[BATCHES_WORD] += 1
-
-    def add_wait(self, nanoseconds: int, phase: int | None) -> None:
-        """Count a wait of the training thread. Without a phase it serves the same phase as the next one."""
-        if phase is None:
-            self._unserved += max(0, nanoseconds)
-        else:
-            self.serve(self.with_unserved(nanoseconds), phase)
-
-    def serve(self, nanoseconds: int, phase: int) -> None:
-        """Count nanoseconds of waits that served a phase."""
-        self._record.words[WAITED + phase] += nanoseconds
-
-    def with_unserved(self, nanoseconds: int) -> int:
-        """Return a wait with those before it that had no phase."""
-        found, self._unserved = max(0, nanoseconds) + self._unserved, 0
-        return found
+        self.record.last_batch = end
+        self.record.words[BATCHES_WORD] += 1
 
     def taken_by(self, thread: int) -> Taken:
         """Return what a thread has taken that does not train."""
         if thread not in self._taken and len(self._taken) >= _MAX_THREADS:
             del self._taken[next(iter(self._taken))]
-        return self._taken.setdefault(thread, Taken(self._record))
+        return self._taken.setdefault(thread, Taken(self.record))
 
-    def count_taken_by(self, thread: int) -> None:
-        """Count what a thread has taken that has begun to train."""
+    def count_taken_by(self, thread: int) -> Mapping[int, int]:
+        """Count the batches of a thread that has begun to train; return the nanoseconds of its waits by phase."""
         taken = self._taken.pop(thread, None)
-        if taken is not None:
-            for _ in range(taken.batches):
-                self.add_batch(sum(taken.waited.values()) // taken.batches, taken.last)
-            for phase, waited in taken.waited.items():
-                self.add_wait(waited, phase)
-            self.work.add(taken.work)
+        if taken is None:
+            return {}
+        for _ in range(taken.batches):
+            self.add_batch(sum(taken.waited.values()) // taken.batches, taken.last)
+        self.work.add(taken.work)
+        return taken.waited
 
     def counted(self, word: int) -> int | None:
-        """Return the samples or tokens of the training. They are not known if a thread takes batches that another one
-        trains on.
-        """
+        """Return the samples or tokens of the training; None while a thread takes batches for another one."""
         others = any(taken.trains for taken in tuple(self._taken.values()))
-        return None if others and not self.work.reports(word) else self.work.counted(word)
+        return None if others and word not in self.work.reported else self.work.counted(word)
 
     def drain(self) -> None:
         """Count the events since the last call. Only one thread at a time may call it."""
         monotonic, unix = CLOCKS
-        unix_offset = unix() - monotonic() / 1e9
+        offset, steps, batches = unix() - monotonic() / 1e9, self.step_tally, self.batch_tally
         # popleft instead of a copy: another thread can append during the loop.
         for _ in range(len(self.ends)):
-            self._step(self.ends.popleft(), unix_offset)
+            end = self.ends.popleft()
+            if self._step_end is not None:
+                steps.add(end - self._step_end)
+            steps.count += 1
+            steps.last = offset + end / 1e9
+            self._step_end = end
         for _ in range(len(self.waits)):
-            self._batch(self.waits.popleft(), unix_offset)
+            batches.add(self.waits.popleft())
+            batches.count += 1
+            batches.last = offset + self.record.last_batch / 1e9
         # A thread that steps while another one stores a count can overwrite it.
-        words = self._record.words
-        words[STEPS] = max(words[STEPS], self.step_tally.count)
-
-    def _step(self, end: int, unix_offset: float) -> None:
-        tally = self.step_tally
-        if self._step_end is not None:
-            tally.add(max(0, end - self._step_end))
-        tally.count += 1
-        tally.last = unix_offset + end / 1e9
-        self._step_end = end
-
-    def _batch(self, waited: int, unix_offset: float) -> None:
-        tally = self.batch_tally
-        tally.count += 1
-        tally.add(max(0, waited))
-        tally.last = unix_offset + self._record.live.last_batch / 1e9
+        words = self.record.words
+        words[STEPS] = max(words[STEPS], steps.count)

@@ -10,6 +10,7 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -47,22 +48,20 @@ class Models:
 
 
 def flops_of_token(model: Any) -> int | None:
-    """Return the FLOPs of a token in a dense transformer whose weights are all trained, without those of the attention
-    scores. None for other models.
-    """
+    """Return the FLOPs of a token in a dense transformer that is all trained, without attention scores; else None."""
     kinds = {type(part).__name__ for part in model.modules()}
     config = getattr(model, "config", None)
     if getattr(config, "is_encoder_decoder", False) or any(map(_OTHER_COST.search, kinds)):
         return None
+    if not any(map(_ATTENTION.search, kinds)) or not all(p.requires_grad for p in model.parameters()):
+        return None
     weights = [_weights(part) for part in model.modules()]
-    known = [weight for weight in weights if weight is not None]
-    attention, trained = any(map(_ATTENTION.search, kinds)), all(p.requires_grad for p in model.parameters())
-    return _FLOPS_OF_WEIGHT * sum(known) or None if attention and trained and len(known) == len(weights) else None
+    return None if None in weights else _FLOPS_OF_WEIGHT * sum(weight or 0 for weight in weights) or None
 
 
 def _weights(part: Any) -> int | None:
     """Return the number of weights of a part that multiply every token; None for a part of another kind."""
-    own = list(part.parameters(recurse=False))
+    own = tuple(part.parameters(recurse=False))
     if isinstance(part, (torch.nn.Linear, torch.nn.MultiheadAttention)) or type(part).__name__ == "Conv1D":
         # Conv1D is the linear layer of GPT-2 in transformers. An output layer that shares the weights of the embedding
         # multiplies each token by them.
@@ -94,26 +93,17 @@ def matmul_dtype(trained: Iterable[Any], model: Any, autocast: str | None, round
 _MAX_PARTS = 64  # of a batch, among which a tensor is looked for
 
 
-def parameters(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
-    """Return the totals of the parameters of these optimizers by device and dtype, the largest first."""
-    return _totals(_parameters(optimizers))
-
-
-def state(optimizers: Iterable[Any]) -> tuple[wire.Parameters, ...]:
-    """Return the totals of the state of these optimizers (momenta, master copies), the largest first."""
-    return _totals(
-        value
-        for optimizer in optimizers
-        for entry in tuple(getattr(optimizer, "state", {}).values())
-        if isinstance(entry, dict)
-        for value in tuple(entry.values())
-        if isinstance(value, torch.Tensor)
-    )
+def states(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the tensors of the state of these optimizers: momenta, master copies."""
+    for optimizer in optimizers:
+        for entry in tuple(getattr(optimizer, "state", {}).values()):
+            values = tuple(entry.values()) if isinstance(entry, dict) else ()
+            yield from (value for value in values if isinstance(value, torch.Tensor))
 
 
 def sharding(optimizers: Iterable[Any]) -> str | None:
     """Return the kind of sharding of the parameters: fsdp (flat), dtensor (FSDP2, tensor parallelism), or None."""
-    for parameter in _parameters(optimizers):
+    for parameter in parameters(optimizers):
         if type(parameter).__name__ == "FlatParameter" or getattr(parameter, "_is_flat_param", False):
             return "fsdp"
         if hasattr(parameter, "_local_tensor"):
@@ -121,35 +111,19 @@ def sharding(optimizers: Iterable[Any]) -> str | None:
     return None
 
 
-def first_trained(optimizers: Iterable[Any]) -> Any:
-    """Return the first parameter with gradients, None without one."""
-    return next((parameter for parameter in _parameters(optimizers) if parameter.requires_grad), None)
-
-
-def trained(optimizers: Iterable[Any]) -> list[Any]:
-    """Return the parameters with gradients."""
-    return [parameter for parameter in _parameters(optimizers) if parameter.requires_grad]
-
-
-def sole_device(found: tuple[wire.Parameters, ...]) -> str | None:
-    """Return the device of all parameters, None if there are several or none."""
-    places = {entry.device for entry in found}
-    return places.pop() if len(places) == 1 else None
+def trained(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the parameters with gradients."""
+    return (parameter for parameter in parameters(optimizers) if parameter.requires_grad)
 
 
 def device_of(batch: Any) -> str | None:
     """Return the device of the first tensor of a batch, as torch names it; None without one."""
     waiting = [batch]
-    for _ in range(_MAX_PARTS):
-        if not waiting:
-            break
-        part = waiting.pop(0)
+    for part in islice(waiting, _MAX_PARTS):  # grows meanwhile
         if isinstance(part, torch.Tensor):
             return str(part.device)
-        if isinstance(part, dict):
-            waiting += part.values()
-        elif isinstance(part, (list, tuple)):
-            waiting += part
+        if isinstance(part, (dict, list, tuple)):
+            waiting += part.values() if isinstance(part, dict) else part
     return None
 
 
@@ -159,14 +133,16 @@ def version(parameter: Any) -> tuple[int, int]:
     return id(parameter), tensor._version  # noqa: SLF001 - documented in spite of its name
 
 
-def _parameters(optimizers: Iterable[Any]) -> Iterator[Any]:
+def parameters(optimizers: Iterable[Any]) -> Iterator[Any]:
+    """Yield the parameters of these optimizers."""
     for optimizer in optimizers:
         for group in getattr(optimizer, "param_groups", ()):
             yield from group["params"]
 
 
-def _totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
-    totals: dict[tuple[str, str], list[int]] = {}
+def totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
+    """Return the totals of the tensors by device and dtype, each tensor once, the largest first."""
+    sums: dict[tuple[str, str], list[int]] = {}
     seen = set()
     for tensor in tensors:
         if id(tensor) in seen:
@@ -176,10 +152,10 @@ def _totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
         local = getattr(tensor, "_local_tensor", tensor)
         if torch.nn.parameter.is_lazy(local):
             continue  # it has no shape before the first batch
-        total = totals.setdefault((str(local.device), str(local.dtype).replace("torch.", "")), [0, 0, 0])
+        total = sums.setdefault((str(local.device), str(local.dtype).replace("torch.", "")), [0, 0, 0])
         elements = local.numel()
         total[0] += 1
         total[1] += elements
         total[2] += elements * local.element_size()
-    ordered = sorted(totals.items(), key=lambda item: item[1][2], reverse=True)
+    ordered = sorted(sums.items(), key=lambda item: item[1][2], reverse=True)
     return tuple(wire.Parameters(*key, *total) for key, total in ordered[: wire.MAX_ENTRIES // 4])

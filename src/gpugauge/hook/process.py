@@ -12,40 +12,27 @@ from typing import Any
 
 import torch
 
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.handlers import attempt
-from gpugauge.hook.counts.modes import ANOMALY_DETECTION, AUTOCAST, PROFILER
+from gpugauge.hook.clock import CLOCKS
+from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 
 _LAUNCH_BLOCKING = "CUDA_LAUNCH_BLOCKING"
 
-# By mode, the function that returns whether it is on; those that this version of torch has.
-IS_ON = {
-    mode: function
-    for mode, function in (
-        (ANOMALY_DETECTION, getattr(torch, "is_anomaly_enabled", None)),
-        (AUTOCAST, getattr(torch._C, "_is_any_autocast_enabled", None)),  # noqa: SLF001 - for all kinds of devices
-        (PROFILER, getattr(getattr(torch, "autograd", None), "_profiler_enabled", None)),
-    )
-    if function is not None
-}
 
-
-def _started_with() -> str | None:
-    """Return the variable in the environment of the process at its start."""
-    try:
-        entries = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return None
-    prefix = f"{_LAUNCH_BLOCKING}=".encode()
-    return next((entry[len(prefix) :].decode() for entry in entries if entry.startswith(prefix)), None)
+def first_environment() -> Mapping[str, str]:
+    """Return the environment of the process at its start."""
+    entries = Path("/proc/self/environ").read_bytes().decode(errors="replace").split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
 
 
 # CUDA reads the variable once, when it is initialised. So a value counts only if it has not changed since before that.
-_before_cuda = _started_with() if torch.cuda.is_initialized() else os.environ.get(_LAUNCH_BLOCKING)
+_NO_VARIABLES: Mapping[str, str] = {}
+_before_cuda = (attempt(_NO_VARIABLES, first_environment) if torch.cuda.is_initialized() else os.environ).get(
+    _LAUNCH_BLOCKING
+)
 
 
-def launch_blocking() -> dict[str, str | None]:
+def _launch_blocking() -> dict[str, str | None]:
     """Return whether each launch of a kernel waits for its end. Empty before CUDA is used, and if it is not certain."""
     value = os.environ.get(_LAUNCH_BLOCKING)
     if not torch.cuda.is_initialized() or value != _before_cuda:
@@ -53,7 +40,7 @@ def launch_blocking() -> dict[str, str | None]:
     return {"launch_blocking": "no" if value in (None, "", "0") else "yes"}
 
 
-def settings() -> dict[str, str | None]:
+def _settings() -> dict[str, str | None]:
     """Return the settings of algorithms and of the allocator. They are not mistakes: a program can need them."""
     cudnn = torch.backends.cudnn
     flags = {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
@@ -67,7 +54,7 @@ def settings() -> dict[str, str | None]:
     }
 
 
-def threads() -> dict[str, str | None]:
+def _threads() -> dict[str, str | None]:
     """Return the threads of one operator on the CPU, and the CPUs for them. Ranks of one host share its CPUs, unless
     they are bound to some: then it is not known how many ranks share them, and each counts by itself.
     """
@@ -93,13 +80,13 @@ def hello(session: str) -> wire.Hello:
         "run_id": next((run for run in map(os.environ.get, _RUN_IDS) if run and run != "none"), None),
         **_ranks(),
         **{name: os.environ.get(name) for name in wire.JOB_VARIABLES},
-        wire.INIT_START: _init_start(),
+        wire.INIT_START: attempt(None, _init_start),
     }
     return wire.Hello(
         session=session,
         sequence=0,
         pid=os.getpid(),
-        pid_namespace=_pid_namespace(),
+        pid_namespace=attempt(None, lambda: Path("/proc/self/ns/pid").stat().st_ino),
         started=CLOCKS[1](),
         facts={key: wire.clean(value) for key, value in found.items() if value},
     )
@@ -108,9 +95,9 @@ def hello(session: str) -> wire.Hello:
 def later_facts(known: Mapping[str, str | None], stepped: bool = False) -> dict[str, str]:
     """Return the facts that may appear only after hello, and `known` of the listeners. Takes about 100 µs."""
     found = dict(known)
-    sources = (_build, _environment, _ranks, _precision, _runs, _initialised, launch_blocking, settings)
+    sources = (_build, _environment, _ranks, _precision, _runs, _initialised, _launch_blocking, _settings)
     # Before the first step torch may not have set its number of threads, and the question would set it.
-    for source in (*sources, *((threads,) if stepped else ())):
+    for source in (*sources, *((_threads,) if stepped else ())):
         found.update(attempt({}, source))
     return {key: wire.clean(value, wire.MAX_LONG_TEXT_CHARACTERS) for key, value in found.items() if value}
 
@@ -130,15 +117,8 @@ def _environment() -> dict[str, str | None]:
     # An empty CUDA_VISIBLE_DEVICES hides every device, so an empty value is reported, too.
     found: dict[str, str | None] = {name.lower(): os.environ.get(name) for name in _VISIBLE}
     found = {name: "(empty)" if value == "" else value for name, value in found.items()}
-    return {**found, "device_nodes": str(len(nodes)), "kernel_driver": _kernel_driver()}
-
-
-def _kernel_driver() -> str | None:
-    try:
-        found = re.search(r"\d+\.\d+[.\d]*", Path("/proc/driver/nvidia/version").read_text())
-    except OSError:
-        return None
-    return found.group() if found else None
+    driver = re.search(r"\d+\.\d+[.\d]*", attempt("", Path("/proc/driver/nvidia/version").read_text))
+    return {**found, "device_nodes": str(len(nodes)), "kernel_driver": driver.group() if driver else None}
 
 
 def _ranks() -> dict[str, str | None]:
@@ -154,28 +134,21 @@ def _ranks() -> dict[str, str | None]:
 
 
 def _precision() -> dict[str, str | None]:
-    """Return whether float32 may be rounded to TF32: by the settings of all versions, then by those of 2.9."""
     cudnn = torch.backends.cudnn
-    return {
-        "tf32_matmul": tf32_matmul(),
-        "tf32_cudnn": _tf32(lambda: cudnn.conv.fp32_precision, lambda: cudnn.allow_tf32),
-    }
+    found = _tf32(lambda: cudnn.allow_tf32, lambda: cudnn.conv.fp32_precision)
+    return {"tf32_matmul": tf32_matmul(), "tf32_cudnn": found}
 
 
 def tf32_matmul() -> str | None:
     """Return yes or no: whether matrix products in float32 may be rounded to TF32."""
     matmul = torch.backends.cuda.matmul
-    return _tf32(lambda: matmul.fp32_precision, lambda: matmul.allow_tf32)
+    return _tf32(lambda: matmul.allow_tf32, lambda: matmul.fp32_precision)
 
 
-def _tf32(new: Callable[[], Any], old: Callable[[], Any]) -> str | None:
-    for read in (old, new):
-        try:
-            value = read()
-        except (AttributeError, RuntimeError):
-            continue  # RuntimeError: the program used the other settings
-        return "yes" if value in (True, "tf32") else "no"
-    return None
+def _tf32(*reads: Callable[[], Any]) -> str | None:
+    """Return the setting by the name of all versions, else by that of 2.9: the one that the program uses is valid."""
+    found = next((value for read in reads if (value := attempt(None, read)) is not None), None)
+    return None if found is None else "yes" if found in (True, "tf32") else "no"
 
 
 def _runs() -> dict[str, str | None]:
@@ -219,16 +192,6 @@ def loader(iterator: Any) -> dict[str, str | None]:
     }
 
 
-def _init_start() -> str | None:
+def _init_start() -> str:
     """Return when the first process of the pid namespace started, in clock ticks after boot, see proc_pid_stat(5)."""
-    try:
-        return Path("/proc/1/stat").read_bytes().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError, ValueError):
-        return None
-
-
-def _pid_namespace() -> int | None:
-    try:
-        return Path("/proc/self/ns/pid").stat().st_ino
-    except OSError:
-        return None
+    return Path("/proc/1/stat").read_bytes().rpartition(b")")[2].split()[19].decode()

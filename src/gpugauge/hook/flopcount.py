@@ -14,7 +14,7 @@ import torch
 from torch.utils import flop_counter
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from gpugauge.hook.counts.flops import COUNTED, STATED
+from gpugauge.hook.work import COUNTED, STATED
 from gpugauge.wire.record import STEPS
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ _FUSED_ATTENTION = re.compile(r"attention.*backward")
 _WITHOUT_SCORES = 4 / 5
 _FIRST_STEP = 3  # the steps before it can contain work that is done once
 _MAX_TRIES = 5
-
 
 # The fused attention of the CPU, for which torch has no formula. It has the arguments of those that have one.
 _FOR_CPU = "_scaled_dot_product_flash_attention_for_cpu"
@@ -77,51 +76,47 @@ class StepCounter:
         self._observer = observer
         self._mode: CountingMode | None = None
         self._thread = self._begin = self._tries = 0
-        self._interrupted = False
 
     def after_step(self) -> None:
         """Begin or end the count after a step."""
-        steps = self._observer.state.record.words[STEPS]
+        steps = self._observer.record.words[STEPS]
         if self._mode is None:
             self._start(steps)
         elif steps > self._begin and threading.get_ident() == self._thread:
-            self._end(steps)
+            self._end(self._mode, steps)
         if self._mode is not None or steps < _FIRST_STEP:
-            self._observer.live.step_due = 0  # the next step begins or ends the count
+            self._observer.record.step_due = 0  # the next step begins or ends the count
 
     def interrupt(self) -> None:
         """Give up the count of this step."""
         if self._mode is not None and threading.get_ident() == self._thread:
-            self._interrupted = True
-            self._leave()
+            self._mode.failed = True
+            self._leave(self._mode)
 
     def _start(self, steps: int) -> None:
         state = self._observer.state
         known = state.flops.source in (STATED, COUNTED)
         if known or steps < _FIRST_STEP or self._tries >= _MAX_TRIES or state.compilations != 0:
             return
-        if not self._observer.phases.on_training_thread() or _get_current_dispatch_mode() is not None:
+        if not self._observer.record.on_training_thread() or _get_current_dispatch_mode() is not None:
             return
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return
         self._tries += 1
-        self._thread, self._begin, self._interrupted = threading.get_ident(), steps, False
+        self._thread, self._begin = threading.get_ident(), steps
         mode = CountingMode()
         mode.__enter__()
         self._mode = mode
 
-    def _end(self, steps: int) -> None:
-        mode, state = self._mode, self._observer.state
-        if mode is None or not self._leave():
-            return
-        if mode.total and not mode.failed and not self._interrupted and state.compilations == 0:
+    def _end(self, mode: CountingMode, steps: int) -> None:
+        state = self._observer.state
+        if self._leave(mode) and mode.total and not mode.failed and state.compilations == 0:
             state.know_flops(COUNTED, mode.total / (steps - self._begin))
 
-    def _leave(self) -> bool:
+    def _leave(self, mode: CountingMode) -> bool:
         """Leave the mode; return whether that was possible. A mode of the program inside of it ends first."""
-        mode = self._mode
-        if mode is None or _get_current_dispatch_mode() is not mode:
-            self._interrupted = True
+        if _get_current_dispatch_mode() is not mode:
+            mode.failed = True
             return False
         self._mode = None
         mode.__exit__(None, None, None)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from gpugauge.hook.counts.clock import CLOCKS
-from gpugauge.hook.counts.handlers import attempt
+from gpugauge.hook.clock import CLOCKS
+from gpugauge.hook.wrappers import attempt
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - -1 outside of a backward pass
 

@@ -1,1 +1,0 @@
-"""Counts, phases and waits of the training thread, and the shared record."""

@@ -1,1 +1,0 @@
-"""Facts about the process: build, environment, devices, parameters."""
