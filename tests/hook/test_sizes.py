@@ -45,6 +45,16 @@ class Stream(IterableDataset[Any]):  # type: ignore[misc]  # torch is Any to myp
         return map(self.rows.__getitem__, range(self.rows.number))
 
 
+class Repeated:
+    """A sampler of batches around another one, as that of the loaders of timm and Ultralytics."""
+
+    def __init__(self, sampler: Any) -> None:
+        self.sampler = sampler
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.sampler)
+
+
 ROWS = {
     "tensor": lambda _: torch.zeros(3),
     "pair": lambda i: (torch.zeros(2, 4), i % 3),
@@ -86,6 +96,8 @@ def test_drawn_loaders_are_counted_exactly(seed: int) -> None:
     loader: Any = DataLoader(
         Stream(rows) if stream else rows, **options, **({"collate_fn": own_collate} if own else {})
     )
+    if not stream and drawn.random() < 0.5:
+        object.__setattr__(loader, "batch_sampler", Repeated(loader.batch_sampler))
     work = taken(loader)
     used = number - number % size if options.get("drop_last") else number
     # With its own collation, the size of the first batch must be known before: not in a stream that is shorter than a

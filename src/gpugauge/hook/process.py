@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gpugauge.hook.clock import CLOCKS
+from gpugauge.hook.work import batch_size
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 
@@ -182,7 +183,7 @@ def _initialised() -> dict[str, str | None]:
 
 def loader(iterator: Any) -> dict[str, str | None]:
     """Return the settings of the loader of an iterator."""
-    size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+    size, _ = batch_size(iterator)
     prefetch = getattr(iterator, "_prefetch_factor", None)
     return {
         "loader_workers": str(getattr(iterator, "_num_workers", "")),

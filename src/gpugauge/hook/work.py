@@ -109,14 +109,22 @@ def unknown_size(_: Any, work: Work) -> None:
     work.unknown |= _BOTH
 
 
+def batch_size(iterator: Any) -> tuple[Any, Any]:
+    """Return the size of the batches of an iterator of DataLoader, and the sampler of their samples."""
+    sampler = getattr(iterator, "_index_sampler", None)
+    inner = getattr(sampler, "sampler", None)
+    if not hasattr(sampler, "batch_size") and hasattr(inner, "batch_size"):
+        sampler = inner  # the loaders of timm and Ultralytics repeat the sampler without an end
+    return getattr(sampler, "batch_size", None), getattr(sampler, "sampler", None)
+
+
 def _expected(iterator: Any) -> tuple[int | None, int]:
     """Return the samples of the first batch, -1 for as many as it has rows, and the most samples of a later one."""
     if not getattr(iterator, "_auto_collation", False):
         return None, 0
-    sampler = getattr(iterator, "_index_sampler", None)
-    size = getattr(sampler, "batch_size", None)
+    size, sampler = batch_size(iterator)
     with contextlib.suppress(Exception):  # a stream has no length, and some samplers have no size
-        size = min(size, len(sampler.sampler))  # type: ignore[union-attr, type-var]  # as above
+        size = min(size, len(sampler))
     if getattr(iterator, "_collate_fn", None) is _default_collate:
         return -1, _NO_LIMIT
     return (size, size) if isinstance(size, int) else (None, 0)
