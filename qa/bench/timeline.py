@@ -19,6 +19,7 @@ from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import LEAD_SECONDS as TICK_LEAD
 from gpugauge.driver.api import Group
 from gpugauge.driver.reader import LEAD_SECONDS as READ_LEAD
+from gpugauge.driver.reader import lead
 from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
 from gpugauge.web.refresh import WAIT_SECONDS, Refresh
 
@@ -124,7 +125,7 @@ class Timeline(Generic[T]):
             found = [self._collect(groups)]
             read_at = began if SCRAPE_GROUPS.issubset(groups) else self._read_at
             self._at(began + self._costs.reading, lambda: self._received(found, read_at, on_demand=on_demand))
-            self._lead = READ_LEAD + self._costs.reading + self.forecast.ticking
+            self._lead = lead(self._costs.reading, self.forecast.ticking)
         else:  # it hangs for the deadline of a reply
             self._at(began + _INTERVALS.deadline, lambda: self._received([], self._read_at, on_demand=on_demand))
 
@@ -162,7 +163,7 @@ class Timeline(Generic[T]):
             for respond in waiting:
                 self._soon(respond)
         self.forecast.record_tick(self._costs.ticking)
-        lead = TICK_LEAD + self.forecast.ticking
-        self._next_tick = self.forecast.next_tick(began, INTERVAL + _PATIENCE, IDLE + _PATIENCE, lead)
+        ahead = TICK_LEAD + self.forecast.ticking
+        self._next_tick = self.forecast.next_tick(began, INTERVAL + _PATIENCE, IDLE + _PATIENCE, ahead)
         self._at(max(self.now, self._next_tick), self._sample)
         self._sample()

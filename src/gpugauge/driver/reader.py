@@ -51,15 +51,20 @@ class Quarantine:
         self._suspects.clear()
 
 
-# A reading begins this long before an expected scrape, in addition to the durations of the last reading and of the tick
-# that follows it. It covers the jitter of scrapes and thread wake-ups, some milliseconds each.
-LEAD_SECONDS = 0.08
+# A reading ends this long before an expected scrape, and so long before the tick that serves it must begin. It is for
+# the jitter of scrapes and thread wake-ups, some milliseconds each.
+LEAD_SECONDS, _TICK_LEAD_SECONDS = 0.08, 0.06
 # The deadline of a call in the first reading of a GPU by a worker, in deadlines. The other GPUs wait: their values are
 # dropped after 7 s, and a worker that hangs has to be replaced before.
 _FIRST_READING = 2
 # A GPU whose calls in one reading take longer than this is slow, and the seconds for all slow GPUs in one reading.
 _SLOW_SECONDS, _SLOW_TURN_SECONDS = 0.25, 2.0
 HANGS, CRASHES_WORKER = QUARANTINED = ("hangs", "crashes_worker")
+
+
+def lead(reading: float, ticking: float) -> float:
+    """Return how long before a scrape a reading begins, by the seconds that a reading and a tick take."""
+    return reading + max(LEAD_SECONDS, _TICK_LEAD_SECONDS + ticking)
 
 
 class ReadError(Exception):
@@ -128,7 +133,7 @@ class Reader:
 
         read([index for index in indexes if index not in slow])
         took = min(0.5 * intervals.interval, time.monotonic() - now)
-        self.lead = LEAD_SECONDS + took + self._forecast.ticking
+        self.lead = lead(took, self._forecast.ticking)
         if SCRAPE_GROUPS.issubset(due):
             self.read_at = now
         begin = time.monotonic()

@@ -14,9 +14,9 @@ from collections.abc import Callable
 # A scrape waits at most this long, then it gets the snapshot that is there.
 WAIT_SECONDS = 0.03
 # A scrape does not wait if the reading in the snapshot began at most this long ago. The second limit is for a scrape in
-# a burst, and for an expected one, in addition to the time that reading and tick took. Then it covers the lead of the
-# reading (driver/reader.py) and the jitter of the scrape.
-_MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS = 0.04, 0.15
+# a burst, and for an expected one: it covers the lead of the reading (driver/reader.py), the reading itself, and the
+# jitter of the scrape. Where reading and tick take long, the third limit is added to their time.
+_MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS, _MAX_JITTER_SECONDS = 0.04, 0.16, 0.12
 # What a shorter time leaves of the time that reading and tick are expected to take, as in forecast.py.
 _FADING = 0.9
 # The limit for an expected scrape that follows another one so soon. The rings are not read for each of these, but every
@@ -55,7 +55,7 @@ class Refresh:
             self.outstanding = False
             self._pause = min(max(_MIN_PAUSE_SECONDS, 2 * self._pause), _MAX_PAUSE_SECONDS)
         age = now - self._read_at
-        prepared = _MAX_PREPARED_AGE_SECONDS + self._took
+        prepared = max(_MAX_PREPARED_AGE_SECONDS, _MAX_JITTER_SECONDS + self._took)
         limit = prepared if expected or gap < _MIN_GAP_SECONDS else _MAX_AGE_SECONDS
         if expected and gap < _FREQUENT_GAP_SECONDS:
             limit = _MAX_FREQUENT_AGE_SECONDS
