@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.collectors.training import session_rows
+from gpugauge.node import training
 
 # Texts that a check for digits, or a conversion, may take for what they are not.
 TEXTS = (
@@ -47,9 +48,10 @@ TEXTS = (
 NAMES = (
     *(
         name
-        for group in ("_BUILD", "_VISIBLE", "_LOADER", "_PARALLEL", "_SETTINGS", "_RUNS")
+        for group in ("_BUILD", "_VISIBLE", "_PARALLEL", "_SETTINGS", "_RUNS")
         for name in getattr(session_rows, group)
     ),
+    *training.LOADER_FACTS,
     *("torch", "cuda", "hip", "python", "rank", "local_rank", "world_size", "run_id", "command", "container_pid"),
     *("cpus", "ranks_on_cpus", "torch_threads", "omp_num_threads", "parameters_on", "cuda_launch_blocking", "profiler"),
 )

@@ -7,6 +7,7 @@ import json
 import random
 import unicodedata
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.status.statusfacts import family
 
@@ -15,8 +16,8 @@ from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
-from gpugauge.status.processes import Entry
 from gpugauge.verdict.causes import CAUSES
+from qa.worlds.scraped import snapshot_of
 
 NOW = 1.7e9
 GIB = 1 << 30
@@ -269,7 +270,7 @@ class Node:
             ),
         )
         faults = Judged("faults", (), {g.uuid: tuple(ailments(g.health, g.index)) for g in up})
-        return Snapshot(NOW, 100.0, (Section("all", families), faults), {"device": Health(True, 0.1, NOW, 0)})
+        return snapshot_of(NOW, 100.0, (Section("all", families), faults), {"device": Health(True, 0.1, NOW, 0)})
 
     def history(self) -> History:
         """Return a history with the loads of the processes."""
@@ -286,14 +287,14 @@ class Node:
         return Drawn()
 
 
-def facts_of(node: Node) -> Entry:
+def facts_of(node: Node) -> dict[str, Any]:
     """Return the status of a node, as a client receives it."""
-    facts: Entry = json.loads(json.dumps(status(node.snapshot(), node.history()), allow_nan=False))
+    facts: dict[str, Any] = json.loads(json.dumps(status(node.snapshot(), node.history()), allow_nan=False))
     return facts | {"host": "node-7"}
 
 
 @functools.cache
-def world(seed: int) -> tuple[Node, Entry]:
+def world(seed: int) -> tuple[Node, dict[str, Any]]:
     """Return the node with this number and its status, which all tests share: they change neither."""
     return (node := draw_crowded(1) if seed == CROWD else draw(seed)), facts_of(node)
 

@@ -6,7 +6,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpugauge.terminal.screen import Process
+from gpugauge.status.model import GpuStatus, ProcessStatus, decoded
+from gpugauge.terminal.rows import Process
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.mistakes import MISTAKES
 from qa.worlds.nodes import NOW
@@ -69,7 +70,8 @@ class Drawn:
             "limited_by_ratio": 0.5,
             "evidence": self.main and CAUSES[self.main].evidence,
         }
-        return Process(facts, [{"index": 0}, {"index": 1}], 0.45, 60 * 2**30)
+        gpus = [GpuStatus(uuid=f"GPU-{index}", index=index) for index in (0, 1)]
+        return Process(decoded(ProcessStatus, facts), gpus, 0.45, 60 * 2**30)
 
 
 def drawn(seed: int) -> Drawn:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, MigReading
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView, Failure, MigReading
 from gpugauge.metric import Family
-from gpugauge.node.node import Load, Node, Profiled, Use
+from gpugauge.node.node import Load, Node, Profiled, Use, Xids
 from gpugauge.sessions.session import Session
-from gpugauge.snapshot import Section
+from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 from gpugauge.workload.identity import JOB_LABELS
@@ -31,6 +32,9 @@ _READINGS: dict[tuple[str, str], tuple[str, float]] = {
     ("gpu_pcie_width", "current"): ("pcie_width", 1),
     ("gpu_pcie_width", "max"): ("pcie_width_max", 1),
     ("gpu_memory_free_bytes", ""): ("memory_free_bytes", 1),
+    ("gpu_memory_used_bytes", ""): ("memory_used_bytes", 1),
+    ("gpu_memory_total_bytes", ""): ("memory_total_bytes", 1),
+    ("gpu_temperature_celsius", "gpu"): ("temperature_celsius", 1),
 }
 _PROFILED = {
     "profiled_seconds": "seconds",
@@ -85,12 +89,25 @@ class _Samples:
         return list(dict.fromkeys(own[label] for found in self._of.values() for own, _ in found if label in own))
 
 
+def snapshot_of(
+    timestamp: float, monotonic: float, sections: Sequence[Section], health: Mapping[str, Health] | None = None
+) -> Snapshot:
+    """Return the snapshot of a tick with these sections."""
+    node = node_of(sections, timestamp, monotonic)
+    return Snapshot(timestamp, monotonic, tuple(sections), dict(health or {}), node)
+
+
 def node_of(sections: Iterable[Section], timestamp: float = 0.0, monotonic: float = 0.0) -> Node:
     """Return the node of one tick whose scrape shows these sections."""
     s = _Samples(family for section in sections for family in section.families)
+    up = next(iter(s.by("gpugauge_driver_up", "reason").items()), None)
+    released_until = s.one("gpugauge_driver_released_until_timestamp_seconds")
     node = Node(timestamp, monotonic)
+    if up:
+        node.driver = DriverView(bool(up[1]), up[0], released_until=released_until)
     uuids = [uuid for uuid in s.subjects("uuid") if not uuid.startswith("MIG-")]
-    migs = [_mig(s, uuid) for uuid in s.by("gpu_mig_memory_total_bytes", "uuid")]
+    placed = s.by("gpu_mig_info", "uuid")
+    migs = [_mig(s, uuid) for uuid in s.by("gpu_mig_memory_total_bytes", "uuid") if uuid not in placed]
     node.devices = (*(_device(s, uuid) for uuid in uuids), *([_parent(migs)] if migs else []))
     node.loads = {
         uuid: Load(s.one("gpu_busy_seconds_total", uuid=uuid, engine="gpu"), observed)
@@ -100,6 +117,14 @@ def node_of(sections: Iterable[Section], timestamp: float = 0.0, monotonic: floa
         uuid: Profiled(**{field: s.one(f"gpu_{name}_total", uuid=uuid) for name, field in _PROFILED.items()})
         for uuid in uuids
     }
+    last, lasting = (
+        {
+            uuid: {int(xid): at for xid, at in s.by(f"gpu_xid_{kind}_timestamp_seconds", "xid", uuid=uuid).items()}
+            for uuid in uuids
+        }
+        for kind in ("last", "unrepaired")
+    )
+    node.xids = {uuid: Xids(last[uuid], lasting[uuid]) for uuid in uuids}
     memory, busy = s.of("gpu_process_memory_used_bytes"), s.of("gpu_process_busy_seconds_total")
     used = {(own["process"], own["uuid"]): value for own, value in memory}
     kept = {(own["process"], own["uuid"]): value for own, value in busy}
@@ -116,21 +141,31 @@ def node_of(sections: Iterable[Section], timestamp: float = 0.0, monotonic: floa
 def _device(s: _Samples, uuid: str) -> Device:
     up = s.one("gpu_up", uuid=uuid)
     values: dict[str, Any] = {"local_cpus": next(iter(s.by("gpu_local_cpus_info", "cpus", uuid=uuid)), None)}
-    values["name"] = next(iter(s.by("gpu_info", "name", uuid=uuid)), None)
+    identity = next((own for own, _ in s.of("gpu_info", uuid=uuid)), {})
+    values |= {"name": identity.get("name"), "pci_bus_id": identity.get("pci_bus_id")}
+    values |= {"index": int(identity["index"])} if identity.get("index") else {}
+    values["mig_instances"] = tuple(_mig(s, own["uuid"], own) for own, _ in s.of("gpu_mig_info", parent_uuid=uuid))
+    failures = tuple(Failure(own["reading"], own["reason"], 0.0) for own, _ in s.of("gpu_reading_failed", uuid=uuid))
+    down = next(iter(s.by("gpu_down_reason", "reason", uuid=uuid)), "ok" if up else "unknown")
     for (name, label), (field, unit) in _READINGS.items():
         for own, value in s.of(name, uuid=uuid):
             if label in ("", *own.values()):
-                values[field] = value / unit
+                values[field] = round(value / unit) if unit == 1e-3 else value / unit if unit > 1 else value
     active = s.by("gpu_clocks_event_active", "reason", uuid=uuid)
     if active:
         values["clocks_event_reasons"] = sum(CLOCKS_EVENT_REASONS[reason] for reason, on in active.items() if on)
         values["clocks_event_reasons_supported"] = sum(CLOCKS_EVENT_REASONS[reason] for reason in active)
-    return Device(uuid, up != 0, RELEASED if up is None else "ok", DeviceReading.of([values]), {})
+    return Device(uuid, up != 0, RELEASED if up is None else down, DeviceReading.of([values]), {}, failures)
 
 
-def _mig(s: _Samples, uuid: str) -> MigReading:
+def _mig(s: _Samples, uuid: str, own: Mapping[str, str] = MappingProxyType({})) -> MigReading:
+    gpu, compute = (
+        int(own[f"{kind}_instance"]) if own.get(f"{kind}_instance") else None for kind in ("gpu", "compute")
+    )
+    active = s.one("gpu_mig_sm_active_ratio", uuid=uuid)
+    percent = None if active is None else 100 * active
     total, used, reserved = (s.one(f"gpu_mig_memory_{kind}_bytes", uuid=uuid) for kind in ("total", "used", "reserved"))
-    return MigReading(uuid, memory_total_bytes=total, memory_used_bytes=used, memory_reserved_bytes=reserved)
+    return MigReading(uuid, gpu, compute, own.get("profile"), None, total, used, reserved, sm_active_percent=percent)
 
 
 def _parent(migs: list[MigReading]) -> Device:
@@ -155,6 +190,7 @@ def _host(s: _Samples, process: str) -> HostProcess | None:
     host.bounds = Bounds(one("affinity_cpus"), cpus)
     host.anonymous = s.by("gpu_process_anonymous_bytes", "part", process=process)
     host.memory_available, host.cgroup = one("memory_available_bytes"), cgroup
+    host.hook = info.get("hook") == "yes"
     seen = bool(info) or cpus or host.anonymous or pressure or host.bounds.cpus or host.memory_available
     return host if seen or cgroup != Cgroup(None, None, {}) else None
 
@@ -202,11 +238,15 @@ def _session(s: _Samples, process: str) -> Session:
         waits=s.by("torch_data_wait_seconds_total", "phase", process=process),
         flops=s.by("torch_model_flops_total", "source", process=process),
         loader=_loader(s, process),
+        samples=one("torch_samples_total"),
+        tokens=one("torch_tokens_total"),
     )
     owner = tuple(facts.get(label, "") for label in JOB_LABELS)
     hello = wire.Hello(process, 0, 1, None, one("training_start_timestamp_seconds"), facts)
     ended = one("training_end_timestamp_seconds")
-    return Session(hello, 1, 1000, snap, ended, record=_record(s, process), owner=owner)
+    end = next((own for own, _ in s.of("training_end_info", process=process)), {})
+    status = int(end["exit_code"]) << 8 if end.get("exit_code") else int(end["signal"]) if end.get("signal") else None
+    return Session(hello, 1, 1000, snap, ended, end.get("reason", ""), status, _record(s, process), owner=owner)
 
 
 def _loader(s: _Samples, process: str) -> wire.Loader | None:

@@ -22,7 +22,7 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.screen import processes
+from gpugauge.terminal.rows import processes
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
@@ -69,7 +69,7 @@ def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureF
             node = Node(1e9 + second, float(second))
             tick = Tick(node.timestamp, node.monotonic, DriverView(up=False, reason="off"), node=node)
             sections = [collector.collect(tick) for collector in collectors]
-            snapshot = Snapshot(1e9 + second, float(second), tuple(sections), {})
+            snapshot = Snapshot(node.timestamp, node.monotonic, tuple(sections), node=node)
             history.feed(snapshot)
     facts = status(snapshot, history)
 

@@ -121,13 +121,13 @@ def test_no_answer_leads_to_a_traceback(seed: int, monkeypatch: pytest.MonkeyPat
     body = draw.choice(
         [b"", b"[" * 100_000, b"\xff", b'{"gpus": []}', b'{"gpus": [{"index": 0}]}', *[json.dumps(facts).encode()] * 20]
     )
-    monkeypatch.setattr("gpugauge.cli.status.ask", lambda *_, **__: body)
+    monkeypatch.setattr("gpugauge.terminal.reply.request", lambda *_, **__: body)
     for arguments in (["status"], ["status", "--json"]):
         done = CliRunner().invoke(main, arguments)
 
         assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
         assert (done.exit_code == 2) is (reply.read(body) is None)
-        assert done.exit_code != 2 or "does not answer as this version of gpugauge does" in done.stderr
+        assert done.exit_code != 2 or "does not answer as gpugauge does" in done.stderr
 
 
 class Terminal(io.StringIO):
@@ -149,7 +149,10 @@ def test_top_ends_with_the_status_of_its_application(monkeypatch: pytest.MonkeyP
 def test_an_answer_of_this_version_is_read(seed: int) -> None:
     facts = json.loads(json.dumps(world(seed)[1]))
 
-    assert reply.read(json.dumps(facts).encode()) == facts
+    found = reply.read(json.dumps(facts).encode())
+
+    assert found
+    assert found.document == facts
 
 
 @seeds(range(30))

@@ -15,11 +15,13 @@ from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.ended import MAX_LISTED, end_words
 from gpugauge.status.history import History
 from gpugauge.status.node import status
-from gpugauge.terminal.screen import process_details, process_lines, processes
+from gpugauge.terminal.rows import processes
+from gpugauge.terminal.screen import process_details, process_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
+from qa.worlds.scraped import snapshot_of
 
 # Reason, exit code and signal, as the daemon exports them, and what must be read.
 ENDS = {
@@ -94,7 +96,7 @@ def drawn(seed: int) -> tuple[list[Ended], Snapshot]:
         ),
         family("torch_steps_total", *(({"process": e.process}, 1234) for e in found)),
     )
-    return found, Snapshot(NOW, 100.0, (Section("all", families),), {})
+    return found, snapshot_of(NOW, 100.0, (Section("all", families),), {})
 
 
 @seeds(range(20))
@@ -125,8 +127,8 @@ def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
         state = {"": "ended", "rejected": "ended", "other": "ended", "out_of_memory": "out of memory"}
         assert row.cells[1] == state.get(ended.end[0], ended.end[0])
         assert sum(line.split()[0] == str(ended.pid) for _, line, _ in lines) == 1
-        (process,) = [p for p in processes(facts) if p.facts["process"] == ended.process]
-        assert f"ago: {words}" in process_details(process, NOW)[1] or not words or process.facts["advice"]
+        (process,) = [p for p in processes(facts) if p.facts.process == ended.process]
+        assert f"ago: {words}" in process_details(process, NOW)[1] or not words or process.facts.advice
 
 
 def test_a_kill_that_nobody_sent_has_an_advice() -> None:

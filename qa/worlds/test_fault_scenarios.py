@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.drawn import draws, seeds
@@ -16,7 +17,6 @@ from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.node import status
-from gpugauge.status.processes import Entry
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.render import content
 from qa.bench.alerts.replay import replay
@@ -44,14 +44,14 @@ def exported(snapshot: Snapshot) -> Found:
     return found
 
 
-def on_page(facts: Entry) -> set[str]:
+def on_page(facts: dict[str, Any]) -> set[str]:
     """Return the sections of the runbook that the page links to, of faults that are no error of a program."""
     page = Reader("".join(content(facts, None, Links("https://runbook.example/"))))
     linked = {link.partition("#")[2] for link in page.links}
     return {name for name in FAULTS if name.lower() in linked} - OF_PROGRAMS
 
 
-def compare(snapshot: Snapshot, facts: Entry) -> Found:
+def compare(snapshot: Snapshot, facts: dict[str, Any]) -> Found:
     """Return the faults at one moment, which are the same everywhere."""
     found = exported(snapshot)
     assert found == {(fault["runbook"], gpu["uuid"]) for gpu in facts["gpus"] for fault in gpu["faults"]}

@@ -10,12 +10,13 @@ import pytest
 from tests.drawn import seeds
 from tests.status.statusfacts import family
 
-from gpugauge.snapshot import Section, Snapshot
+from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import GIB, NOW
 from qa.worlds.pids import pids_of
+from qa.worlds.scraped import snapshot_of
 
 ROW = re.compile(
     r" +(?P<pid>\d+) +\S+(?: %)? +(?P<gib>[\d.]+|-) .*no hook +(?P<name>\w+\.py)(?: ×(?P<count>\d+))? uid (?P<uid>\d+)$"
@@ -51,7 +52,7 @@ def test_each_process_is_in_one_row_and_sums_are_those_of_its_rows(seed: int, on
             *((on | {"process": f"p{n}"}, memory[n] * GIB) for n in pids if on_gpu),
         ),
     ]
-    text = table(status(Snapshot(NOW, 100.0, (Section("all", tuple(families)),), {}), History()), False, NOW, 200)
+    text = table(status(snapshot_of(NOW, 100.0, (Section("all", tuple(families)),), {}), History()), False, NOW, 200)
 
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     lines = text.splitlines()

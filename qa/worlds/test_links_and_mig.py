@@ -20,6 +20,7 @@ from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
+from qa.worlds.scraped import snapshot_of
 
 NOW = 1.7e9
 
@@ -30,7 +31,7 @@ def snapshot(*families: Family, at: float = 100.0) -> Snapshot:
         family("gpu_up", ({"uuid": "GPU-a"}, 1)),
         family("gpu_info", ({"uuid": "GPU-a", "index": "3", "name": "NVIDIA A100-SXM4-80GB"}, 1)),
     )
-    return Snapshot(NOW + at, at, (Section("all", (*there, *families)),), {})
+    return snapshot_of(NOW + at, at, (Section("all", (*there, *families)),), {})
 
 
 def views(found: Snapshot, history: History | None = None) -> tuple[str, str]:

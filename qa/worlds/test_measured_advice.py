@@ -12,6 +12,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.metric import Family
 from gpugauge.status.advice import Exported, Subject, advice_of
+from gpugauge.status.model import ProcessStatus
 from gpugauge.verdict.causes import CAUSES
 
 SEEDS = range(60)
@@ -20,8 +21,8 @@ COOLING, SUPPLY = "the cooling (fans, air flow, dust)", "the power supply, which
 
 def change(cause: str, families: dict[str, Family], **facts: Any) -> str:
     """Return what to change about the main cause of process p."""
-    shown = {"hook": True, "state": "training", "limited_by": cause, **facts}
-    (found,) = (row.change for row in advice_of(Subject("p", Exported(families), shown)) if row.cause == cause)
+    process = ProcessStatus(process="p", hook=True, state="training", limited_by=cause, **facts)
+    (found,) = (row.change for row in advice_of(Subject(Exported(families), process)) if row.cause == cause)
     return found
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.drawn import seeds
 
 from gpugauge.cli.status import exit_status
+from gpugauge.status.model import Status, decoded
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, draw, facts_of, printed, world
 
@@ -294,7 +295,7 @@ def test_the_exit_status_says_whether_anything_needs_a_person(seed: int) -> None
     ill = any(not gpu.up or gpu.faulty or gpu.slowed not in HARMLESS for gpu in node.gpus)
     quiet = not (ill or node.unexplained or any(p.in_trouble for p in node.programs))
 
-    assert exit_status(facts) == (0 if quiet else 1)
+    assert exit_status(decoded(Status, facts)) == (0 if quiet else 1)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -12,12 +12,14 @@ from tests.web.page.reading import Reader
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
-from gpugauge.terminal.screen import process_lines, processes
+from gpugauge.terminal.rows import processes
+from gpugauge.terminal.screen import process_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import GIB, NOW
 from qa.worlds.pids import pids_of
+from qa.worlds.scraped import snapshot_of
 
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")
 
@@ -45,7 +47,7 @@ def drawn(dice: random.Random) -> tuple[list[tuple[str, str]], dict[str, str | N
         family("gpu_process_memory_used_bytes", *(({"process": p, "uuid": "GPU-a"}, GIB) for p in where)),
         family("gpu_process_info", *(({"process": p, "pid": f"70{p[1:]}", "kind": "compute"}, 1) for p in where)),
     )
-    return devices, where, Snapshot(NOW, 100.0, (Section("all", families),), {})
+    return devices, where, snapshot_of(NOW, 100.0, (Section("all", families),), {})
 
 
 @seeds(range(30))

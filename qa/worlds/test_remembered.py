@@ -15,6 +15,7 @@ from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
+from qa.worlds.scraped import snapshot_of
 
 
 def moment(count: int, reason: str, second: float = 0.0, *, up: bool = False) -> Snapshot:
@@ -26,7 +27,7 @@ def moment(count: int, reason: str, second: float = 0.0, *, up: bool = False) ->
         family("gpu_down_reason", *([] if up else down)),
         family("gpu_info", *((uuid | {"index": str(number)}, 1) for number, uuid in enumerate(uuids))),
     )
-    return Snapshot(NOW + second, 100.0 + second, (Section("all", families),), {})
+    return snapshot_of(NOW + second, 100.0 + second, (Section("all", families),), {})
 
 
 @seeds(range(40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,20 +10,28 @@ from typing import Any
 import pytest
 from tests.drawn import seeds
 
-from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_details, process_lines, processes
-from qa.worlds.nodes import CROWD, GIB, NOW, Program, columns, printed, world
+from gpugauge.status.model import Status, decoded
+from gpugauge.terminal.rows import processes
+from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_details, process_lines
+from qa.worlds.nodes import CROWD, GIB, NOW, Node, Program, columns, printed, world
 
 # Some of one GPU and no process, one with 64 GPUs and 512 processes.
 SEEDS = [*range(12), CROWD]
 CELL = re.compile(r" {2,}")
 
 
+@functools.cache
+def of_world(seed: int) -> tuple[Node, Status]:
+    drawn, facts = world(seed)
+    return drawn, decoded(Status, facts)
+
+
 @pytest.mark.parametrize("width", [60, 80, 120, 200, 300])
 @seeds(SEEDS)
 def test_lines_of_top(seed: int, width: int) -> None:
-    drawn, facts = world(seed)
-    _, gpus = gpu_lines(facts, width)
-    shown = chosen(facts, "lost", False, "")
+    drawn, status = of_world(seed)
+    _, gpus = gpu_lines(status, width)
+    shown = chosen(status, "lost", False, "")
     heading, lines = process_lines(shown, NOW, width)
 
     for _, line, _ in (*gpus, *lines):
@@ -45,15 +54,15 @@ def test_lines_of_top(seed: int, width: int) -> None:
 
 @seeds(SEEDS)
 def test_details_name_the_trouble(seed: int) -> None:
-    drawn, facts = world(seed)
+    drawn, status = of_world(seed)
     programs = {program.process: program for program in drawn.programs}
-    for process in processes(facts):
+    for process in processes(status):
         lines = process_details(process, NOW)
         assert all(line.isprintable() for line in lines)
-        program = programs[process.facts["process"]]
+        program = programs[process.facts.process]
         assert lines[0] == f"{printed(program.name)}, pid {program.pid}"
         assert any(line.startswith("→ ") for line in lines) >= program.in_trouble
-    for gpu, shown in zip(drawn.gpus, facts["gpus"], strict=True):
+    for gpu, shown in zip(drawn.gpus, status.gpus, strict=True):
         lines = gpu_details(shown)
         assert all(line.isprintable() for line in lines)
         assert all(any(f"MIG {profile}: " in line for line in lines) for _, profile, _ in gpu.mig if gpu.up)
@@ -62,7 +71,7 @@ def test_details_name_the_trouble(seed: int) -> None:
 @pytest.mark.parametrize("sort", SORTS)
 @seeds(SEEDS)
 def test_order_of_processes(seed: int, sort: str) -> None:
-    drawn, facts = world(seed)
+    drawn, status = of_world(seed)
     programs = {program.process: program for program in drawn.programs}
     number = {gpu.uuid: gpu.index for gpu in drawn.gpus}
     values_by_sort: dict[str, Callable[[Program], Any]] = {
@@ -75,22 +84,22 @@ def test_order_of_processes(seed: int, sort: str) -> None:
         "program": lambda p: p.name,
     }
     truth = values_by_sort[sort]
-    values = [truth(programs[p.facts["process"]]) for p in chosen(facts, sort, False, "")]
+    values = [truth(programs[p.facts.process]) for p in chosen(status, sort, False, "")]
     known = [value for value in values if value is not None]
 
     assert known == sorted(known, reverse=sort != "program")
     assert values == known + [None] * (len(values) - len(known))
-    assert [truth(programs[p.facts["process"]]) for p in chosen(facts, sort, True, "")][: len(known)] == known[::-1]
+    assert [truth(programs[p.facts.process]) for p in chosen(status, sort, True, "")][: len(known)] == known[::-1]
 
 
 @seeds(SEEDS)
 def test_filter_finds_by_pid_state_and_gpu(seed: int) -> None:
-    drawn, facts = world(seed)
+    drawn, status = of_world(seed)
 
     for program in drawn.programs[:20]:
-        assert program.process in {p.facts["process"] for p in chosen(facts, "lost", False, str(program.pid))}
-        named = {p.facts["process"] for p in chosen(facts, "lost", False, program.name.upper())}
+        assert program.process in {p.facts.process for p in chosen(status, "lost", False, str(program.pid))}
+        named = {p.facts.process for p in chosen(status, "lost", False, program.name.upper())}
         assert program.process in named
     stalled = {p.process for p in drawn.programs if p.condition == "stalled"}
-    assert {p.facts["process"] for p in chosen(facts, "pid", False, "stalled")} >= stalled
-    assert chosen(facts, "pid", False, "no such program") == []
+    assert {p.facts.process for p in chosen(status, "pid", False, "stalled")} >= stalled
+    assert chosen(status, "pid", False, "no such program") == []

@@ -15,6 +15,7 @@ from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
+from qa.worlds.scraped import snapshot_of
 
 HOST = {"process": "p", "pid": "7", "torch_build": "cuda", "workload_command": "a.py"}
 
@@ -27,7 +28,7 @@ def moment(second: float, *, hook: bool, reports: bool, on_gpu: bool) -> Snapsho
         family("gpu_process_memory_used_bytes", *([({"process": "p", "uuid": "GPU-a"}, 1 << 30)] if on_gpu else [])),
         family("torch_process_info", *([({"process": "p", "pid": "7"}, 1)] if reports else [])),
     )
-    return Snapshot(NOW + second, 100.0 + second, (Section("all", families),), {})
+    return snapshot_of(NOW + second, 100.0 + second, (Section("all", families),), {})
 
 
 @seeds(range(40))

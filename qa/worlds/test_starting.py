@@ -7,12 +7,13 @@ import random
 from tests.drawn import seeds
 from tests.status.statusfacts import family
 
-from gpugauge.snapshot import Section, Snapshot
+from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import NOW
+from qa.worlds.scraped import snapshot_of
 
 
 @seeds(range(40))
@@ -42,7 +43,7 @@ def test_no_hook_is_said_only_where_it_is_decided(seed: int) -> None:
         family("torch_process_info", *([({"process": "p", "pid": "7"}, 1)] if reports else [])),
         family("training_state", *([({"process": "p", "state": state}, 1)] if state and not reports else [])),
     )
-    facts = status(Snapshot(NOW, 100.0, (Section("all", families),), {}), History())
+    facts = status(snapshot_of(NOW, 100.0, (Section("all", families),), {}), History())
     (process,) = facts["gpus"][0]["processes"] if on_gpu else facts["without_gpu"]
 
     young = on_gpu and age is not None and age < 30 and not scanned

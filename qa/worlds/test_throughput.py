@@ -9,15 +9,17 @@ from tests.drawn import seeds
 from tests.status.statusfacts import family
 
 from gpugauge.metric import Family
-from gpugauge.snapshot import Section, Snapshot
+from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.screen import process_details, processes
+from gpugauge.terminal.rows import processes
+from gpugauge.terminal.screen import process_details
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
+from qa.worlds.scraped import snapshot_of
 
 
 def families(samples: float | None, tokens: float | None, mfu: float | None) -> tuple[Family, ...]:
@@ -47,7 +49,7 @@ def test_every_view_has_the_drawn_rates(seed: int) -> None:
     for point in range(points):
         at = 5.0 * point
         samples, counted = (None if each is None else begin + each * at for each in (rate, tokens))
-        snapshot = Snapshot(NOW + at, 100.0 + at, (Section("all", families(samples, counted, mfu)),), {})
+        snapshot = snapshot_of(NOW + at, 100.0 + at, (Section("all", families(samples, counted, mfu)),), {})
         history.feed(snapshot)
     facts = status(snapshot, history)
     (process,) = facts["gpus"][0]["processes"]

@@ -10,7 +10,7 @@ from typing import Any
 from tests.drawn import seeds
 from tests.status.statusfacts import family
 
-from gpugauge.snapshot import Section, Snapshot
+from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.words import HOOK_ADVICE, HOOK_COMMAND
@@ -18,6 +18,7 @@ from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
+from qa.worlds.scraped import snapshot_of
 
 
 def node(users: list[list[tuple[str, str]]], load: float = 0.48) -> dict[str, Any]:
@@ -51,7 +52,7 @@ def node(users: list[list[tuple[str, str]]], load: float = 0.48) -> dict[str, An
             ),
         ),
     )
-    facts: dict[str, Any] = status(Snapshot(NOW, 100.0, (Section("all", families),), {}), History())
+    facts: dict[str, Any] = status(snapshot_of(NOW, 100.0, (Section("all", families),), {}), History())
     return facts | {"host": "node-7"}
 
 

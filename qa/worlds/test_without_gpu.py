@@ -12,6 +12,7 @@ from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
+from qa.worlds.scraped import snapshot_of
 
 NOW = 1.7e9
 _REASONS = ("library_not_found", "driver_not_loaded", "gpu_not_found", "timeout", "off", "starting", "code_77")
@@ -42,7 +43,7 @@ class Machine:
         labels = [{"process": f"p{n}"} for n in there]
         known = [(n, share) for n, share in enumerate(self.waits) if n in there and share is not None]
         shares = [({"process": f"p{n}", "part": "data"}, share) for n, share in known]
-        return Snapshot(
+        return snapshot_of(
             NOW + at - 100,
             at,
             (

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugauge.metric import Family
+from gpugauge.node.node import Node
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,9 +39,12 @@ class LastReload(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One tick: Unix time, monotonic time, the sections, and the health of every collector by name."""
+    """One tick: Unix time, monotonic time, the sections, the health of every collector by name, and the typed values
+    that the sections show.
+    """
 
     timestamp: float
     monotonic: float
     sections: tuple[Section, ...]
     health: dict[str, Health] = field(default_factory=dict)
+    node: Node = field(default_factory=Node)

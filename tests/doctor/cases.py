@@ -68,7 +68,8 @@ def case(
     """Return a case; by default of a machine with one H100 that works."""
     result = Case(Options(**options), environ or {}, root, platform)
     result.driver = driver(device()) if answers is None else answers
-    result.pci = {"NVIDIA": len(result.driver.devices)} if pci is None else dict(pci)
+    counts = {"NVIDIA": len(result.driver.devices)} if pci is None else pci
+    result.pci = {vendor: [f"0000:{number:02x}:00.0" for number in range(n)] for vendor, n in counts.items()}
     result.in_container = in_container
     result.python = ("/venv/bin/python", "")
     result.torch = ProbeResult(torch or {}, ending)

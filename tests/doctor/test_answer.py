@@ -44,11 +44,13 @@ def some(condition: str) -> tuple[Node, Program]:
 
 def test_the_daemon_does_not_answer(tmp_path: Path) -> None:
     proc(tmp_path)
-    found = answer(case(tmp_path, pid=4711, url="http://127.0.0.1:1/metrics"))
+    found = answer(case(tmp_path, pid=4194305, url="http://127.0.0.1:1/metrics"))
 
     assert found.process is None
-    text = " ".join(" ".join(shown(tmp_path, found, 80, 4711)).split())
-    assert text.startswith("Process 4711 What it does, where its steps go and what limits it is not known: http://127")
+    text = " ".join(" ".join(shown(tmp_path, found, 80, 4194305)).split())
+    assert text.startswith(
+        "Process 4194305 What it does, where its steps go and what limits it is not known: http://127"
+    )
     assert "does not answer (Connection refused); for the state inside the process start gpugauge serve" in text
     assert found.plain() == {"process": None, "missing": found.missing, "advice": None}
 
@@ -56,7 +58,7 @@ def test_the_daemon_does_not_answer(tmp_path: Path) -> None:
 def test_the_daemon_does_not_report_the_process(tmp_path: Path) -> None:
     node, _ = some("well")
     proc(tmp_path)
-    found = said(tmp_path, answers_of(node), 4711)
+    found = said(tmp_path, answers_of(node), 4194305)
 
     assert found.missing.startswith("it does not report this process.")
     assert "start it with the hook" in " ".join(shown(tmp_path, found, 80))
@@ -67,7 +69,7 @@ def test_a_process_that_nobody_knows_is_not_to_be_started(tmp_path: Path) -> Non
     silent = answer(case(tmp_path, pid=4_194_305, url="http://127.0.0.1:1/metrics"))
     found = said(tmp_path, answers_of(node), 4_194_305)
 
-    assert silent.missing.startswith("there is no such process here, and http://127.0.0.1:1/metrics does not answer")
+    assert silent.missing.startswith("there is no such process here, and http://127.0.0.1:1/api/v1/status does not")
     assert found.missing == "there is no such process here, and the daemon knows of none"
     assert (silent.advice, found.advice) == ("", "")
 
@@ -76,7 +78,7 @@ def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:
     node, _ = some("well")
     environ = "A=1\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap:/x\0"
     proc(tmp_path, "libtorch_cpu.so", environ=environ)
-    found = said(tmp_path, answers_of(node), 4711)
+    found = said(tmp_path, answers_of(node), 4194305)
 
     assert "the daemon has received no step or batch" in found.missing
     assert "gpugauge.hook.step()" in found.advice
@@ -89,7 +91,7 @@ def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:
         ((200, "[]"), "does not answer as gpugauge does"),
         (
             (200, '{"gpus": [], "timestamp": 1, "problems": [], "answer": "-", "version": "", "driver": {}}'),
-            "the daemon does not report it any more",
+            "the daemon knows of none",
         ),
     ],
 )
@@ -145,11 +147,11 @@ def test_the_address_is_written_as_for_status(form: str) -> None:
 def test_a_daemon_that_cannot_be_asked_leaves_the_question_open(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [Entry("Condition", "modes", ok("Modes", "every GPU allows computation"))]
     monkeypatch.setattr("gpugauge.cli.doctor.examine", lambda _: entries)
-    shown = CliRunner().invoke(main, ["doctor", "4711", "--url", "127.0.0.1:1"])
+    shown = CliRunner().invoke(main, ["doctor", "4194305", "--url", "127.0.0.1:1"])
 
     words = " ".join(shown.output.split())
     assert shown.exit_code == 1
-    assert "http://127.0.0.1:1/metrics does not answer (Connection refused)" in words
+    assert "http://127.0.0.1:1/api/v1/status does not answer (Connection refused)" in words
     assert words.endswith(
         "The checks from outside found no problem. What limits it is not known: the daemon did not answer."
     )

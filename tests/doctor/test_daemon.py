@@ -1,69 +1,54 @@
-from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
+from qa.worlds.nodes import Gpu, Node, Program
 
-from gpugauge.doctor import daemon as daemon_module
-from gpugauge.doctor.daemon import ask_daemon
-from tests.doctor.daemons import serving
+from gpugauge.doctor.process import existence
+from tests.doctor.cases import case
+from tests.doctor.daemons import answers_of, serving
 
-TEXT = """\
-# TYPE gpugauge_build_info gauge
-gpugauge_build_info{simulated="true",version="1"} 1
-# TYPE training_end_timestamp_seconds gauge
-training_end_timestamp_seconds{process="old"} 1.7e9
-# TYPE torch_process_info gauge
-torch_process_info{process="old",pid="7"} 1
-torch_process_info{process="new",pid="7"} 1
-# TYPE training_state gauge
-training_state{process="new",state="training"} 0
-training_state{process="new",state="stalled"} 1
-"""
+NODE = Node(
+    [Gpu("GPU-0", 0, "NVIDIA H100")],
+    [Program("old", 7, "a.py", "ended", []), Program("new", 7, "b.py", "stalled", ["GPU-0"])],
+)
 
 
-ANSWERS = {
-    "/metrics": (200, TEXT),
-    "/other": (200, "# TYPE up gauge\nup 1\n"),
-    "/html": (200, "<html> {1"),
-    "/no": (401, ""),
-}
-
-
-@pytest.fixture
-def url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def test_what_the_daemon_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")  # it would refuse
-    with serving(ANSWERS) as metrics:
-        yield metrics.removesuffix("/metrics")
+    with serving(answers_of(NODE)) as url:
+        known, nobody = (case(tmp_path, pid=pid, url=url) for pid in (7, 8))
+        assert known.daemon[1] == ""
+        assert [process.facts.process for process in known.known] == ["new", "old"]
+
+    assert (known.facts.process, known.facts.state) == ("new", "stalled")
+    assert nobody.process is None
+    assert existence(known).level == "warning"
 
 
-def test_what_the_daemon_knows(url: str) -> None:
-    daemon = ask_daemon(url + "/metrics")
-
-    assert daemon.problem == ""
-    assert daemon.process_of(7) == "new"
-    assert daemon.process_of(8) is None
-    assert daemon.current("training_state", "state", "new") == "stalled"
-    assert daemon.value("training_end_timestamp_seconds", process="old") == 1.7e9
-    assert daemon.value("training_end_timestamp_seconds", process="new") is None
-
-
-@pytest.mark.parametrize("name", ["gpugauge_build_info", "gpu_up", "training_state", "torch_process_info"])
-def test_a_daemon_that_leaves_metrics_out_is_known(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon_module, "request", lambda *_, **__: f"{name} 1\n".encode())
-
-    assert ask_daemon("http://127.0.0.1:1/metrics").problem == ""
+def test_a_process_whose_pid_differs_is_known_by_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with serving(answers_of(NODE)) as url:
+        in_container = case(tmp_path, pid=8, url=url)
+        monkeypatch.setattr(type(in_container.procfs), "process_id", lambda *_: "new")
+        assert in_container.facts.pid == 7
 
 
 @pytest.mark.parametrize(
-    ("path", "problem"),
-    [("/other", "is not gpugauge"), ("/html", "does not answer as gpugauge does"), ("/no", "answers 401")],
+    ("answer", "problem"),
+    [
+        ((404, "gone"), "answers 404: gone"),
+        ((200, "<html> {1"), "does not answer as gpugauge does"),
+        ((401, ""), "answers 401"),
+    ],
 )
-def test_what_is_no_daemon(url: str, path: str, problem: str) -> None:
-    daemon = ask_daemon(url + path)
+def test_what_is_no_daemon(tmp_path: Path, answer: Any, problem: str) -> None:
+    with serving({"/api/v1/status": answer}) as url:
+        status, found = case(tmp_path, pid=7, url=url).daemon
 
-    assert problem in daemon.problem
-    assert not daemon.samples
+    assert status is None
+    assert problem in found
 
 
-def test_nobody_answers() -> None:
-    assert "does not answer" in ask_daemon("http://127.0.0.1:1/metrics").problem
-    assert ask_daemon("file:///etc/passwd").problem.endswith("begins with http:// or https://")
+def test_nobody_answers(tmp_path: Path) -> None:
+    assert "does not answer" in case(tmp_path, pid=7, url="http://127.0.0.1:1/metrics").daemon[1]
+    assert case(tmp_path, pid=7, url="file:///etc/passwd").daemon[1].endswith("begins with http:// or https://")

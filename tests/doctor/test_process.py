@@ -1,5 +1,4 @@
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -7,19 +6,16 @@ import pytest
 
 from gpugauge.doctor import machine, process, reported
 from gpugauge.doctor.case import Case, Options
-from gpugauge.doctor.daemon import Daemon, Labels
 from gpugauge.doctor.finding import Finding
+from gpugauge.status.model import ProcessStatus, Status, decoded
 from tests.doctor.cases import case, findings
 
-PID = 4711
+PID = 4194305
 NAME = "0123456789ab"
-Samples = dict[str, list[tuple[Labels, float]]]
-INFO: Samples = {
-    "gpugauge_build_info": [({"simulated": "false"}, 1)],
-    "torch_process_info": [
-        ({"process": NAME, "pid": str(PID), "torch": "2.10.0", "cuda": "12.8", "rank": "1", "world_size": "4"}, 1)
-    ],
-}
+Facts = dict[str, Any]
+INSIDE: Facts = {"torch": "2.10.0", "gpu_build": True}
+OUTSIDE: Facts = {"inside": None}
+NOBODY: Facts = {"process": "other", "pid": 1}
 
 
 def proc(root: Path, *libraries: str, opened: tuple[str, ...] = (), environ: str = "") -> None:
@@ -33,9 +29,11 @@ def proc(root: Path, *libraries: str, opened: tuple[str, ...] = (), environ: str
         (folder / "fd" / str(number)).symlink_to(path)
 
 
-def known(root: Path, samples: Samples | None = None, problem: str = "", **how: Any) -> Case:
+def known(root: Path, facts: Facts | None = None, problem: str = "", **how: Any) -> Case:
     result = case(root, pid=PID, **how)
-    result.daemon = Daemon({**INFO, **(samples or {})}, problem) if not problem else Daemon(problem=problem)
+    own = {"process": NAME, "pid": PID, "rank": 1, "world_size": 4, "inside": INSIDE, **(facts or {})}
+    processes = (decoded(ProcessStatus, own),)
+    result.daemon = (None if problem else Status(answer="", timestamp=1.0, version="1", without_gpu=processes), problem)
     return result
 
 
@@ -48,7 +46,7 @@ def test_a_process_that_trains_on_a_device(tmp_path: Path) -> None:
     proc(tmp_path, "libtorch_cpu.so", "libtorch_cuda.so", opened=devices, environ="A=1\0CUDA_VISIBLE_DEVICES=0,3\0")
     training = known(tmp_path)
 
-    assert process.existence(training).found == "4711: train.py"
+    assert process.existence(training).found == "4194305: train.py"
     assert process.mapped_torch(training).found == "a CUDA build"
     assert process.open_devices(training).found == "2 open; started with CUDA_VISIBLE_DEVICES='0,3'"
     assert reported.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
@@ -64,7 +62,7 @@ def test_a_process_whose_memory_cannot_be_read_exists(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(type(hangs.procfs), "read", lambda _, *arguments: read(*arguments))
     assert (found := process.existence(hangs)).level == "warning"
-    assert found.found == "4711: it exists, but its command line is not readable: reading it hangs inside the kernel"
+    assert found.found == "4194305: it exists, but its command line is not readable: reading it hangs inside the kernel"
     assert process.mapped_torch(hangs).found == "not readable: reading it hangs inside the kernel"
 
 
@@ -105,17 +103,14 @@ def test_unreadable_process(tmp_path: Path) -> None:
     assert process.open_devices(unreadable).level == "skipped"
 
 
-def without_gpu(root: Path, samples: Samples | None = None, **how: Any) -> Case:
-    result = known(root, samples, pci={}, **how)
+def without_gpu(root: Path, facts: Facts | None = None, **how: Any) -> Case:
+    result = known(root, facts, pci={}, **how)
     result.driver = type(result.driver)("library_not_found")
     return result
 
 
-OUTSIDE: Samples = {"torch_process_info": [], "gpu_process_info": [({"process": NAME, "pid": str(PID)}, 1)]}
-
-
 def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
-    checks = (reported.state, reported.steps, reported.data_wait, reported.parameters, reported.allocator)
+    checks = (reported.state, reported.steps, reported.parameters, reported.allocator)
 
     findings = [check(known(tmp_path, OUTSIDE)) for check in checks]
 
@@ -124,20 +119,20 @@ def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
 
 
 def test_a_hook_that_has_seen_no_step(tmp_path: Path) -> None:
-    for samples in ({}, rows(torch_steps_total=0)):
-        assert reported.steps(known(tmp_path, samples)).found == (
+    for facts in ({}, {"steps": 0}):
+        assert reported.steps(known(tmp_path, facts)).found == (
             "the hook is loaded and has seen no step: if its optimizer is not one of torch's, call "
             "gpugauge.hook.step() after each step"
         )
 
 
-@pytest.mark.parametrize("samples", [OUTSIDE, {"torch_process_info": []}])
-def test_a_process_under_the_hook_that_has_not_reported_yet(tmp_path: Path, samples: Samples) -> None:
+@pytest.mark.parametrize("facts", [OUTSIDE, NOBODY])
+def test_a_process_under_the_hook_that_has_not_reported_yet(tmp_path: Path, facts: Facts) -> None:
     proc(tmp_path, "libtorch_cpu.so", environ="A=1\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap:/x\0")
 
-    finding = reported.daemon(known(tmp_path, samples))
+    finding = reported.daemon(known(tmp_path, facts))
 
-    assert reported.steps(known(tmp_path, samples)).found == "the hook has reported no step or batch"
+    assert reported.steps(known(tmp_path, facts)).found == "the hook has reported no step or batch"
     assert finding.found == "the hook is loaded, and the daemon has received no step or batch."
     assert "gpugauge.hook.step()" in finding.advice
     assert "gpugauge run" not in finding.advice
@@ -149,44 +144,37 @@ def test_a_process_with_the_hook_switched_off_is_told_to_use_it(tmp_path: Path) 
     assert "gpugauge run" in reported.daemon(known(tmp_path, OUTSIDE)).advice
 
 
-def test_an_own_loader_and_optimizer(tmp_path: Path) -> None:
-    samples = rows(training_start_timestamp_seconds=time.time() - 1000)
-
-    assert "declare the loader with gpugauge.hook.batches()" in reported.data_wait(known(tmp_path, samples)).found
+def test_an_own_optimizer(tmp_path: Path) -> None:
     assert reported.parameters(known(tmp_path)).found == "the hook has seen no optimizer of torch"
 
 
 def test_causes_that_are_not_decided(tmp_path: Path) -> None:
-    info = {"process": NAME, "undecidable": "data_loading,host_bound"}
-    samples: Samples = {**state("training"), "training_verdict_info": [(info, 1.0)]}
+    facts = {"state": "training", "undecidable": ["data_loading", "host_bound"]}
 
-    assert "is not decided: the waits for batches are not known: declare" in (
-        reported.state(known(tmp_path, samples)).found
+    assert (
+        "is not decided: the waits for batches are not known: declare" in reported.state(known(tmp_path, facts)).found
     )
 
 
 def test_training_on_the_cpu_is_right_where_there_is_no_gpu(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()  # a leftover
-    shares: list[tuple[Labels, float]] = [
-        ({"process": NAME, "part": part}, share) for part, share in (("data", 0.7), ("rest", 0.3))
-    ]
-    samples: Samples = {**state("training_on_cpu"), "training_step_share_ratio": shares}
+    facts = {"state": "training_on_cpu", "step_shares": {"data": 0.7, "rest": 0.3}}
 
-    assert summary(reported.state(without_gpu(tmp_path, samples))) == (
+    assert summary(reported.state(without_gpu(tmp_path, facts))) == (
         "pass",
         None,
         "training on cpu: there is no GPU here; in the last minute 70 % waiting for data, 30 % the rest",
     )
-    assert reported.state(known(tmp_path, samples)).level == "failure"  # there is a GPU
+    assert reported.state(known(tmp_path, facts)).level == "failure"  # there is a GPU
     (tmp_path / "dev/nvidia0").touch()
-    assert reported.state(without_gpu(tmp_path, samples)).level == "failure"
+    assert reported.state(without_gpu(tmp_path, facts)).level == "failure"
 
 
 def test_the_cause_of_the_daemon_outweighs_the_missing_gpu(tmp_path: Path) -> None:
-    samples = state("training_on_cpu", "no_cuda_build")  # the daemon simulates GPUs, or runs elsewhere
+    facts = state("training_on_cpu", "no_cuda_build")  # the daemon simulates GPUs, or runs elsewhere
 
-    assert summary(reported.state(without_gpu(tmp_path, samples)))[:2] == ("failure", "no_cuda_build")
+    assert summary(reported.state(without_gpu(tmp_path, facts)))[:2] == ("failure", "no_cuda_build")
 
 
 def test_a_machine_without_a_gpu_is_no_fault_of_a_process(tmp_path: Path) -> None:
@@ -205,12 +193,12 @@ def test_no_device_open(tmp_path: Path) -> None:
 
 
 def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
-    nobody = known(tmp_path, {"torch_process_info": []})
+    nobody = known(tmp_path, NOBODY)
 
-    assert process.existence(nobody).found == "4711: there is no such process"
+    assert process.existence(nobody).found == "4194305: there is no such process"
     assert process.not_visible(nobody) == "there is no such process here"
     elsewhere = process.existence(known(tmp_path)).found
-    assert elsewhere == "4711: the daemon reports it, but it is not visible in this container"
+    assert elsewhere == "4194305: the daemon reports it, but it is not visible in this container"
 
 
 def test_without_a_daemon_only_the_outside_is_checked(tmp_path: Path) -> None:
@@ -221,23 +209,16 @@ def test_without_a_daemon_only_the_outside_is_checked(tmp_path: Path) -> None:
 
 def test_a_process_that_the_daemon_reports_from_outside_or_not_at_all(tmp_path: Path) -> None:
     assert reported.daemon(known(tmp_path, OUTSIDE)).found == f"it reports process {NAME} from outside only."
-    assert reported.daemon(known(tmp_path, {"torch_process_info": []})).found == "it does not report this process."
+    assert reported.daemon(known(tmp_path, NOBODY)).found == "it does not report this process."
 
 
-def state(now: str, cause: str | None = None, share: float | None = None) -> Samples:
-    states: list[tuple[Labels, float]] = [
-        ({"process": NAME, "state": name}, float(name == now)) for name in ("training", "stalled", now)
-    ]
-    found: Samples = {"training_state": states}
-    if cause:
-        found["training_limited_by"] = [({"process": NAME, "cause": cause}, 1)]
-    if share is not None:
-        found["training_limited_by_ratio"] = [({"process": NAME, "cause": cause or ""}, share)]
-    return found
+def state(now: str, cause: str | None = None, share: float | None = None) -> Facts:
+    changes = [{"cause": cause, "topic": "limit", "change": "change it"}] if cause else []
+    return {"state": now, "limited_by": cause, "limited_by_ratio": share, "changes": changes, "advice": "do it"}
 
 
 @pytest.mark.parametrize(
-    ("samples", "expected"),
+    ("facts", "expected"),
     [
         ({}, ("skipped", None, "the daemon has no verdict")),
         (state("training"), ("pass", None, "training")),
@@ -255,60 +236,22 @@ def state(now: str, cause: str | None = None, share: float | None = None) -> Sam
         (state("held_idle"), ("warning", None, "held idle")),
     ],
 )
-def test_the_verdict(tmp_path: Path, samples: Samples, expected: tuple[str, str | None, str]) -> None:
-    finding = reported.state(known(tmp_path, samples))
+def test_the_verdict(tmp_path: Path, facts: Facts, expected: tuple[str, str | None, str]) -> None:
+    finding = reported.state(known(tmp_path, facts))
 
     assert summary(finding) == expected
     assert bool(finding.advice) == (finding.level in {"warning", "failure"})
 
 
-def rows(**values: float) -> Samples:
-    return {name: [({"process": NAME}, value)] for name, value in values.items()}
-
-
-def test_steps(tmp_path: Path) -> None:
-    samples = rows(torch_steps_total=500, torch_step_duration_seconds_sum=6.0, torch_step_duration_seconds_count=480)
-
-    assert reported.steps(known(tmp_path, samples)).found == "500, 12.5 ms each"
+def inside(**facts: Any) -> Facts:
+    return {"inside": INSIDE | facts}
 
 
 @pytest.mark.parametrize(
-    ("wait", "exposed", "expected"),
-    [
-        (100.0, None, ("pass", None)),
-        (900.0, None, ("warning", "data_loading")),
-        (900.0, 10.0, ("pass", None)),  # the GPU had work meanwhile
-        (900.0, 400.0, ("warning", "data_loading")),
-    ],
+    ("steps", "seconds", "shown"), [(500, 0.0125, "500, 12.5 ms each"), (20, 4.1, "20, 4.1 s each")]
 )
-def test_waiting_for_data(tmp_path: Path, wait: float, exposed: float | None, expected: tuple[str, str | None]) -> None:
-    samples = rows(training_start_timestamp_seconds=time.time() - 1000)
-    samples["torch_data_wait_seconds_total"] = [({"process": NAME, "phase": "training"}, wait)]
-    samples["training_step_share_ratio"] = [({"process": NAME, "part": "data"}, wait / 1000)]
-    if exposed is not None:
-        samples |= rows(torch_data_wait_exposed_seconds_total=exposed)
-
-    found = summary(reported.data_wait(known(tmp_path, samples)))
-    assert found[:2] == expected
-    assert found[2].startswith(f"{wait / 10:.0f} % of the last minute")
-    del samples["training_step_share_ratio"]
-    assert reported.data_wait(known(tmp_path, samples)).found == "nothing is known of the last minute"
-
-
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_training_on_the_cpu_is_not_advised_to_pin_memory(tmp_path: Path, workers: str) -> None:
-    samples: Samples = {**rows(training_start_timestamp_seconds=time.time() - 1000), **state("training_on_cpu")}
-    samples["training_step_share_ratio"] = [({"process": NAME, "part": "data"}, 0.99)]
-    samples["torch_loader_info"] = [({"process": NAME, "workers": workers, "pin_memory": "no", "prefetch": ""}, 1)]
-    general = reported.data_wait(without_gpu(tmp_path, samples))
-    reasons: Samples = {"training_loader_limited_by": [({"process": NAME, "reason": "slow_batches"}, 1)]}
-    numbered = {**samples, **reasons, **rows(training_loader_workers_recommended=16)}
-
-    assert general.level == "warning"
-    assert f"(now {workers})" in general.advice
-    assert "pinned" not in general.advice
-    advice = reported.data_wait(without_gpu(tmp_path, numbered)).advice
-    assert advice.startswith(f"16 loader workers instead of {workers}; more would be too many")
+def test_steps(tmp_path: Path, steps: int, seconds: float, shown: str) -> None:
+    assert reported.steps(known(tmp_path, {"steps": steps, "step_seconds": seconds})).found == shown
 
 
 @pytest.mark.parametrize(
@@ -320,41 +263,24 @@ def test_a_training_on_the_cpu_is_not_advised_to_pin_memory(tmp_path: Path, work
     ],
 )
 def test_parameters(tmp_path: Path, devices: dict[str, int], expected: tuple[str, str | None, str]) -> None:
-    samples: Samples = {
-        "torch_parameter_bytes": [({"process": NAME, "device": d}, float(size)) for d, size in devices.items()]
-    }
-
-    assert summary(reported.parameters(known(tmp_path, samples))) == expected
+    assert summary(reported.parameters(known(tmp_path, inside(parameter_bytes=devices)))) == expected
 
 
 def test_parameters_of_a_cpu_build_on_the_cpu_are_right(tmp_path: Path) -> None:
-    samples: Samples = {
-        "torch_process_info": [({"process": NAME, "pid": str(PID), "torch": "2.13.0+cpu", "cuda": ""}, 1)],
-        "torch_parameter_bytes": [({"process": NAME, "device": "cpu"}, 1 << 20)],
-    }
+    facts = inside(gpu_build=False, parameter_bytes={"cpu": 1 << 20})
 
-    assert summary(reported.parameters(known(tmp_path, samples))) == (
+    assert summary(reported.parameters(known(tmp_path, facts))) == (
         "pass",
         None,
         "1.0 MiB on cpu, the only device that its torch supports",
     )
 
 
-def test_long_steps_have_no_exponent(tmp_path: Path) -> None:
-    samples: Samples = {
-        name: [({"process": NAME}, 20.0)] for name in ("torch_steps_total", "torch_step_duration_seconds_count")
-    }
-    samples["torch_step_duration_seconds_sum"] = [({"process": NAME}, 82.0)]
-
-    assert reported.steps(known(tmp_path, samples)).found == "20, 4.1 s each"
-
-
 def test_memory(tmp_path: Path) -> None:
-    short = rows(torch_memory_ooms_total=2, torch_memory_alloc_retries_total=0)
-    enough = rows(torch_memory_ooms_total=0, torch_memory_alloc_retries_total=0)
+    short, enough = (known(tmp_path, inside(ooms=count, alloc_retries=0)) for count in (2, 0))
 
-    assert summary(reported.allocator(known(tmp_path, short)))[:2] == ("warning", "memory_pressure")
-    assert reported.allocator(known(tmp_path, enough)).level == "pass"
+    assert summary(reported.allocator(short))[:2] == ("warning", "memory_pressure")
+    assert reported.allocator(enough).level == "pass"
 
 
 def test_a_living_process_of_this_machine() -> None:
@@ -375,6 +301,6 @@ def test_a_process_that_proc_hides(
 
     monkeypatch.setattr(os, "kill", refused)
     case = Case(Options(pid=123), {}, tmp_path)
-    vars(case)["daemon"] = Daemon()
+    vars(case)["daemon"] = (None, "")
 
     assert says in process.existence(case).found

@@ -4,7 +4,6 @@ import pytest
 
 from gpugauge.doctor import machine, table
 from gpugauge.doctor.case import Case
-from gpugauge.doctor.daemon import Daemon
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.table import Group, examine
 from gpugauge.doctor.target import ProbeResult
@@ -38,14 +37,14 @@ def test_one_line_replaces_a_group_with_an_obstacle(tmp_path: Path) -> None:
 
 def test_checks_of_a_process_do_not_use_this_terminals_torch(tmp_path: Path) -> None:
     unknown = case(tmp_path, pid=4711)
-    unknown.daemon = Daemon(problem="no daemon")
+    unknown.daemon = (None, "no daemon")
 
     assert {entry.group for entry in examine(unknown)} == {"Machine", "Condition", "Process"}
 
 
 def test_an_unknown_process_takes_few_lines(tmp_path: Path) -> None:
     unknown = case(tmp_path, pid=4711)
-    unknown.daemon = Daemon(problem="no daemon")
+    unknown.daemon = (None, "no daemon")
 
     checks = [entry.check for entry in examine(unknown) if entry.group == "Process"]
 
@@ -54,7 +53,7 @@ def test_an_unknown_process_takes_few_lines(tmp_path: Path) -> None:
 
 def test_a_process_and_a_python(tmp_path: Path) -> None:
     both = case(tmp_path, pid=4711, python="/venv/bin/python")
-    both.daemon = Daemon(problem="no daemon")
+    both.daemon = (None, "no daemon")
 
     assert "PyTorch" in {entry.group for entry in examine(both)}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from qa.worlds.nodes import Node, Program, crowd_of, draw
+from qa.worlds.scraped import snapshot_of
 
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
@@ -192,7 +193,8 @@ def test_an_update_changes_only_what_differs(browser: Any) -> None:
             else family
             for family in section.families
         ]
-        page.snapshot = replace(page.snapshot, sections=(replace(section, families=tuple(warmer)),))
+        shown = (replace(section, families=tuple(warmer)),)
+        page.snapshot = snapshot_of(page.snapshot.timestamp, page.snapshot.monotonic, shown, page.snapshot.health)
         tab.evaluate("refresh()")
 
         assert "41 °C" in tab.locator("tr.gpu").nth(1).inner_text()
@@ -361,8 +363,9 @@ def test_a_long_command_stays_within_a_narrow_window(browser: Any) -> None:
     )
     names = {f.metric.name for f in limited}
     kept = tuple(f for f in current.sections[0].families if f.metric.name not in names)
-    current = replace(current, sections=(replace(current.sections[0], families=kept + limited),))
-    links = replace(LINKS, metrics="gpu-node-0123.cluster.example.com:10478/exporters/gpugauge/metrics")
+    section = replace(current.sections[0], families=kept + limited)
+    current = snapshot_of(current.timestamp, current.monotonic, (section,), current.health)
+    links = replace(LINKS, daemon="gpu-node-0123.cluster.example.com:10478/exporters/gpugauge/metrics")
     with served(current, History(), links=links) as page, opened(browser, page.url, 390, 844) as tab:
         assert tab.locator(".problems .copy").filter(has_text="gpugauge doctor 4001").count() == 1
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390

@@ -114,6 +114,3 @@ def test_every_place_states_the_same_shares(seed: int, tmp_path: Path) -> None:
             # The training goes on between the views.
             assert parts.get(part, 0) == pytest.approx(100 * share, abs=5), (place, found)
         assert sum(parts.values()) == pytest.approx(100, abs=1), place
-    waits = re.search(r"Data wait +(\d+) % of the last minute", views["doctor"])
-    assert waits
-    assert int(waits[1]) == pytest.approx(found["doctor"]["waiting for data"], abs=1)

@@ -1,5 +1,7 @@
 """A snapshot of two GPUs with the rows of the catalogue."""
 
+from qa.worlds.scraped import snapshot_of
+
 from gpugauge import catalog
 from gpugauge.collectors.process.allocation import DEVICES as ALLOCATION
 from gpugauge.collectors.process.host import PROCESSES as HOST
@@ -82,4 +84,4 @@ def snapshot(command: str = "train.py", *, up: int = 1) -> Snapshot:
         ),
     )
     health = {"host": Health(False, 0.1, 0, 3, "no"), "device": Health(True, 0.1, 1.7e9, 0)}
-    return Snapshot(1.7e9, 100.0, (Section("all", families),), health)
+    return snapshot_of(1.7e9, 100.0, (Section("all", families),), health)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gpugauge.metric import Family
 from gpugauge.status import advice
-from gpugauge.status.advice import Advice, Exported, Subject, advice_of, first_gain_words, gain_words, words
+from gpugauge.status.advice import Exported, Subject, advice_of, first_gain_words, gain_words, words
+from gpugauge.status.model import Advice, ProcessStatus
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES
@@ -31,7 +33,8 @@ def speedups(**gains: Gain) -> dict[str, Family]:
 
 
 def subject(families: dict[str, Family] | None = None, process: str = "p", **facts: Any) -> Subject:
-    return Subject(process, Exported(families or {}), {"hook": True, "state": "training", **facts})
+    facts = {"process": process, "hook": True, "state": "training", **facts}
+    return Subject(Exported(families or {}), ProcessStatus(**facts))
 
 
 def test_the_main_cause_has_its_gain() -> None:
@@ -184,15 +187,13 @@ def test_pinned_memory_is_advised_once(pageable: int) -> None:
 
 
 def test_the_gain_in_words() -> None:
-    found = Advice("data_loading", "limit", "more workers", GAIN).plain()
-
     assert (
-        gain_words(found["gain"], "data_loading")
+        gain_words(GAIN, "data_loading")
         == "steps 2.6 times as fast (2.2 to 3.1), then limited by its computation on the GPU"
     )
-    large = {**found["gain"], "expected": 640.2, "upper": 1000.0}
+    large = replace(GAIN, expected=640.2, upper=1000.0)
     assert gain_words(large, "data_loading").startswith("steps 640 times as fast (2.2 to 1000),")
-    assert gain_words({**found["gain"], "next": "host_bound"}, "data_loading").endswith(
+    assert gain_words(replace(GAIN, next="host_bound"), "data_loading").endswith(
         "then it waits for its own Python code"
     )
 
@@ -211,7 +212,7 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     healthy = advice_of(subject(exported))
     assert [row.topic for row in limited] == ["limit", "profiler"]
     assert words(limited) == f"{CAUSES['data_loading'].advice}; also {profiler}"
-    assert first_gain_words(limited) == gain_words(limited[0].plain()["gain"], "data_loading")
+    assert first_gain_words(limited) == gain_words(GAIN, "data_loading")
     assert first_gain_words(healthy) is None
     assert words(healthy) == profiler
     assert words([]) is None

@@ -1,4 +1,5 @@
 import pytest
+from qa.worlds.scraped import snapshot_of
 
 from gpugauge.collectors.device.utilization import METRICS
 from gpugauge.collectors.process.process import USES
@@ -15,7 +16,7 @@ def snapshot(at: float, busy: float, observed: float, **processes: float) -> Sna
         Family(ROWS["gpu_observed_seconds_total"], ((("GPU-a", "gpu"), observed),)),
         Family(ROWS["gpu_process_busy_seconds_total"], tuple(((p, "GPU-a"), s) for p, s in processes.items())),
     )
-    return Snapshot(1.7e9 + at, at, (Section("utilization", families),))
+    return snapshot_of(1.7e9 + at, at, (Section("utilization", families),))
 
 
 def test_load_is_busy_time_of_observed_time() -> None:

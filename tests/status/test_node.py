@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 from qa.worlds.nodes import draw
+from qa.worlds.scraped import snapshot_of
 
 from gpugauge.metric import Family, HistogramValue
-from gpugauge.snapshot import Health, Section, Snapshot
+from gpugauge.snapshot import Health, Section
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.status.problem import KINDS
@@ -44,7 +45,7 @@ def test_devices_by_index_with_their_processes() -> None:
 def test_reason_of_a_device_that_is_down() -> None:
     base = snapshot(up=0)
     down = family("gpu_down_reason", ({"uuid": "GPU-a", "reason": "hangs"}, 1))
-    node = status(replace(base, sections=(*base.sections, Section("device", (down,)))), History())
+    node = status(snapshot_of(1.7e9, 100.0, (*base.sections, Section("device", (down,)))), History())
 
     assert [(gpu["uuid"], gpu["up"], gpu["down_reason"]) for gpu in node["gpus"]] == [
         ("GPU-a", False, "hangs"),
@@ -68,7 +69,7 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
         ),
         family("training_verdict_info", ({"process": "aa", "undecidable": "data_loading,host_bound"}, 1)),
     )
-    (process,) = status(Snapshot(1.7e9, 1.0, (Section("all", verdict),)), History())["without_gpu"]
+    (process,) = status(snapshot_of(1.7e9, 1.0, (Section("all", verdict),)), History())["without_gpu"]
 
     assert process["step_shares"] == {"data": 0.7, "rest": 0.3}
     assert process["undecidable"] == ["data_loading", "host_bound"]
@@ -88,7 +89,7 @@ def test_exporter_and_driver() -> None:
 def test_advice_for_a_driver_that_is_down(reason: str, advice: str | None) -> None:
     down = family("gpugauge_driver_up", ({"reason": reason}, 0))
 
-    driver = status(Snapshot(1.7e9, 1.0, (Section("exporter", (down,)),)), History())["driver"]
+    driver = status(snapshot_of(1.7e9, 1.0, (Section("exporter", (down,)),)), History())["driver"]
 
     assert (driver["up"], driver["reason"], "advice" in driver) == (False, reason, advice is not None)
     assert (advice or "") in driver.get("advice", "")
@@ -138,7 +139,7 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     history.feed(before)
     lost = family("gpu_up", ({"uuid": "GPU-b"}, 1), ({"uuid": "GPU-a"}, 0))
     other = [f for f in before.sections[0].families if f.metric.name == "gpu_info"]
-    gone = Snapshot(1.7e9 + 60, 160.0, (Section("all", (lost, *other)),))
+    gone = snapshot_of(1.7e9 + 60, 160.0, (Section("all", (lost, *other)),))
     history.feed(gone)
 
     first, second = status(gone, history)["gpus"]
@@ -160,14 +161,14 @@ def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
     here = family("gpu_process_memory_used_bytes", *((user, 1 << 30) for user in users))
     known = family("gpu_process_info", *(({"process": p, "pid": n}, 1) for p, n in (("aa", "6"), ("bb", "7"))))
     up = family("gpu_up", ({"uuid": "GPU-a"}, 1))
-    history.feed(Snapshot(1.7e9, 100.0, (Section("all", (up, here, known, alive, *verdict)),)))
+    history.feed(snapshot_of(1.7e9, 100.0, (Section("all", (up, here, known, alive, *verdict)),)))
     stalled = family("training_state", ({"process": "bb", "state": "stalled"}, 1))
     lost = (
         family("gpu_up", ({"uuid": "GPU-a"}, 0)),
         family("gpu_down_reason", ({"uuid": "GPU-a", "reason": "gpu_is_lost"}, 1)),
     )
     driver = family("gpugauge_driver_up", ({"reason": "ok"}, 1))
-    gone = status(Snapshot(1.7e9 + 60, 160.0, (Section("all", (driver, *lost, alive, stalled)),)), history)
+    gone = status(snapshot_of(1.7e9 + 60, 160.0, (Section("all", (driver, *lost, alive, stalled)),)), history)
 
     (gpu,) = gone["gpus"]
     ended, running = gpu["last_processes"]
@@ -186,13 +187,13 @@ def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
 
 def test_time_of_a_step_in_the_last_minutes() -> None:
     row = ROWS["torch_step_duration_seconds"]
-    history = History()
+    history, known = History(), family("torch_process_info", ({"process": "aa"}, 1))
     for at in range(0, 600, 5):
         steps = 10 * at + 1 if at < 300 else 3001 + (at - 300)  # 0.1 s, then 1 s each
         counts = (0,) * len(row.buckets) + (steps,)
         total = 0.1 * min(steps, 3001) + max(0, steps - 3001)
         duration = Family(row, ((("aa",), HistogramValue(counts, total)),))
-        history.feed(Snapshot(1.7e9 + at, float(at), (Section("all", (duration,)),)))
+        history.feed(snapshot_of(1.7e9 + at, float(at), (Section("all", (duration, known)),)))
 
     assert history.step_seconds("aa", 60) == pytest.approx(1.0)
     assert history.step_seconds("aa", 3600) == pytest.approx((300 + 295) / 3295, rel=0.01)
@@ -202,7 +203,7 @@ def test_time_of_a_step_in_the_last_minutes() -> None:
 def test_release_has_its_end() -> None:
     until = family("gpugauge_driver_released_until_timestamp_seconds", ({}, 1.7e9))
     released = family("gpugauge_driver_up", ({"reason": "released"}, 0))
-    node = status(Snapshot(1.7e9, 1.0, (Section("exporter", (released, until)),)), History())
+    node = status(snapshot_of(1.7e9, 1.0, (Section("exporter", (released, until)),)), History())
 
     driver = {"up": False, "reason": "released", "needed": True, "state_words": "released on request"}
     assert node["driver"] == driver | {"released_until": 1.7e9}
@@ -250,7 +251,7 @@ def test_a_process_that_ended_is_not_in_use_and_one_that_runs_on_has_no_hook(ago
         family("torch_phase", ({"process": "aa", "phase": "training"}, 1)),
         family("training_end_timestamp_seconds", ({"process": "aa"}, 1.7e9 - ago)),
     )
-    facts = status(Snapshot(1.7e9, 1.0, (Section("all", families),)), History())
+    facts = status(snapshot_of(1.7e9, 1.0, (Section("all", families),)), History())
     (gpu,) = facts["gpus"]
     ended = ago < 60
     (process,) = gpu["processes"] if on_gpu else facts["ended" if ended else "without_gpu"]
@@ -258,4 +259,4 @@ def test_a_process_that_ended_is_not_in_use_and_one_that_runs_on_has_no_hook(ago
     assert (process["state_words"], process["hook"]) == (("ended", True) if ended else ("no hook", False))
     assert gpu["state_words"] == ("in use" if on_gpu and not ended else "free")
     assert ("well and free" in facts["answer"]) == (ended or not on_gpu)
-    assert process["phase"] == (None if ended else "training")
+    assert process["phase"] is None

@@ -11,8 +11,9 @@ from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.xids import XID_CLASSES
 from gpugauge.faults.table import FAULTS, RECOVERY, GpuHealth, ailments
+from gpugauge.status.model import GpuStatus
 from gpugauge.status.problem import KINDS, problem, section_of_kind, section_of_training, section_of_xid
-from gpugauge.status.problems import gpu_state
+from gpugauge.status.problems import with_state
 from gpugauge.verdict.causes import CAUSES, STATES
 
 SECTIONS = set(
@@ -58,10 +59,9 @@ OF_NODE = {"driver", "no_gpu", "collector", "hook"}
 def test_each_kind_of_problem_gives_its_gpu_a_state(kind: str) -> None:
     named = {"gpu_health": "GpuHot", "xid": "GpuXidReset"}
     runbook = {"runbook": named[kind]} if kind in named else {}
-    gpu = {"uuid": "GPU-0", "processes": [], "processes_hidden": 0}
 
-    state = gpu_state(gpu, [problem(kind, "GPU 0", "text", gpus=["GPU-0"], **runbook)])
+    gpu = with_state(GpuStatus(uuid="GPU-0"), [problem(kind, "GPU 0", "text", gpus=("GPU-0",), **runbook)])
 
-    assert state["level"] in {"bad", "poor"}
-    assert 0 < len(state["state_words"] or "") <= 14
-    assert (state["state_words"] == FAULTS["GpuHot"].word) == (kind == "gpu_health")
+    assert gpu.level in {"bad", "poor"}
+    assert 0 < len(gpu.state_words) <= 14
+    assert (gpu.state_words == FAULTS["GpuHot"].word) == (kind == "gpu_health")

@@ -1,9 +1,11 @@
 import random
 import re
+from dataclasses import replace
 
 import pytest
 
 from gpugauge.status.details import last_use
+from gpugauge.status.model import GpuStatus, ProcessStatus
 from gpugauge.status.words import cause_phrase, digits, duration, factor, quantity, state_words
 from gpugauge.verdict.causes import CAUSES, STATES
 from tests.drawn import seeds
@@ -56,7 +58,9 @@ def test_no_number_has_an_exponent(seed: int) -> None:
 
 
 def test_who_used_a_gpu_last() -> None:
-    known = [{"pid": 7, "command": "train.py", "alive": False}, {"pid": None, "command": "x.py", "alive": True}]
+    known = ProcessStatus(process="aa", pid=7, command="train.py", alive=False)
+    named = ProcessStatus(process="bb", command="x.py", alive=True)
+    gone = GpuStatus(uuid="GPU-a", last_processes=(known, named))
 
-    assert last_use({"last_processes": known}) == "last used by pid 7 train.py (not seen now), x.py"
-    assert last_use({"last_processes": [{"pid": None, "command": None, "alive": True}]}).endswith("without a pid")
+    assert last_use(gone) == "last used by pid 7 train.py (not seen now), x.py"
+    assert last_use(replace(gone, last_processes=(replace(named, command=None),))).endswith("without a pid")

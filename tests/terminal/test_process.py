@@ -9,8 +9,9 @@ from qa.worlds.nodes import NOW
 from qa.worlds.processes import PARTS, Drawn, drawn
 
 from gpugauge.status.advice import Exported, Subject, advice_of
+from gpugauge.status.model import ProcessStatus, as_json, decoded
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.screen import Process
+from gpugauge.terminal.rows import Process
 from gpugauge.verdict.loaders import SLOW_BATCHES
 from tests.status.test_advice import diagnosed
 
@@ -32,7 +33,8 @@ def test_one_screen_of_24_lines() -> None:
 
 def changed(**facts: Any) -> str:
     process = Drawn("train.py", {}, None).process()
-    return "\n".join(process_screen(Process({**process.facts, **facts}, (), None, None), NOW, 200, colour=False))
+    known = decoded(ProcessStatus, {**as_json(process.facts), **facts})
+    return "\n".join(process_screen(Process(known), NOW, 200, colour=False))
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -68,9 +70,11 @@ def test_a_training_on_the_cpu_where_there_is_no_gpu() -> None:
 def test_a_number_of_workers_has_its_gain_where_that_of_all_waits_is_not_decided() -> None:
     """The row of the loader, as a process without a decided gain has it."""
     families = diagnosed(SLOW_BATCHES, 16, 15.2, "0")
-    facts = {"state": "training_on_cpu", "data_wait_ratio": 0.99, "loader": {"workers": "0"}, "hook": True}
-    found = advice_of(Subject("p", Exported(families), facts))
-    shown = changed(state="training_on_cpu", state_words="on the CPU", changes=[advice.plain() for advice in found])
+    process = ProcessStatus(
+        process="p", state="training_on_cpu", data_wait_ratio=0.99, loader={"workers": "0"}, hook=True
+    )
+    found = advice_of(Subject(Exported(families), process))
+    shown = changed(state="training_on_cpu", state_words="on the CPU", changes=as_json(found))
 
     assert "1. 16 loader workers instead of 0" in shown
     assert "→ steps 15 times as fast, then it still waits for its data loader" in shown

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from qa.worlds.nodes import GIB, Gpu, Node, Program
 
 from gpugauge.cli.top import command
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.feed import Feed
 from tests.needs import require
@@ -45,13 +46,13 @@ def watched(
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return answer
+        return decoded(Status, answer)
 
     async def run() -> None:
         feed = Feed(fetch, AwayError, 3600.0)
         app = top(feed)
         async with app.run_test(size=size) as pilot:
-            while feed.latest.facts is None and feed.latest.trouble is None:
+            while feed.latest.status is None and feed.latest.trouble is None:
                 await asyncio.sleep(0.01)
             await follow(pilot, app)
             await steps(pilot, app, feed)

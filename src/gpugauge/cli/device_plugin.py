@@ -5,26 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
 from gpugauge.cli.common import fail
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
-
-
-def _folder(name: str, default: str, help: str) -> Callable[[_Command], _Command]:
-    kind = click.Path(path_type=Path, file_okay=False)
-    return click.option(name, type=kind, default=default, show_default=True, help=help)
+_folder = partial(click.option, type=click.Path(path_type=Path, file_okay=False), show_default=True)
 
 
 @click.command("device-plugin")
-@_folder("--kubelet-folder", "/var/lib/kubelet/device-plugins", "Folder with the kubelet's sockets.")
-@_folder("--hook-folder", "/var/lib/gpugauge/hook", "Folder for the hook's files, with the same path on the node.")
-@_folder("--socket-folder", "/run/gpugauge", "Folder on the node with the daemon's socket.")
+@_folder("--kubelet-folder", default="/var/lib/kubelet/device-plugins", help="Folder with the kubelet's sockets.")
+@_folder(
+    "--hook-folder",
+    default="/var/lib/gpugauge/hook",
+    help="Folder for the hook's files, with the same path on the node.",
+)
+@_folder("--socket-folder", default="/run/gpugauge", help="Folder on the node with the daemon's socket.")
 @click.option(
     "--devices",
     type=click.IntRange(1, 100_000),

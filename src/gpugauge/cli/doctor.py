@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -9,7 +10,7 @@ from dataclasses import replace
 
 import click
 
-from gpugauge.cli.common import address_option, of_metrics, wants_colour
+from gpugauge.cli.common import url_option, wants_colour
 from gpugauge.doctor import report
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.answer import answer as ask
@@ -29,11 +30,7 @@ from gpugauge.simulator.scenario.load import load_scenario
     metavar="PATH",
     help="The Python interpreter that the training uses; by default that of the active environment.",
 )
-@address_option(
-    of_metrics,
-    "Address of the running daemon: a URL, host:port, or host; with the path of its metrics if that is not /metrics. "
-    "Used with PID.",
-)
+@url_option
 @click.option(
     "--timed/--no-timed",
     default=True,
@@ -78,16 +75,15 @@ def command(
         raise click.UsageError(str(error)) from None
     options = Options(pid, python, url, timed, force, timeout, simulation)
     case = Case(replace(options, worker=WORKER) if simulation else options)
-    entries: list[Entry] = []
+    entries, kept = itertools.tee(examine(case))
     said = ask(case) if pid is not None else None
     if as_json:
-        entries += examine(case)
-        click.echo(report.document(case, entries, said).encode())
+        click.echo(report.document(case, list(entries), said).encode())
     else:
-        for line in _lines(case, said, _collected(examine(case), entries), checks=checks):
+        for line in _lines(case, said, entries, checks=checks):
             print(line, flush=True)  # noqa: T201  (click writes UTF-8 to an ASCII terminal)
     unanswered = said is not None and said.process is None
-    sys.exit(max(exit_code(entry.finding for entry in entries), int(unanswered)))
+    sys.exit(max(exit_code(entry.finding for entry in kept), int(unanswered)))
 
 
 def _lines(case: Case, said: StatusReply | None, entries: Iterable[Entry], *, checks: bool) -> Iterator[str]:
@@ -100,10 +96,3 @@ def _lines(case: Case, said: StatusReply | None, entries: Iterable[Entry], *, ch
             return
         yield ""
     yield from report.lines(case, entries, colour, answered=said is None or said.process is not None)
-
-
-def _collected(entries: Iterable[Entry], into: list[Entry]) -> Iterator[Entry]:
-    """Yield each entry as soon as it is there, and append it to a list."""
-    for entry in entries:
-        into.append(entry)
-        yield entry

@@ -30,6 +30,9 @@ _COMMANDS = (
     "status",
     "top",
 )
+# By command: its module, if others are in it.
+_SHARED = dict.fromkeys(("attach", "forget", "release"), "lifecycle")
+_SHARED |= dict.fromkeys(("dashboards", "export-hook", "metrics", "scenarios"), "shipped")
 
 
 class _Commands(click.Group):
@@ -60,8 +63,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  (click's)
         if cmd_name not in _COMMANDS:
             return None
-        module = importlib.import_module(f"gpugauge.cli.{cmd_name.replace('-', '_')}")
-        command: click.Command = module.command
+        name, shared = cmd_name.replace("-", "_"), _SHARED.get(cmd_name)
+        module = importlib.import_module(f"gpugauge.cli.{shared or name}")
+        command: click.Command = getattr(module, name if shared else "command")
         return command
 
 

@@ -10,15 +10,13 @@ from typing import NoReturn, TextIO
 
 import click
 
-from gpugauge.cli.ask import ask
 from gpugauge.cli.common import fail, url_option, wants_colour
+from gpugauge.cli.lifecycle import started
+from gpugauge.status.model import Status
 from gpugauge.terminal import reply
-from gpugauge.terminal.table import Status, table
+from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 
-_PATH = "/api/v1/status"
-_TIMEOUT_SECONDS = 5.0
-_MAX_BODY_BYTES = 64 << 20
 _WATCH_INTERVAL_SECONDS = 2.0
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
@@ -46,28 +44,28 @@ def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int
     Raises RequestError if there is no answer; after the first one, `watch` waits for the next.
     """
     out = out or sys.stdout
-    facts = fetch(url)
-    text = _text(facts, as_json, out)
+    found = fetch(url)
+    text = _text(found, as_json, out)
     while watch:
         _write(out, text, clear=not as_json)
         try:
             time.sleep(_WATCH_INTERVAL_SECONDS)
         except KeyboardInterrupt:
-            return exit_status(facts)
+            return exit_status(found.status)
         try:
-            facts = fetch(url)
-            text = _text(facts, as_json, out)
+            found = fetch(url)
+            text = _text(found, as_json, out)
         except RequestError as error:
             text = f"gpugauge: {error}\n"
     _write(out, text, clear=False)
-    return exit_status(facts)
+    return exit_status(found.status)
 
 
-def _text(facts: Status, as_json: bool, out: TextIO) -> str:
+def _text(found: reply.Reply, as_json: bool, out: TextIO) -> str:
     if as_json:
-        return json.dumps(facts, indent=2) + "\n"
+        return json.dumps(found.document, indent=2) + "\n"
     size = shutil.get_terminal_size()
-    return table(facts, wants_colour(out), time.time(), size.columns, size.lines if out.isatty() else None)
+    return table(found.status, wants_colour(out), time.time(), size.columns, size.lines if out.isatty() else None)
 
 
 def _write(out: TextIO, text: str, *, clear: bool) -> None:
@@ -75,15 +73,12 @@ def _write(out: TextIO, text: str, *, clear: bool) -> None:
     out.flush()
 
 
-def exit_status(facts: Status) -> int:
+def exit_status(status: Status) -> int:
     """Return 1 if the daemon reports a problem, 0 if not."""
-    return 1 if facts.get("problems") else 0
+    return 1 if status.problems else 0
 
 
-def fetch(url: str) -> Status:
+def fetch(url: str) -> reply.Reply:
     """Return the status as the daemon at `url` sends it. Raises RequestError."""
-    body = ask(url, _PATH, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES)
-    facts = reply.read(body)
-    if facts is None:
-        raise RequestError(f"{url} does not answer as this version of gpugauge does")
-    return facts
+    with started():
+        return reply.fetch(url)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
 
@@ -31,5 +30,5 @@ def command(url: str) -> None:
     from gpugauge.terminal.top import Top
     from gpugauge.web.client import RequestError
 
-    (app := Top(Feed(functools.partial(fetch, url), RequestError, _INTERVAL_SECONDS))).run()
+    (app := Top(Feed(lambda: fetch(url).status, RequestError, _INTERVAL_SECONDS))).run()
     sys.exit(app.return_code)

@@ -12,8 +12,9 @@ from gpugauge.driver.nvidia.bus import may_have_gpu
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
-from gpugauge.web.page.links import Links, metrics_address
+from gpugauge.status.model import as_json
+from gpugauge.status.node import build
+from gpugauge.web.page.links import Links, daemon_address
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Route
 from gpugauge.web.status import PATH, status_route
@@ -29,7 +30,9 @@ def routes(
 ) -> dict[str, Route]:
     """Return the routes. `not_ready` returns the reason, or None if ready; `scheme` is that of the server."""
     web, first = settings.web, settings.web.listen_address[0]
-    links = Links(web.runbook_url, web.grafana_url, metrics_address(scheme, first.host, first.port, web.telemetry_path))
-    view = partial(status, history=history, may_have_gpu=lambda: may_have_gpu(machine.bus_devices()))
+    links = Links(web.runbook_url, web.grafana_url, daemon_address(scheme, first.host, first.port))
+    view = partial(build, history=history, may_have_gpu=lambda: may_have_gpu(machine.bus_devices()))
     page = page_routes(snapshot, view, not_ready, web.telemetry_path, machine.scenario, links)
-    return page | {PATH: status_route(lambda: None if not_ready() else snapshot(), view)}
+    return page | {
+        PATH: status_route(lambda: None if not_ready() else snapshot(), lambda current: as_json(view(current)))
+    }

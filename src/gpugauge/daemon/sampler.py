@@ -110,7 +110,7 @@ class Sampler:
         """Collect, publish and return one snapshot."""
         view, replies = self._driver()
         sections: list[Section] = []
-        tick = Tick(timestamp, monotonic, view, replies, node=Node(timestamp, monotonic))
+        tick = Tick(timestamp, monotonic, view, replies, node=Node(timestamp, monotonic, driver=view))
         collectors = self._collectors
         for collector in collectors:
             section = self._collect(collector, tick)
@@ -118,7 +118,7 @@ class Sampler:
                 sections.append(section)
         health = {collector.name: self._health[collector.name] for collector in collectors}
         sections.append(self._exporter.collect(replace(tick, health=health)))
-        snapshot = Snapshot(timestamp, monotonic, tuple(sections), health)
+        snapshot = Snapshot(timestamp, monotonic, tuple(sections), health, tick.node)
         self._publish(snapshot)
         return snapshot
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from gpugauge.doctor import DEFAULT_URL, gpus, nodes, target
-from gpugauge.doctor.daemon import Daemon, ask_daemon
 from gpugauge.driver.api import Device
 from gpugauge.driver.client import Worker
 from gpugauge.driver.nvidia import WORKER
+from gpugauge.status.model import ProcessStatus, Status
+from gpugauge.terminal import reply
+from gpugauge.terminal.rows import Process, processes
+from gpugauge.web.client import RequestError
 from gpugauge.workload.procfs import Procfs
 
 _NO_LIBRARY = "library_not_found"
@@ -61,14 +64,9 @@ class Case:
         return gpus.ask(partial(Worker, options.worker), options.simulation)
 
     @cached_property
-    def pci(self) -> dict[str, int]:
-        """Number of GPUs on the PCI bus, by vendor."""
-        return {vendor: len(found) for vendor, found in nodes.graphics_devices(self.root / "sys").items()}
-
-    @cached_property
-    def nvidia_addresses(self) -> list[str]:
-        """Addresses of the NVIDIA GPUs on the PCI bus, as 0000:3b:00.0."""
-        return nodes.graphics_devices(self.root / "sys").get("NVIDIA", [])
+    def pci(self) -> dict[str, list[str]]:
+        """Addresses of the GPUs on the PCI bus, as 0000:3b:00.0, by vendor."""
+        return nodes.graphics_devices(self.root / "sys")
 
     @cached_property
     def in_container(self) -> bool:
@@ -138,9 +136,33 @@ class Case:
         return Procfs(str(self.root / "proc"))
 
     @cached_property
-    def daemon(self) -> Daemon:
-        """Metrics of the running daemon."""
-        return ask_daemon(self.options.url)
+    def daemon(self) -> tuple[Status | None, str]:
+        """Status of the running daemon, and the problem if there is none."""
+        try:
+            return reply.fetch(self.options.url).status, ""
+        except RequestError as error:
+            return None, str(error)
+
+    @property
+    def known(self) -> Sequence[Process]:
+        """What the daemon knows of the processes that have the pid of the examined one, those that run first."""
+        status, _ = self.daemon
+        return [process for process in processes(status) if process.facts.pid == self.options.pid] if status else []
+
+    @cached_property
+    def process(self) -> Process | None:
+        """What the daemon knows of the examined process, by its pid or, as in a container, by its start."""
+        status, _ = self.daemon
+        if self.options.pid is None or status is None:
+            return None
+        own = self.procfs.process_id(self.options.pid)
+        named = next((process for process in self.known if process.facts.ended is None), None)
+        return named or next((process for process in processes(status) if process.facts.process == own), None)
+
+    @property
+    def facts(self) -> ProcessStatus:
+        """What the daemon knows of the examined process, without its GPUs."""
+        return self.process.facts if self.process else ProcessStatus(process="")
 
     @property
     def build(self) -> str:

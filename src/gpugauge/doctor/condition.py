@@ -49,7 +49,6 @@ def health(case: Case) -> Sequence[Finding]:
 
 
 def _errors(device: Device) -> Iterator[Finding]:
-    """Yield a finding for each error of a GPU, the gravest first."""
     found, action = health_of(device.reading), device.reading.recovery_action or 0
     if action >= len(RECOVERY_ACTIONS):
         found = replace(found, recovery_action=f"recovery action {action}")

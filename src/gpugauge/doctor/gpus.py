@@ -37,6 +37,11 @@ class Driver:
         """The GPUs that are up."""
         return tuple(device for device in self.devices if device.up)
 
+    @property
+    def hangs(self) -> bool:
+        """Whether it, or a call about a GPU, did not return."""
+        return self.reason == "timeout" or any(device.reason == HANGS for device in self.devices)
+
 
 def name_of(device: Device) -> str:
     """Return the index of a GPU and, if known, its uuid."""
@@ -109,24 +114,19 @@ def _read(index: int, worker: Worker) -> tuple[Device, dict[str, int]]:
         try:
             reply = worker.ask("read", _READ_SECONDS, index=index, groups=list(groups))
         except WorkerHangsError:
-            return _failed(index, inventory, HANGS), {}
+            return _down(index, HANGS, inventory), {}
         except WorkerGoneError:
-            return _failed(index, inventory, CRASHES), {}
+            return _down(index, CRASHES, inventory), {}
         if reply.failed is not None:
-            return _failed(index, inventory, code_name(reply.failed)), {}
+            return _down(index, code_name(reply.failed), inventory), {}
         inventory.apply(reply, time.monotonic())
         errors |= reply.errors
     devices = inventory.devices(time.monotonic())
     return (devices[0], errors) if devices else (_down(index, "reports no uuid"), {})
 
 
-def _failed(index: int, inventory: Inventory, reason: str) -> Device:
+def _down(index: int, reason: str, inventory: Inventory | None = None) -> Device:
     """Return a GPU of which at most the identity was read."""
-    known = inventory.devices(time.monotonic())
-    return _down(index, reason, known[0]) if known else _down(index, reason)
-
-
-def _down(index: int, reason: str, known: Device | None = None) -> Device:
-    if known is None:
-        return Device("", up=False, reason=reason, reading=DeviceReading(index=index), generations={})
-    return Device(known.uuid, up=False, reason=reason, reading=known.reading, generations={})
+    known = inventory.devices(time.monotonic()) if inventory else ()
+    uuid, reading = (known[0].uuid, known[0].reading) if known else ("", DeviceReading(index=index))
+    return Device(uuid, up=False, reason=reason, reading=reading, generations={})

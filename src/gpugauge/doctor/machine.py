@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
-from gpugauge.doctor.gpus import CRASHES, HANGS, name_of
-from gpugauge.driver.advice import ADVICE
+from gpugauge.doctor.gpus import CRASHES, name_of
+from gpugauge.driver.advice import ADVICE, down_advice
 from gpugauge.driver.api import Device
 
 
@@ -75,7 +75,7 @@ def graphics_devices(case: Case) -> Finding:
         others = f" ({_shown(case)})" if case.pci else ""
         found = f"none on the PCI bus or in /dev that CUDA or ROCm could use{others}; programs train on the CPU"
         return warning(title, found, _if_expected(case))
-    return _compared(case, title, case.pci.get("NVIDIA", 0), len(case.driver.devices))
+    return _compared(case, title, len(case.pci.get("NVIDIA", ())), len(case.driver.devices))
 
 
 def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
@@ -103,12 +103,11 @@ def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
 
 def _openable(case: Case) -> list[nodes.Node]:
     """Return the device files, unless the driver hangs: then opening one may hang as well."""
-    hangs = case.driver.reason == "timeout" or any(device.reason == HANGS for device in case.driver.devices)
-    return [] if hangs else case.device_files
+    return [] if case.driver.hangs else case.device_files
 
 
 def _shown(case: Case) -> str:
-    return ", ".join(f"{count} x {vendor}" for vendor, count in sorted(case.pci.items()))
+    return ", ".join(f"{len(found)} x {vendor}" for vendor, found in sorted(case.pci.items()))
 
 
 def _if_expected(case: Case) -> str:
@@ -125,7 +124,7 @@ def _missing(case: Case) -> list[str]:
         return []
     # The driver writes the domain with eight digits, the kernel with four.
     known = {place.lower().removeprefix("0000") for place in places if place}
-    return [address for address in case.nvidia_addresses if address not in known]
+    return [address for address in case.pci.get("NVIDIA", ()) if address not in known]
 
 
 def driver(case: Case) -> Finding:
@@ -170,19 +169,9 @@ def devices(case: Case) -> Sequence[Finding]:
 
 
 def _unread(device: Device) -> Finding:
-    index, place = device.reading.index, device.reading.pci_bus_id
-    advice = {
-        "gpu_is_lost": "check the kernel log for Xid 79 (dmesg | grep Xid), and the power and the slot of the GPU; "
-        "reboot the node",
-        "reset_required": f"end the programs that use it and reset it (nvidia-smi --gpu-reset -i {index}), or reboot",
-        HANGS: "a call of the driver does not return: check the kernel log for Xid errors (dmesg | grep Xid); reboot "
-        "the node",
-        CRASHES: "a call of the NVIDIA library crashes: check the kernel log for Xid errors (dmesg | grep Xid), and "
-        "report it to NVIDIA with the output of nvidia-bug-report.sh",
-    }
-    default = "check the kernel log for Xid errors (dmesg | grep Xid); reset the GPU (nvidia-smi --gpu-reset) or reboot"
-    at = f", PCI bus {place}" if place else ""
-    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", advice.get(device.reason, default))
+    place = device.reading.pci_bus_id
+    at, reason = f", PCI bus {place}" if place else "", "crashes_worker" if device.reason == CRASHES else device.reason
+    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", down_advice(reason) or "")
 
 
 def _kind(device: Device) -> str:
@@ -206,7 +195,7 @@ def device_files(case: Case) -> Finding:
         return skipped(title, "WSL uses /dev/dxg for all GPUs")
     if case.trains_without_gpu or case.is_bare:
         return skipped(title, "there is no GPU here")
-    if case.driver.reason == "timeout" or any(device.reason == HANGS for device in case.driver.devices):
+    if case.driver.hangs:
         return skipped(title, "not opened: the driver hangs")
     return _opened(case, title, case.device_files)
 

@@ -70,43 +70,30 @@ def has_gpu_files(dev: Path) -> bool:
     return any(_NODE.fullmatch(path.name) for path in _listed(dev)) or (dev / "kfd").exists()
 
 
+_NO_DRIVER = "the kernel driver of the file is not loaded: load it (modprobe nvidia nvidia-uvm)"
+_ADVICE = {
+    errno.EACCES: "allow this user to read and write {path}: add the user to {group}, or add a udev rule",
+    errno.EPERM: "the container's device rules deny access although the file's mode allows it (systemctl daemon-reload "
+    "can cause this): restart the container and pass the devices by name",
+    errno.ENXIO: _NO_DRIVER,
+    errno.ENODEV: _NO_DRIVER,
+}
+_OTHER = "reload the driver's modules or reboot, and check the kernel log for errors of the NVIDIA driver"
+
+
 def _open(path: Path) -> Node:
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CLOEXEC))
     except OSError as error:
-        advice = _ADVICE.get(error.errno or 0, _other_error)(path)
+        advice = _ADVICE.get(error.errno or 0, _OTHER).format(path=path, group=_group(path))
         return Node(path.name, error.strerror or str(error), advice, denied=error.errno == errno.EPERM)
     return Node(path.name)
 
 
-def _other_error(_: Path) -> str:
-    return "reload the driver's modules or reboot, and check the kernel log for errors of the NVIDIA driver"
-
-
-def _no_driver(_: Path) -> str:
-    return "the kernel driver of the file is not loaded: load it (modprobe nvidia nvidia-uvm)"
-
-
-def _no_permission(path: Path) -> str:
-    group = "its group"
+def _group(path: Path) -> str:
     with contextlib.suppress(OSError, KeyError):
-        group = f"the group {grp.getgrgid(path.stat().st_gid).gr_name}"
-    return f"allow this user to read and write {path}: add the user to {group}, or add a udev rule"
-
-
-def _denied_by_cgroup(_: Path) -> str:
-    return (
-        "the container's device rules deny access although the file's mode allows it (systemctl daemon-reload can "
-        "cause this): restart the container and pass the devices by name"
-    )
-
-
-_ADVICE = {
-    errno.EACCES: _no_permission,
-    errno.EPERM: _denied_by_cgroup,
-    errno.ENXIO: _no_driver,
-    errno.ENODEV: _no_driver,
-}
+        return f"the group {grp.getgrgid(path.stat().st_gid).gr_name}"
+    return "its group"
 
 
 def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:

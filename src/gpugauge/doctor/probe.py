@@ -185,17 +185,13 @@ def each(torch: Any, device: str, work: Callable[[], object]) -> float:
 
 
 def _repeated(torch: Any, device: str, work: Callable[[], object], count: int) -> float:
-    synchronize = getattr(torch, device).synchronize if device != "cpu" else _nothing
+    synchronize = getattr(torch, device).synchronize if device != "cpu" else lambda: None
     synchronize()
     begin = time.perf_counter()
     for _ in range(count):
         work()
     synchronize()
     return (time.perf_counter() - begin) / count
-
-
-def _nothing() -> None:
-    pass
 
 
 if __name__ == "__main__":

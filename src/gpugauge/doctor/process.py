@@ -25,7 +25,7 @@ def existence(case: Case) -> Finding:
     except TimeoutError as error:
         return warning(title, f"{pid}: it exists, but its command line is not readable: {error.strerror}", _HANGS)
     except OSError:
-        if process_label(case) is not None:
+        if case.process is not None:
             return warning(title, f"{pid}: the daemon reports it, but it is not visible in this container")
         if _exists(pid):
             advice = "run the doctor as its user or as root"
@@ -101,12 +101,3 @@ def pid_of(case: Case) -> int:
     """Return the pid of the examined process."""
     assert case.options.pid is not None
     return case.options.pid
-
-
-def process_label(case: Case) -> str | None:
-    """Return the `process` label of the process in the daemon's metrics, by its pid or computed; None if absent."""
-    named = case.daemon.process_of(pid_of(case))
-    if named is not None:
-        return named
-    own = case.procfs.process_id(pid_of(case))
-    return own if own and case.daemon.has_process(own) else None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
 
 from gpugauge import __version__
 from gpugauge.base.text import printable
@@ -12,25 +12,28 @@ from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
+from gpugauge.terminal.columns import Writer
+from gpugauge.terminal.style import BOLD, DIM, GREEN, RED, YELLOW
 
 WIDTH_COLUMNS = 80
-_MARKS: dict[Level, tuple[str, int]] = {  # the mark and its SGR colour code
-    "pass": ("pass", 32),
-    "warning": ("WARN", 33),
-    "failure": ("FAIL", 31),
-    "skipped": ("skip", 2),
+_MARKS: dict[Level, tuple[str, str]] = {
+    "pass": ("pass", GREEN),
+    "warning": ("WARN", YELLOW),
+    "failure": ("FAIL", RED),
+    "skipped": ("skip", DIM),
 }
 _TITLE_COLUMNS = 19
 # Checks whose finding is in the answer about a process.
-_ANSWERED = frozenset({"daemon", "state", "steps", "data_wait"})
+_ANSWERED = frozenset({"daemon", "state", "steps"})
 _INDENT = " " * (2 + 4 + 2 + _TITLE_COLUMNS)
 
 
 def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool = True) -> Iterator[str]:
     """Yield the lines of the report as the findings arrive; `answered` is whether the daemon knows the process."""
+    writer = Writer(WIDTH_COLUMNS, colour=colour)
     if case.options.simulation is not None:
         name = case.options.simulation["scenario"]["name"]
-        yield _painted(f"SIMULATED: the GPUs below do not exist (scenario {printable(name)}).", 33, colour)
+        yield writer.paint(f"SIMULATED: the GPUs below do not exist (scenario {printable(name)}).", YELLOW)
     group, reported = "", []
     for entry in entries:
         reported.append(entry)
@@ -38,36 +41,32 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
             if reported[1:] or case.simulated:
                 yield ""
             group = entry.group
-            yield _painted(group, 1, colour)
-        yield from _entry(entry, colour)
-    yield ""
-    yield from _wrapped(_summary(reported, answered, bare=case.is_bare), "", "")
+            yield writer.paint(group, BOLD)
+        yield from _entry(entry, writer)
+    yield from ("", *writer.text(_summary(reported, answered, bare=case.is_bare)))
 
 
 def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
     """Yield the problems that the checks found and that the answer about the process does not name."""
-    found = 0
+    writer, also = Writer(WIDTH_COLUMNS, colour=colour), "The checks found no other problem. "
     for entry in entries:
         if entry.finding.severity and entry.check not in _ANSWERED and not said.explains(entry.finding.cause):
-            if not found:
-                yield from ("", _painted("Also found", 1, colour))
-            found += 1
-            yield from _entry(entry, colour)
-    yield ""
-    also = "" if found else "The checks found no other problem. "
-    yield from _wrapped(f"{also}All checks: gpugauge doctor {case.options.pid} --checks", "", "")
+            if also:
+                yield from ("", writer.paint("Also found", BOLD))
+            also = ""
+            yield from _entry(entry, writer)
+    yield from ("", *writer.text(f"{also}All checks: gpugauge doctor {case.options.pid} --checks"))
 
 
-def _entry(entry: Entry, colour: bool) -> Iterator[str]:
+def _entry(entry: Entry, writer: Writer) -> Iterator[str]:
     finding = entry.finding
-    mark, code = _MARKS[finding.level]
+    mark, colour = _MARKS[finding.level]
     found = printable(finding.found) + (f" [{finding.cause}]" if finding.cause else "")
-    head = f"  {mark}  {printable(finding.title):<{_TITLE_COLUMNS}}"
-    first, *more = _wrapped(found, head, _INDENT)
-    yield first.replace(mark, _painted(mark, code, colour), 1)
+    first, *more = writer.text(found, f"  {mark}  {printable(finding.title):<{_TITLE_COLUMNS}}")
+    yield first.replace(mark, writer.paint(mark, colour), 1)
     yield from more
     if finding.advice:
-        yield from _wrapped(printable(finding.advice), _INDENT + "-> ", _INDENT + "   ")
+        yield from writer.text(printable(finding.advice), f"{_INDENT}-> ")
 
 
 def _summary(entries: Sequence[Entry], answered: bool, bare: bool) -> str:
@@ -84,28 +83,10 @@ def _summary(entries: Sequence[Entry], answered: bool, bare: bool) -> str:
     return f"{total[0].upper()}{total[1:]}. Begin with: {printable(first.title)}."
 
 
-def _wrapped(text: str, head: str, indent: str) -> list[str]:
-    wrapped = textwrap.wrap(text, WIDTH_COLUMNS, initial_indent=head, subsequent_indent=indent, break_on_hyphens=False)
-    return wrapped or [head.rstrip()]
-
-
-def _painted(text: str, code: int, colour: bool) -> str:
-    return f"\x1b[{code}m{text}\x1b[0m" if colour else text
-
-
 def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = None) -> str:
     """Return the report as JSON, with the answer about the process, and the facts and timings from torch."""
     findings = [
-        {
-            "group": entry.group,
-            "check": entry.check,
-            "level": entry.finding.level,
-            "title": entry.finding.title,
-            "found": entry.finding.found,
-            "advice": entry.finding.advice or None,
-            "cause": entry.finding.cause,
-        }
-        for entry in entries
+        {"group": e.group, "check": e.check, **asdict(e.finding), "advice": e.finding.advice or None} for e in entries
     ]
     return json.dumps(
         {

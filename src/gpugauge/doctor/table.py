@@ -11,14 +11,13 @@ from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.condition import computing
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.status.words import digits, factor
+from gpugauge.verdict.shares import LANE_BYTES_PER_SECOND
 
 _BUSY_PERCENT = 10
 _TENSOR_CORE_CAPABILITY = (7, 0)
 _MIN_HALF_PRECISION_GAIN = 1.2  # rate of 16-bit types relative to 32-bit, with tensor cores
 _MIN_LINK_RATIO = 0.5
 _MIN_STEP_GAIN = 2.0
-# Bytes per second of one lane by PCIe generation, without the line code.
-_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.56e9}
 
 
 def obstacle(case: Case) -> str:
@@ -84,7 +83,7 @@ def _link(case: Case) -> float | None:
     device = case.device_of_torch()
     if device is None or not device.reading.pcie_width:
         return None
-    lane = _LANE_BYTES_PER_SECOND.get(device.reading.pcie_generation_max or 0)
+    lane = LANE_BYTES_PER_SECOND.get(device.reading.pcie_generation_max or 0)
     return lane * device.reading.pcie_width if lane else None
 
 
@@ -95,14 +94,11 @@ def training_step(case: Case) -> Finding:
     if not seconds:
         return _unmeasured(case, title, "steps")
     gain = seconds["cpu"] / seconds["gpu"]
-    found = f"CPU {_milliseconds(seconds['cpu'])}, GPU {_milliseconds(seconds['gpu'])}: {factor(gain)} times as fast"
+    cpu, gpu = (f"{digits(seconds[device] * 1e3, 3)} ms" for device in ("cpu", "gpu"))
+    found = f"CPU {cpu}, GPU {gpu}: {factor(gain)} times as fast"
     if gain < _MIN_STEP_GAIN:
         return warning(title, found, "the gain is small even with 8 million parameters: check the findings above")
     return ok(title, found)
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{digits(seconds * 1e3, 3)} ms"
 
 
 def _unmeasured(case: Case, title: str, key: str) -> Finding:
@@ -115,10 +111,6 @@ def _unmeasured(case: Case, title: str, key: str) -> Finding:
 Check = Callable[[Case], "Finding | Sequence[Finding]"]
 
 
-def _no_obstacle(_: Case) -> str:
-    return ""
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """Checks under one heading. If there is an obstacle, one line with it replaces all checks."""
@@ -126,7 +118,7 @@ class Group:
     heading: str
     checks: tuple[Check, ...]
     title: str = ""  # of the line with the obstacle
-    obstacle: Callable[[Case], str] = _no_obstacle
+    obstacle: Callable[[Case], str] = lambda _: ""
 
     def instead(self, case: Case) -> Finding:
         """Return the line with the obstacle; its text is "" if there is none."""
@@ -159,7 +151,7 @@ PROCESS = (
     Group("Process", (reported.daemon,)),
     Group(
         "Process",
-        (reported.state, reported.steps, reported.data_wait, reported.parameters, reported.allocator),
+        (reported.state, reported.steps, reported.parameters, reported.allocator),
         "Verdict and steps",
         reported.not_reported,
     ),

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from datetime import datetime, timezone
-from typing import Any
 
 from gpugauge.driver.failing import PARTS
 
@@ -64,12 +63,6 @@ def words(reason: str, *, needed: bool = True) -> str:
         return NO_GPU
     fixed = {"off": "off (driver.mode)", "starting": "is being opened", "released": "released on request"}
     return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
-
-
-def is_without_gpu(facts: Mapping[str, Any]) -> bool:
-    """Return whether a node has no GPU and no trace of one; then a driver that is down is no fault."""
-    driver = facts["driver"]
-    return not facts["gpus"] and not driver.get("needed", True) and driver["reason"] in WITHOUT_GPU
 
 
 _RESET = "end the programs on the GPU, and reset it (nvidia-smi --gpu-reset) or reboot the node"

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpugauge.driver.api import RELEASED, Device, DeviceReading
+from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView
 from gpugauge.sessions.session import Session
 from gpugauge.workload.processfiles import HostProcess
 
 NO_READING = DeviceReading()
+UNKNOWN_DRIVER = DriverView(False, "unknown")
 
 
 class Load(NamedTuple):
@@ -62,15 +63,18 @@ class Node:
     hosts: Mapping[str, HostProcess] = field(default_factory=dict)  # host
     sessions: Mapping[str, Session] = field(default_factory=dict)  # training, also those that ended
 
+    driver: DriverView = UNKNOWN_DRIVER
+
     _held: dict[str, list[str]] | None = None
 
     def held(self, process: str) -> list[str]:
         """Return the GPUs on which a process has memory by the driver's lists."""
         if self._held is None:
-            self._held = {}
+            held: dict[str, list[str]] = {}
             for (holder, uuid), use in self.uses.items():
                 if use.memory is not None:
-                    self._held.setdefault(holder, []).append(uuid)
+                    held.setdefault(holder, []).append(uuid)
+            self._held = held  # once it is complete: the server's thread reads it, too
         return self._held.get(process, [])
 
     @property

@@ -11,6 +11,7 @@ from gpugauge.wire import messages as wire
 
 # Exponents of the histogram's bounds, a part of the hook's powers of two: 1 ms to 2 minutes.
 _FIRST_POWER, _LAST_POWER = -10, 7
+LOADER_FACTS = ("loader_workers", "loader_batch_size", "loader_pin_memory", "loader_prefetch")
 STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1))
 
 
@@ -26,6 +27,37 @@ def batches(session: Session) -> int | None:
 
 def _count(sent: wire.Progress | None, recorded: int) -> int | None:
     return None if sent is None else max(sent.count, recorded)
+
+
+def samples(session: Session) -> int | None:
+    """Return the samples of the last message, or of the shared record, which is newer."""
+    return _reported(session.snap.samples if session.snap else None, session.record.samples if session.record else 0)
+
+
+def tokens(session: Session) -> int | None:
+    """Return the tokens of the last message, or of the shared record, which is newer."""
+    return _reported(session.snap.tokens if session.snap else None, session.record.tokens if session.record else 0)
+
+
+def _reported(sent: int | None, recorded: int | None) -> int | None:
+    return None if sent is None else max(sent, recorded or 0)
+
+
+def measured_steps(session: Session) -> tuple[int, float] | None:
+    """Return the steps whose duration is known, and their seconds; None without one."""
+    sent = session.snap.steps if session.snap else None
+    return (sum(sent.log2), sent.seconds) if sent and any(sent.log2) else None
+
+
+def loader_options(session: Session) -> dict[str, str]:
+    """Return the options of the data loader, without those that are not known; {} after the end."""
+    facts = session.facts if session.connected else {}
+    return {name.removeprefix("loader_"): facts[name] for name in LOADER_FACTS if facts.get(name)}
+
+
+def phase(session: Session) -> str | None:
+    """Return the present phase, None after the end."""
+    return session.record.phase if session.record and session.connected else None
 
 
 def last_step(session: Session) -> float | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from gpugauge.metric import Family, Value
 from gpugauge.status import measured_advice
+from gpugauge.status.model import Advice, ProcessStatus
 from gpugauge.status.steps import WAITING_RATIO, loader_change
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
 from gpugauge.verdict import loaders
@@ -18,22 +19,6 @@ from gpugauge.verdict.step import LIMITS
 
 Labels = Mapping[str, str]
 _GAIN, _LOADER = "training_expected_speedup", "training_loader"
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    """One change. `topic` is the row of the table; `cause` is what the change removes, if the verdict has a name for
-    it; `gain` is None if it is not known.
-    """
-
-    cause: str | None
-    topic: str
-    change: str
-    gain: Gain | None = None
-
-    def plain(self) -> dict[str, Any]:
-        """Return the advice ready for JSON."""
-        return asdict(self)
 
 
 class Series(Protocol):
@@ -64,15 +49,14 @@ class Exported:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a row may read: the exported series of one process, and its fields in the status (`status/processes.py`)."""
+    """What a row may read: the exported series of one process, and its status."""
 
-    process: str
     exported: Series
-    facts: Mapping[str, Any]
+    process: ProcessStatus
 
     def rows(self, name: str) -> Sequence[tuple[Labels, Value]]:
         """Return the samples of a family."""
-        return self.exported.rows(name, self.process)
+        return self.exported.rows(name, self.process.process)
 
     def of_node(self, name: str) -> Sequence[tuple[Labels, Value]]:
         """Return the samples of a family that has no label `process`, such as one of GPUs."""
@@ -103,12 +87,12 @@ def _without(cause: Cause) -> Callable[[Subject], Advice | None]:
     """Return the row of a cause: of what limits the process, and of other causes with a known gain."""
 
     def row(subject: Subject) -> Advice | None:
-        main = subject.facts.get("limited_by")
-        on_cpu = subject.facts.get("state") == "training_on_cpu"
+        main = subject.process.limited_by
+        on_cpu = subject.process.state == "training_on_cpu"
         # A training on the CPU loses no GPU time: its waits are named, unless it should be on a GPU.
         if main != cause.name and bool(main) == on_cpu:
             return None
-        waits = cause.name == "data_loading" and (subject.facts.get("data_wait_ratio") or 0.0) >= WAITING_RATIO
+        waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
         gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
         return Advice(cause.name, "limit", _change(subject, cause), gain) if gain or named else None
 
@@ -117,10 +101,10 @@ def _without(cause: Cause) -> Callable[[Subject], Advice | None]:
 
 def _change(subject: Subject, cause: Cause) -> str:
     if cause.name == "data_loading":
-        on_gpu = subject.facts.get("state") != "training_on_cpu"
+        on_gpu = subject.process.state != "training_on_cpu"
         # The mistake has its own advice.
         pageable = subject.value("training_mistake", mistake="pageable_batches")
-        return loader_change(subject.facts.get("loader") or {}, copied=on_gpu and not pageable)
+        return loader_change(subject.process.loader, copied=on_gpu and not pageable)
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 
@@ -155,20 +139,20 @@ def _batch_seconds(subject: Subject) -> float | None:
 
 
 def _stalled(subject: Subject) -> Advice | None:
-    if subject.facts.get("state") != "stalled":
+    if subject.process.state != "stalled":
         return None
-    return Advice(None, "stalled", STALLED_ADVICE.format(subject.facts.get("pid") or "PID"))
+    return Advice(None, "stalled", STALLED_ADVICE.format(subject.process.pid or "PID"))
 
 
 def _idle(subject: Subject) -> Advice | None:
-    idle = subject.facts.get("state") == "held_idle" and not subject.facts.get("limited_by")
+    idle = subject.process.state == "held_idle" and not subject.process.limited_by
     return Advice(None, "idle", IDLE_ADVICE) if idle else None
 
 
 def _hook(subject: Subject) -> Advice | None:
     """Without the hook the inside of the process is not known."""
-    hooked = subject.facts.get("hook") or subject.facts.get("starting")
-    outside = not hooked and subject.facts.get("role") != "display"
+    hooked = subject.process.hook or subject.process.starting
+    outside = not hooked and subject.process.role != "display"
     return Advice(None, "hook", RUN_ADVICE) if outside else None
 
 
@@ -187,7 +171,7 @@ def _on_memory(topic: str, cause: str | None, change: Callable[[Subject], str | 
 
     def row(subject: Subject) -> Advice | None:
         text = change(subject)
-        removed = subject.facts.get("limited_by") if cause == "" else cause
+        removed = subject.process.limited_by if cause == "" else cause
         return Advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
 
     return row
@@ -218,7 +202,7 @@ def advice_of(subject: Subject) -> list[Advice]:
     found = [advice for source in SOURCES if (advice := source(subject))]
     special = {advice.cause for advice in found if advice.topic != _GENERAL}
     kept = [advice for advice in found if advice.topic != _GENERAL or advice.cause not in special]
-    first = subject.facts.get("limited_by")
+    first = subject.process.limited_by
     return sorted(kept, key=lambda a: (not first or a.cause != first, -a.gain.expected if a.gain else 0.0))
 
 
@@ -234,19 +218,19 @@ def words(found: Sequence[Advice]) -> str | None:
 def first_gain_words(found: Sequence[Advice]) -> str | None:
     """Return the gain of the first advice in words, None if it is not known."""
     gain = found[0].gain if found else None
-    return gain_words(asdict(gain), found[0].cause) if gain else None
+    return gain_words(gain, found[0].cause) if gain else None
 
 
-def gain_words(gain: Mapping[str, Any], cause: str | None) -> str:
-    """Return a gain in words, from its plain data. `cause` is what the change removes, if that has a name."""
-    expected, lower, upper = (factor(gain[bound]) for bound in ("expected", "lower", "upper"))
+def gain_words(gain: Gain, cause: str | None) -> str:
+    """Return a gain in words. `cause` is what the change removes, if that has a name."""
+    expected, lower, upper = map(factor, (gain.expected, gain.lower, gain.upper))
     between = f" (at least {lower})" if expected == upper else f" ({lower} to {upper})"
     shown = f"steps {expected} times as fast{between if lower != upper else ''}"
     if lower == factor(1.0) and expected == upper:  # it may have no effect
         shown = f"steps up to {upper} times as fast"
-    if not gain["next"]:
+    if not gain.next:
         return shown
-    after = f"limited by {LIMITS[gain['next']]}" if gain["next"] in LIMITS else f"it {cause_phrase(gain['next'])}"
-    if gain["next"] == cause:
-        after = f"it still {cause_phrase(gain['next'])}"
+    after = f"limited by {LIMITS[gain.next]}" if gain.next in LIMITS else f"it {cause_phrase(gain.next)}"
+    if gain.next == cause:
+        after = f"it still {cause_phrase(gain.next)}"
     return f"{shown}, then {after}"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from gpugauge.status.model import GpuStatus, ProcessStatus
 from gpugauge.status.steps import loader_advice
 from gpugauge.status.words import duration, percent, plural, quantity
 from gpugauge.wire.shares import sentence
@@ -17,85 +17,81 @@ _SILENT = (
 _MAX_NAMED = 3  # processes of a GPU that is down
 
 
-def details(process: Mapping[str, Any], now: float) -> list[str]:
+def details(process: ProcessStatus, now: float) -> list[str]:
     """Return what the hook reports of a process, such as its step time. `now` is Unix time."""
-    if process.get("ended") is not None:
-        return _ended(process, now)
-    if process.get("silent"):
+    if process.ended is not None:
+        return _ended(process, process.ended, now)
+    if process.silent:
         return [_SILENT]
-    if process.get("starting"):
+    if process.starting:
         return ["starting: the hook has not reported a step or batch yet"]
     return _running(process, now)
 
 
-def _running(process: Mapping[str, Any], now: float) -> list[str]:
+def _running(process: ProcessStatus, now: float) -> list[str]:
     found = []
-    if process.get("judging_since") is not None:
-        found.append(f"judging since {duration(max(0.0, now - process['judging_since']))}")
-    if process.get("step_seconds") is not None:
-        found.append(f"step {duration(process['step_seconds'])}")
+    if process.judging_since is not None:
+        found.append(f"judging since {duration(max(0.0, now - process.judging_since))}")
+    if process.step_seconds is not None:
+        found.append(f"step {duration(process.step_seconds)}")
     found += _throughput(process)
-    if process.get("phase"):
-        found.append(f"phase {process['phase'].replace('_', ' ')}")
-    shares = process.get("step_shares") or {}
-    if process.get("state") == "training_on_cpu" and shares:
-        found.append(sentence(shares))
-    elif (process.get("data_wait_ratio") or 0.0) >= _MIN_SHOWN_RATIO:
-        found.append(f"{percent(process['data_wait_ratio'])} waiting for data")
-    if process.get("rank") is not None and (process.get("world_size") or 1) > 1:
-        found.append(f"rank {process['rank']} of {process['world_size']}")
-    if loader := _loader(process.get("loader") or {}):
+    if process.phase:
+        found.append(f"phase {process.phase.replace('_', ' ')}")
+    if process.state == "training_on_cpu" and process.step_shares:
+        found.append(sentence(process.step_shares))
+    elif (waits := process.data_wait_ratio or 0.0) >= _MIN_SHOWN_RATIO:
+        found.append(f"{percent(waits)} waiting for data")
+    if process.rank is not None and (process.world_size or 1) > 1:
+        found.append(f"rank {process.rank} of {process.world_size}")
+    if loader := _loader(process.loader):
         found.append(f"loader: {loader}")
-    if process.get("last_step") is not None:
-        found.append(f"last step {duration(max(0.0, now - process['last_step']))} ago")
+    if process.last_step is not None:
+        found.append(f"last step {duration(max(0.0, now - process.last_step))} ago")
     return found
 
 
-def _throughput(process: Mapping[str, Any]) -> list[str]:
+def _throughput(process: ProcessStatus) -> list[str]:
     """Return what the steps achieve, where it is known."""
-    known = [
-        f"{quantity(process[f'{kind}_per_second'])} {kind}/s"
-        for kind in ("samples", "tokens")
-        if process.get(f"{kind}_per_second") is not None
-    ]
-    return known + ([f"MFU {percent(process['mfu'])}"] if process.get("mfu") is not None else [])
+    rates = {"samples": process.samples_per_second, "tokens": process.tokens_per_second}
+    known = [f"{quantity(rate)} {kind}/s" for kind, rate in rates.items() if rate is not None]
+    return known + ([f"MFU {percent(process.mfu)}"] if process.mfu is not None else [])
 
 
-def _ended(process: Mapping[str, Any], now: float) -> list[str]:
+def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
     """Return when and why a training ended, and what it did in all."""
-    why = f": {process['end_words']}" if process.get("end_words") else ""
-    found = [f"ended {duration(max(0.0, now - process['ended']))} ago{why}"]
-    if process.get("steps"):
-        each = f", {duration(process['step_seconds'])} each" if process.get("step_seconds") is not None else ""
-        found.append(f"{plural(round(process['steps']), 'step')}{each}")
-    if process.get("step_shares"):
-        found.append(f"in all {sentence(process['step_shares'])}")
+    why = f": {process.end_words}" if process.end_words else ""
+    found = [f"ended {duration(max(0.0, now - at))} ago{why}"]
+    if process.steps:
+        each = f", {duration(process.step_seconds)} each" if process.step_seconds is not None else ""
+        found.append(f"{plural(round(process.steps), 'step')}{each}")
+    if process.step_shares:
+        found.append(f"in all {sentence(process.step_shares)}")
     return found
 
 
-def remark(process: Mapping[str, Any]) -> str:
+def remark(process: ProcessStatus) -> str:
     """Return what limits a process, with its share, and what makes the causes of the loader decidable; "" if nothing
     does.
     """
-    if not process.get("limited_by_words"):
-        if process.get("state") == "training_on_cpu" and process.get("level") == "poor":
-            return f"waits for data {percent(process['data_wait_ratio'])} of its time"
-        return loader_advice(process.get("undecidable") or ())
-    ratio = process.get("limited_by_ratio")
-    # Without a GPU in use no GPU time is lost.
-    lost = ratio is not None and process.get("state") != "training_on_cpu"
-    return f"{process['limited_by_words']}" + (f": {percent(ratio or 0.0)} of its GPU time is lost" if lost else "")
+    on_cpu, ratio = process.state == "training_on_cpu", process.limited_by_ratio
+    if process.limited_by_words:
+        # Without a GPU in use no GPU time is lost.
+        lost = f": {percent(ratio)} of its GPU time is lost" if ratio is not None and not on_cpu else ""
+        return f"{process.limited_by_words}{lost}"
+    if on_cpu and process.level == "poor":
+        return f"waits for data {percent(process.data_wait_ratio or 0.0)} of its time"
+    return loader_advice(process.undecidable)
 
 
-def _named(process: Mapping[str, Any]) -> str:
-    pid, command = process["pid"], process["command"] or ""
+def _named(process: ProcessStatus) -> str:
+    pid, command = process.pid, process.command or ""
     name = f"pid {pid} {command}".strip() if pid is not None else command or "a process without a pid"
-    return name + ("" if process["alive"] else " (not seen now)")
+    return name + ("" if process.alive else " (not seen now)")
 
 
-def last_use(gpu: Mapping[str, Any]) -> str:
+def last_use(gpu: GpuStatus) -> str:
     """Return who used a GPU that is down when it answered last, "" if that is not known."""
-    processes = gpu.get("last_processes")
+    processes = gpu.last_processes
     if not processes:
         return ""
     named = [_named(process) for process in processes[:_MAX_NAMED]]

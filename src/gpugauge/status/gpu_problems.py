@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gpugauge.base.serving import serves
 from gpugauge.driver.advice import REMEMBERED, down_advice, down_phrase
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
 from gpugauge.status.owner import name, owner, owner_words
-from gpugauge.status.problem import Entry, problem
+from gpugauge.status.problem import problem
 from gpugauge.status.use import gpus_words, in_use, on_gpus
 from gpugauge.status.words import HOOK_ADVICE, percent, plural
 
@@ -22,42 +23,43 @@ _MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
 
 
-def gpu_problems(gpus: Sequence[Entry], *, simulated: bool) -> Iterator[Entry]:
+def gpu_problems(gpus: Sequence[GpuStatus], *, simulated: bool) -> Iterator[Problem]:
     """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
     that their driver is down. If they are `simulated`, no command can examine their processes.
     """
     hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
     for reason in (_DRIVER_DOWN, REMEMBERED):
-        if found := [gpu for gpu in hidden if gpu["down_reason"] == reason]:
-            uuids, advice = [gpu["uuid"] for gpu in found], down_advice(reason)
+        if found := [gpu for gpu in hidden if gpu.down_reason == reason]:
+            uuids, advice = tuple(gpu.uuid for gpu in found), down_advice(reason)
             yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, gpus=uuids, runbook="GpuLost")
     for gpu in gpus:
-        subject, uuids = gpus_words([gpu]), [gpu["uuid"]]
+        subject, uuids = gpus_words([gpu]), (gpu.uuid,)
         if gpu not in hidden:
             yield from _errors(gpu, subject)
-        for fault in gpu["faults"]:
+        for fault in gpu.faults:
             # A training that the clocks slow down is a problem of its own.
-            slows = fault["kind"] == "gpu_slowed" and not any(p["limited_by"] == "throttled" for p in gpu["processes"])
-            if slows or fault["kind"] == "narrow_link":
-                yield problem(fault["kind"], subject, fault["text"], fault["advice"], gpus=uuids)
-        for device in (gpu, *gpu["mig"]):
-            if gpu["up"] and device["allocated_to"] and not in_use(gpu):
-                holders = ", ".join(filter(None, map(owner, device["allocated_to"])))
-                where = subject if device is gpu else f"{subject}, MIG {device['profile'] or device['uuid']}"
+            slows = fault.kind == "gpu_slowed" and not any(p.limited_by == "throttled" for p in gpu.processes)
+            if fault.kind and (slows or fault.kind == "narrow_link"):
+                yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids)
+        devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
+        for device in devices:
+            if gpu.up and device.allocated_to and not in_use(gpu):
+                holders = ", ".join(filter(None, map(owner, device.allocated_to)))
+                where = f"{subject}, MIG {device.profile or device.uuid}" if isinstance(device, MigStatus) else subject
                 text = f"allocated to {holders or 'a workload'}, but no process uses it"
                 yield problem("unused", where, text, gpus=uuids)
     yield from _unjudged(gpus, simulated)
 
 
-def _is_hidden(gpu: Entry) -> bool:
+def _is_hidden(gpu: GpuStatus) -> bool:
     """Return whether a GPU is down with its driver, and nothing else is known of it."""
-    known = gpu["health"] or gpu["xids"] or last_use(gpu)
-    return not gpu["up"] and gpu["down_reason"] in {_DRIVER_DOWN, REMEMBERED} and not known
+    known = gpu.health or gpu.xids or last_use(gpu)
+    return not gpu.up and gpu.down_reason in {_DRIVER_DOWN, REMEMBERED} and not known
 
 
-def clocks_words(gpu: Entry) -> str:
+def clocks_words(gpu: GpuStatus) -> str:
     """Return why the clocks of a GPU are lowered."""
-    return f"clocks lowered: {', '.join(gpu['slowed_by'])}"
+    return f"clocks lowered: {', '.join(gpu.slowed_by)}"
 
 
 class _Error(NamedTuple):
@@ -68,68 +70,68 @@ class _Error(NamedTuple):
     runbook: str | None
 
 
-def _errors(gpu: Entry, subject: str) -> Iterator[Entry]:
+def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
-    found = [_Error("gpu_health", a["grave"], a["text"], a["advice"], a["runbook"]) for a in gpu["health"]]
-    xids = [_Error("xid", False, _xid_words(xid), xid["advice"], xid["runbook"]) for xid in gpu["xids"]]
+    found = [_Error("gpu_health", a.grave, a.text, a.advice, a.runbook) for a in gpu.health]
+    xids = [_Error("xid", False, _xid_words(xid), xid.advice, xid.runbook) for xid in gpu.xids]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
-    if not gpu["up"]:
-        found.insert(0, _Error("gpu_down", True, down_phrase(gpu["down_reason"]), gpu["advice"], "GpuLost"))
+    if not gpu.up:
+        found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost"))
     if not found:
         return
     first, *others = [*found, *(e for e in xids if not e.advice)]
     also = "; ".join(error.text for error in others[:_MAX_ERRORS])
     also += f" and {len(others) - _MAX_ERRORS} more" if len(others) > _MAX_ERRORS else ""
-    users = _users(gpu) if gpu["up"] else last_use(gpu)
+    users = _users(gpu) if gpu.up else last_use(gpu)
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
     more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook}
-    yield problem(first.kind, subject, first.text, first.advice, gpus=[gpu["uuid"]], **more)
+    yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), **more)
 
 
-def _xid_words(xid: Entry) -> str:
-    at = datetime.fromtimestamp(xid["last"], timezone.utc)
-    return f"{xid['text'].replace(': ', ' (', 1)}{')' if ': ' in xid['text'] else ''} at {at:%H:%M:%S} UTC"
+def _xid_words(xid: XidStatus) -> str:
+    at = datetime.fromtimestamp(xid.last, timezone.utc)
+    return f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {at:%H:%M:%S} UTC"
 
 
-def _users(gpu: Entry) -> str:
+def _users(gpu: GpuStatus) -> str:
     """Return the programs on a GPU with pid and owner."""
-    found = [process for process in on_gpus([gpu]) if process["role"] != "display"]
+    found = [process for process in on_gpus([gpu]) if process.role != "display"]
     named = []
     for process in found[:_MAX_NAMED]:
-        pid = f"pid {process['pid']}" if process["pid"] is not None else ""
-        who = ", ".join(filter(None, (pid, owner_words(process["workload"]))))
-        named.append(name(process) + (f" ({who})" if who and process["command"] else ""))
+        pid = f"pid {process.pid}" if process.pid is not None else ""
+        who = ", ".join(filter(None, (pid, owner_words(process.workload))))
+        named.append(name(process) + (f" ({who})" if who and process.command else ""))
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return f"used by {', '.join(named)}{more}" if named else ""
 
 
-def _unjudged(gpus: Sequence[Entry], simulated: bool) -> Iterator[Entry]:
+def _unjudged(gpus: Sequence[GpuStatus], simulated: bool) -> Iterator[Problem]:
     """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
     process does.
     """
-    found = [gpu for gpu in gpus if gpu["up"] and _is_low(gpu) and _hidden(gpu) and not _judged(gpu)]
+    found = [gpu for gpu in gpus if gpu.up and _is_low(gpu) and _hidden(gpu) and not _judged(gpu)]
     if found:
         # Rounded down, so that 50 % is never below 50 %.
-        mean = int(100 * sum(map(_load, found)) / len(found) + 1e-6)
+        mean = int(100 * sum(_load(gpu) or 0.0 for gpu in found) / len(found) + 1e-6)
         text = f"mean load {mean} %, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
         most = max(len(_hidden(gpu)) for gpu in found)
         shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
-        pids = [] if simulated else [process["pid"] for process in _hidden(found[0]) if process["pid"] is not None]
+        pids = [] if simulated else [process.pid for process in _hidden(found[0]) if process.pid is not None]
         outside = f"what is seen from outside: gpugauge doctor {pids[0]}; " if pids else ""
         yield problem(
-            "unjudged", gpus_words(found), text, shared + outside + HOOK_ADVICE, gpus=[gpu["uuid"] for gpu in found]
+            "unjudged", gpus_words(found), text, shared + outside + HOOK_ADVICE, gpus=tuple(gpu.uuid for gpu in found)
         )
 
 
-def programs_words(gpus: Sequence[Entry]) -> str:
+def programs_words(gpus: Sequence[GpuStatus]) -> str:
     """Return the programs without the hook on GPUs, as "train.py ×64 of user 1000, 8 on each GPU"."""
     counts: dict[tuple[str, str], Counter[str]] = {}
     labels: dict[tuple[str, str], set[str]] = {}
     for gpu in gpus:
         for process in _hidden(gpu):
-            key = name(process), owner_words(process["workload"])
-            counts.setdefault(key, Counter())[gpu["uuid"]] += 1
-            labels.setdefault(key, set()).add(process["process"])
+            key = name(process), owner_words(process.workload)
+            counts.setdefault(key, Counter())[gpu.uuid] += 1
+            labels.setdefault(key, set()).add(process.process)
     words = []
     for program, whose in sorted(labels, key=lambda key: (-len(labels[key]), key)):
         total, by_gpu = len(labels[program, whose]), counts[program, whose]
@@ -140,10 +142,10 @@ def programs_words(gpus: Sequence[Entry]) -> str:
     return _some(words, "; ")
 
 
-def processes_words(gpu: Entry) -> str:
+def processes_words(gpu: GpuStatus) -> str:
     """Return the processes without the hook on one GPU, as "8 processes of user 1000: train.py, without the hook"."""
     found = _hidden(gpu)
-    owners = {owner_words(process["workload"]) for process in found}
+    owners = {owner_words(process.workload) for process in found}
     whose = f" of {len(owners)} owners" if len(owners) > 1 else "".join(f" of {words}" for words in owners if words)
     programs = Counter(map(name, found)).most_common()
     words = [f"{program} ×{count}" if len(programs) > 1 < count else program for program, count in programs]
@@ -155,18 +157,19 @@ def _some(words: Sequence[str], comma: str) -> str:
     return comma.join(words[:_MAX_NAMED_UNHOOKED]) + (f" and {plural(more, 'other program')}" if more > 0 else "")
 
 
-def _judged(gpu: Entry) -> bool:
-    return any(process["level"] != "none" or process["judging_since"] is not None for process in gpu["processes"])
+def _judged(gpu: GpuStatus) -> bool:
+    return any(process.level != "none" or process.judging_since is not None for process in gpu.processes)
 
 
-def _load(gpu: Mapping[str, Any]) -> float:
-    return float(gpu["load"] if gpu["load_5m"] is None else gpu["load_5m"])
+def _load(gpu: GpuStatus) -> float | None:
+    return gpu.load if gpu.load_5m is None else gpu.load_5m
 
 
-def _is_low(gpu: Entry) -> bool:
-    return (gpu["load"] is not None or gpu["load_5m"] is not None) and _load(gpu) < WASTED_RATIO
+def _is_low(gpu: GpuStatus) -> bool:
+    load = _load(gpu)
+    return load is not None and load < WASTED_RATIO
 
 
-def _hidden(gpu: Entry) -> list[Entry]:
-    found = [p for p in gpu["processes"] if p["role"] == "training" and p["state_words"] == "no hook"]
-    return [process for process in found if not serves(process["command"])]  # as the alerts do
+def _hidden(gpu: GpuStatus) -> list[ProcessStatus]:
+    found = [p for p in gpu.processes if p.role == "training" and p.state_words == "no hook"]
+    return [process for process in found if not serves(process.command)]  # as the alerts do

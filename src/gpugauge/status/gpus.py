@@ -2,95 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from gpugauge.driver.advice import REMEMBERED, down_advice
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, MigReading, down_reason
+from gpugauge.driver.xids import xid_labels
 from gpugauge.faults.table import Ailment, slowdowns, xid_advice
+from gpugauge.metric import scaled
+from gpugauge.node.node import NO_READING, Node, Xids
 from gpugauge.status.history import History, by_labels
+from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, ProcessStatus, Use, XidStatus
 from gpugauge.status.problem import section_of_xid
-from gpugauge.status.processes import Entry, Families, current, processes_of, rows, workload
+from gpugauge.status.processes import Families, current, processes_of, rows, workload
 
 _LOAD_WINDOW_SECONDS = 300.0
 _XID_SECONDS = 86_400.0  # for which an Xid error is shown
-# Fields of a GPU that hold one number, and their families.
-_FIGURES = {
-    "load": "gpu_utilization_ratio",
-    "memory_used_bytes": "gpu_memory_used_bytes",
-    "memory_total_bytes": "gpu_memory_total_bytes",
-    "power_watts": "gpu_power_watts",
-    "power_limit_watts": "gpu_power_limit_watts",
-}
 _MIG_USED_BYTES = 128 << 20  # an empty MIG device has some tens of MiB in use, a CUDA context some hundreds
-_MIG_FIGURES = {
-    "load": "gpu_mig_sm_active_ratio",
-    "memory_used_bytes": "gpu_mig_memory_used_bytes",
-    "memory_total_bytes": "gpu_mig_memory_total_bytes",
-}
+_NO_XIDS = Xids({}, {})
 
 
 def gpus(
     found: Families,
+    node: Node,
     history: History,
-    processes: Sequence[Entry],
+    processes: Sequence[ProcessStatus],
     faults: Mapping[str, Sequence[Ailment]],
-    now: float,
-) -> list[Entry]:
-    """Return the GPUs by index, without their states. `now` is the Unix time of the snapshot, whose `faults` are those
-    of the GPUs by uuid.
-    """
-    known = {facts["uuid"]: facts for facts in rows(found.get("gpu_info"))}
-    figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _FIGURES.items()}
+) -> list[GpuStatus]:
+    """Return the GPUs by index, without their states; `faults` are those of the GPUs by uuid."""
+    loads = by_labels(found.get("gpu_utilization_ratio"), "uuid")
     hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
-    down = {labels[0]: labels[1] for labels in by_labels(found.get("gpu_down_reason"), "uuid", "reason")}
-    allocation, health, mig = _Allocation(found), _Health(found, faults, now), _mig(found)
-    unread = by_labels(found.get("gpu_reading_failed"), "uuid", "reading", "reason")
-    widths = by_labels(found.get("gpu_pcie_width"), "uuid", "when")
-    on_mig: dict[str, dict[str, float]] = {}
-    for (label, uuid), used in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid").items():
-        on_mig.setdefault(uuid, {})[label] = used
-    users: dict[str, list[Entry]] = {}
-    for process in processes:
-        for uuid in process["devices"]:
-            own = [d["uuid"] for d in mig.get(uuid, []) if process["process"] in on_mig.get(d["uuid"], ())]
-            users.setdefault(uuid, []).append({**_on_device(process, uuid), "mig": own})
-    result: list[Entry] = []
-    for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items():
-        index = known.get(uuid, {}).get("index", "")
-        number = int(index) if index.isdecimal() else None
-        result.append(
-            {
-                "index": number,
-                "uuid": uuid,
-                "name": known.get(uuid, {}).get("name"),
-                "pci_bus_id": known.get(uuid, {}).get("pci_bus_id"),
-                "up": bool(up),
-                "down_reason": down.get(uuid),
-                "advice": None if up else down_advice(down.get(uuid)),
-                **{name: values.get((uuid,)) for name, values in figures.items()},
-                "load_5m": history.load(uuid, _LOAD_WINDOW_SECONDS),
-                "pcie_width": widths.get((uuid, "current")),
-                "pcie_width_max": widths.get((uuid, "max")),
-                "load_10m": [[round(ago, 1), _rounded(share)] for ago, share in history.loads(uuid)],
-                **health.of(uuid, "?" if number is None else number, _pids(users.get(uuid, []))),
-                "unread": {reading: reason for (u, reading, reason) in unread if u == uuid},
-                "mig": [_mig_state(device | allocation.of(device["uuid"]), on_mig) for device in mig.get(uuid, [])],
-                **allocation.of(uuid),
-                "processes": users.get(uuid, []),
-                "processes_hidden": int(hidden.get((uuid,), 0)),
-                **({} if up else _last_use(uuid, history, processes)),
-            }
+    allocation = _Allocation(found)
+    on_mig: dict[str, set[str]] = {}
+    for label, uuid in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid"):
+        on_mig.setdefault(uuid, set()).add(label)
+    result: list[GpuStatus] = []
+    for device in node.shown():
+        uuid, known = device.uuid, device.reading
+        reading = known if device.up else NO_READING
+        index = None if known.index < 0 else known.index
+        devices = [_mig(mig, allocation, bool(on_mig.get(mig.uuid))) for mig in reading.mig_instances or ()]
+        devices.sort(key=_instance)
+        users = [_on_device(process, uuid, devices, on_mig) for process in processes if uuid in (process.devices or ())]
+        pids = sorted(process.pid for process in users if process.pid is not None and not process.ended)
+        own = tuple(
+            FaultStatus(grave=f.grave, text=f.text, advice=f.advised(pids), runbook=f.runbook, kind=f.kind)
+            for f in faults.get(uuid, ())
         )
-    return sorted(result, key=lambda gpu: (gpu["index"] is None, gpu["index"], gpu["uuid"]))
+        state, holders = allocation.of(uuid)
+        clocks = reading.clocks_event_reasons or 0
+        reason = None if device.up else down_reason(device.reason)
+        gpu = GpuStatus(
+            index=index,
+            uuid=uuid,
+            name=known.name or None,
+            pci_bus_id=known.pci_bus_id or None,
+            up=device.up,
+            down_reason=reason,
+            advice=None if device.up else down_advice(reason),
+            load=loads.get((uuid,)),
+            memory_used_bytes=reading.memory_used_bytes,
+            memory_total_bytes=reading.memory_total_bytes,
+            power_watts=scaled(reading.power_milliwatts, 1e-3),
+            power_limit_watts=scaled(reading.power_limit_milliwatts, 1e-3),
+            load_5m=history.load(uuid, _LOAD_WINDOW_SECONDS),
+            pcie_width=reading.pcie_width,
+            pcie_width_max=reading.pcie_width_max,
+            load_10m=tuple((round(ago, 1), _rounded(share)) for ago, share in history.loads(uuid)),
+            temperature_celsius=reading.temperature_celsius,
+            faults=own,
+            health=tuple(replace(fault, kind=None) for fault in own if fault.kind == "gpu_health"),
+            slowed_by=tuple(slowdowns([reason for reason, bit in CLOCKS_EVENT_REASONS.items() if clocks & bit])),
+            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), "?" if index is None else index, node.timestamp)),
+            unread={failure.reading: failure.reason for failure in device.failures},
+            mig=tuple(devices),
+            allocation=state,
+            allocated_to=holders,
+            processes=tuple(users),
+            processes_hidden=int(hidden.get((uuid,), 0)),
+        )
+        result.append(gpu if device.up else _last_use(gpu, history, processes))
+    return sorted(result, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.uuid))
 
 
-def _pids(processes: Sequence[Entry]) -> list[int]:
-    return sorted(process["pid"] for process in processes if process["pid"] is not None and not process["ended"])
-
-
-def mark_remembered(gpus: Sequence[Entry]) -> None:
-    """Mark GPUs of which only the state file knows, on a machine without a GPU and without a driver."""
-    for gpu in gpus:
-        gpu |= {"down_reason": REMEMBERED, "advice": down_advice(REMEMBERED)}
+def remembered(gpu: GpuStatus) -> GpuStatus:
+    """Return a GPU of which only the state file knows, on a machine without a GPU and without a driver."""
+    return replace(gpu, down_reason=REMEMBERED, advice=down_advice(REMEMBERED))
 
 
 class _Allocation:
@@ -98,116 +96,88 @@ class _Allocation:
 
     def __init__(self, found: Families) -> None:
         self._states = current(found.get("gpu_allocation_state"), "uuid")
-        self._holders: dict[str, list[Entry]] = {}
+        self._holders: dict[str, list[Mapping[str, str]]] = {}
         for facts in rows(found.get("gpu_allocation_info")):
-            self._holders.setdefault(facts["uuid"], []).append(dict(workload(facts)))
+            self._holders.setdefault(facts["uuid"], []).append(workload(facts))
 
-    def of(self, uuid: str) -> Entry:
-        return {"allocation": self._states.get(uuid), "allocated_to": self._holders.get(uuid, [])}
-
-
-class _Health:
-    """Faults and lowered clocks of the GPUs that answer, and Xid errors of all."""
-
-    def __init__(self, found: Families, faults: Mapping[str, Sequence[Ailment]], now: float) -> None:
-        self._now, self._faults = now, faults
-        self._temperatures = by_labels(found.get("gpu_temperature_celsius"), "uuid", "sensor")
-        self._slowed: dict[str, list[str]] = {}
-        for (uuid, reason), active in by_labels(found.get("gpu_clocks_event_active"), "uuid", "reason").items():
-            if active:
-                self._slowed.setdefault(uuid, []).append(reason)
-        self._xids: dict[str, list[tuple[float, tuple[str, ...], bool]]] = {}
-        lasting, last = (
-            by_labels(found.get(name), "uuid", "xid", "class", "xid_name")
-            for name in ("gpu_xid_unrepaired_timestamp_seconds", "gpu_xid_last_timestamp_seconds")
-        )
-        for (uuid, *labels), at in (last | lasting).items():
-            unrepaired = (uuid, *labels) in lasting
-            if unrepaired or now - at < _XID_SECONDS:
-                self._xids.setdefault(uuid, []).append((at, tuple(labels), unrepaired))
-
-    def of(self, uuid: str, index: object, pids: Sequence[int]) -> Entry:
-        """Return the fields of the GPU with an index, which these programs use."""
-        faults = [
-            {"grave": f.grave, "text": f.text, "advice": f.advised(pids), "runbook": f.runbook, "kind": f.kind}
-            for f in self._faults.get(uuid, ())
-        ]
-        own = ("grave", "text", "advice", "runbook")
-        return {
-            "temperature_celsius": self._temperatures.get((uuid, "gpu")),
-            "faults": faults,
-            "health": [{key: f[key] for key in own} for f in faults if f["kind"] == "gpu_health"],
-            "slowed_by": slowdowns(self._slowed.get(uuid, [])),
-            "xids": [
-                {
-                    "xid": int(xid) if xid.isdecimal() else None,
-                    "text": f"Xid {xid}" + (f": {name}" if name else ""),
-                    "class": kind,
-                    "last": at,
-                    "advice": (xid_advice(kind, index) if unrepaired else "") or None,
-                    "runbook": section_of_xid(kind),
-                }
-                for at, (xid, kind, name), unrepaired in sorted(self._xids.get(uuid, []), reverse=True)
-            ],
-        }
+    def of(self, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
+        return self._states.get(uuid), tuple(self._holders.get(uuid, ()))
 
 
-def _mig(found: Families) -> dict[str, list[Entry]]:
-    """Return the MIG devices by the uuid of their GPU."""
-    figures = {name: by_labels(found.get(metric), "uuid") for name, metric in _MIG_FIGURES.items()}
-    devices: dict[str, list[Entry]] = {}
-    for facts in rows(found.get("gpu_mig_info")):
-        device: Entry = {"uuid": facts["uuid"], "profile": facts.get("profile")}
-        device |= {key: facts.get(key) for key in ("gpu_instance", "compute_instance")}
-        device |= {name: values.get((facts["uuid"],)) for name, values in figures.items()}
-        devices.setdefault(facts.get("parent_uuid", ""), []).append(device)
-    return {uuid: sorted(found_here, key=_instance) for uuid, found_here in devices.items()}
+def _xids(found: Xids, index: object, now: float) -> Iterator[XidStatus]:
+    """Yield the Xid errors of the GPU with an index, the newest first."""
+    errors = {**found.last, **found.unrepaired}
+    for xid, at in sorted(errors.items(), key=lambda error: (error[1], str(error[0])), reverse=True):
+        if xid in found.unrepaired or now - at < _XID_SECONDS:
+            code, kind, name = xid_labels(xid)
+            yield XidStatus(
+                xid=xid,
+                text=f"Xid {code}" + (f": {name}" if name else ""),
+                kind=kind,
+                last=at,
+                advice=(xid_advice(kind, index) if xid in found.unrepaired else "") or None,
+                runbook=section_of_xid(kind),
+            )
 
 
-def _mig_state(device: Entry, on_mig: Mapping[str, Mapping[str, float]]) -> Entry:
-    """Return a MIG device with its state in words; `on_mig` is the memory of processes by MIG device."""
-    memory = device["memory_used_bytes"]
-    busy = bool(on_mig.get(device["uuid"])) or bool(device["load"]) or (memory or 0) >= _MIG_USED_BYTES
-    known = device["load"] is not None or memory is not None
-    words = device["allocation"] if device["allocation"] not in {None, "unallocated"} else None
-    return device | {"state_words": words or ("in use" if busy else "free" if known else "")}
+def _mig(mig: MigReading, allocation: _Allocation, used: bool) -> MigStatus:
+    """Return a MIG device; `used` is whether a process holds memory on it."""
+    memory, load = mig.memory_used_bytes, scaled(mig.sm_active_percent, 0.01)
+    busy = used or bool(load) or (memory or 0) >= _MIG_USED_BYTES
+    known = load is not None or memory is not None
+    state, holders = allocation.of(mig.uuid)
+    words = "in use" if busy else "free" if known else ""
+    ids = (None if number is None else str(number) for number in (mig.gpu_instance_id, mig.compute_instance_id))
+    gpu_instance, compute_instance = ids
+    return MigStatus(
+        uuid=mig.uuid,
+        profile=mig.profile or None,
+        gpu_instance=gpu_instance,
+        compute_instance=compute_instance,
+        load=load,
+        memory_used_bytes=memory,
+        memory_total_bytes=mig.memory_total_bytes,
+        allocation=state,
+        allocated_to=holders,
+        state_words=words if state in {None, "unallocated"} else state or "",
+    )
 
 
-def _instance(device: Mapping[str, str | None]) -> tuple[int, int]:
-    ids = [device.get("gpu_instance") or "", device.get("compute_instance") or ""]
-    first, second = (int(text) if text.isdecimal() else -1 for text in ids)
-    return first, second
+def _instance(device: MigStatus) -> tuple[int, int]:
+    return int(device.gpu_instance or -1), int(device.compute_instance or -1)
 
 
-def _on_device(process: Entry, uuid: str) -> Entry:
-    """Return a process with its use of one GPU."""
-    return {**_without_devices(process), **process["devices"][uuid]}
+def _on_device(
+    process: ProcessStatus, uuid: str, devices: Sequence[MigStatus], on_mig: Mapping[str, set[str]]
+) -> ProcessStatus:
+    """Return a process with its use of one GPU, which has these MIG devices."""
+    own = tuple(device.uuid for device in devices if process.process in on_mig.get(device.uuid, ()))
+    return _using(process, (process.devices or {}).get(uuid), mig=own)
 
 
-def _without_devices(process: Entry) -> Entry:
-    return {key: value for key, value in process.items() if key != "devices"}
+def _using(process: ProcessStatus, use: Use | None, **more: Any) -> ProcessStatus:
+    memory, load = (use.memory_used_bytes, use.load_5m) if use else (None, None)
+    return replace(process, devices=None, memory_used_bytes=memory, load_5m=load, **more)
 
 
-def _last_use(uuid: str, history: History, processes: Sequence[Entry]) -> Entry:
-    """Return the fields of a GPU that is down about the time when it answered last; none if that is not known.
+def _last_use(gpu: GpuStatus, history: History, processes: Sequence[ProcessStatus]) -> GpuStatus:
+    """Return a GPU that is down with what is known about the time when it answered last.
 
     A process that still runs has its present state, one that ended has that of the time.
     """
-    use = history.last_use(uuid)
+    use = history.last_use(gpu.uuid)
     if use is None:
-        return {}
-    present = {p["process"]: p for p in processes if p["ended"] is None or p["devices"]}
-    then = {process["process"]: process for process in processes_of(use.families, History(), use.timestamp)}
+        return gpu
+    present = {p.process: p for p in processes if p.ended is None or p.devices}
+    # What it did at that moment is not kept, but for its verdict.
+    found = processes_of(use.families, use.node, History(), use.timestamp)
+    then = {process.process: replace(process, phase=None, loader={}) for process in found}
     last = [
-        {
-            **_without_devices(present.get(label, then[label])),
-            **then[label]["devices"].get(uuid, {}),
-            "alive": label in present,
-        }
+        _using(present.get(label, then[label]), (then[label].devices or {}).get(gpu.uuid), alive=label in present)
         for label in use.processes
         if label in then
     ]
-    return {"last_seen": use.timestamp, "last_processes": last}
+    return replace(gpu, last_seen=use.timestamp, last_processes=tuple(last))
 
 
 def _rounded(share: float | None) -> float | None:

@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
-from gpugauge.metric import Family, HistogramValue
+from gpugauge.metric import Family
+from gpugauge.node import training
+from gpugauge.node.node import Load, Node
+from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
 
 _POINT_SECONDS = 5.0  # between two points
@@ -21,8 +25,7 @@ _MAX_LAST_PROCESSES = 32  # of a GPU
 # A mean needs values for at least half of the known part of its window, and for this time.
 _MIN_OBSERVED_RATIO, _MIN_OBSERVED_SECONDS = 0.5, 30.0
 
-_COUNTS = ("torch_samples_total", "torch_tokens_total")
-
+_NO_LOAD = Load()
 WASTED_RATIO = 0.5
 """A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed."""
 _STILL_WASTED_RATIO = 0.45
@@ -34,28 +37,36 @@ IDENTITIES = ("torch_process_info", "gpu_process_host_info", "gpu_process_info")
 # What is kept about the processes of a GPU that may be lost.
 _KEPT = (
     *IDENTITIES,
-    *("gpu_process_start_timestamp_seconds", "gpu_process_memory_used_bytes", "training_state", "training_limited_by"),
-    *("training_limited_by_ratio", "torch_steps_total", "training_last_step_timestamp_seconds"),
+    *("training_state", "training_limited_by", "training_limited_by_ratio"),
 )
+
+
+class Pace(NamedTuple):
+    """What a training has done so far. `measured` are the steps with a known duration, and their seconds."""
+
+    measured: tuple[int, float] | None
+    samples: int | None
+    tokens: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class _Point:
     monotonic: float
-    busy: Mapping[str, float]  # by uuid
-    observed: Mapping[str, float]
+    loads: Mapping[str, Load]  # by uuid
     processes: Mapping[Key, float]
-    steps: Mapping[str, tuple[int, float]]  # steps with a known duration, and their seconds, by process
-    counts: Mapping[str, Mapping[str, float]]  # by family of _COUNTS and process
+    paces: Mapping[str, Pace]  # by process
 
 
 @dataclass(frozen=True, slots=True)
 class LastUse:
-    """The processes on a GPU when it answered last, at Unix time `timestamp`, and the families about them by name."""
+    """The processes on a GPU when it answered last, at Unix time `timestamp`, the families about them by name, and
+    their sessions and starts.
+    """
 
     timestamp: float
     processes: tuple[str, ...]
     families: Mapping[str, Family]
+    node: Node
 
 
 def by_name(snapshot: Snapshot) -> dict[str, Family]:
@@ -95,24 +106,17 @@ class History:
         now = self._now = snapshot.monotonic
         if self._points and now - self._points[-1].monotonic < _POINT_SECONDS - _TICK_JITTER_SECONDS:
             return
-        found = by_name(snapshot)
-        processes = by_labels(found.get("gpu_process_busy_seconds_total"), "process", "uuid")
+        found, node = by_name(snapshot), snapshot.node
+        busy = [(key, use.busy) for key, use in node.uses.items() if use.busy is not None]
         point = _Point(
             now,
-            _of_gpu_engine(found.get("gpu_busy_seconds_total")),
-            _of_gpu_engine(found.get("gpu_observed_seconds_total")),
-            {
-                (process, uuid): seconds
-                for (process, uuid), seconds in list(processes.items())[:_MAX_PROCESSES_PER_POINT]
-            },
-            _durations(found.get("torch_step_duration_seconds")),
-            {name: {p: x for (p,), x in by_labels(found.get(name), "process").items()} for name in _COUNTS},
+            node.loads,
+            dict(busy[:_MAX_PROCESSES_PER_POINT]),
+            {process: _pace(session) for process, session in node.sessions.items()},
         )
-        self._last_uses = {**self._last_uses, **_uses(found, snapshot.timestamp)}
-        present = by_labels(found.get("torch_process_info"), "process")
-        self._reporting = {process: self._reporting.get(process, now) for (process,) in present}
-        host = by_labels(found.get("gpu_process_host_info"), "process", "hook")
-        silent = [process for process, hook in host if hook == "yes" and (process,) not in present]
+        self._last_uses = {**self._last_uses, **_uses(found, snapshot.timestamp, node)}
+        self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
+        silent = [process for process, host in node.hosts.items() if host.hook and process not in node.sessions]
         self._silent = {process: self._silent.get(process, now) for process in silent}
         losses = _losses(found).items()
         self._wasted = frozenset(p for p, lost in losses if is_wasted(lost, before=p in self._wasted))
@@ -161,22 +165,18 @@ class History:
 
     def step_seconds(self, process: str, seconds: float) -> float | None:
         """Return the mean time from one step to the next over the last `seconds`, None without a step."""
-        with self._lock:
-            points = [p.steps.get(process) for p in self._points]
-            begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
-            window = [steps for steps, p in zip(points, self._points, strict=True) if steps and p.monotonic >= begin]
-        if not window or not points[-1]:
+        paces = self._paces(process, seconds)
+        window = [pace.measured for _, pace in paces if pace and pace.measured]
+        if not window or not paces[-1][1] or not paces[-1][1].measured:
             return None
         (before, since), (after, until) = window[0], window[-1]
         if len(window) < 2 or before == 0 or after <= before:
             before, since = 0, 0.0  # since the start of the training
         return (until - since) / (after - before) if after > before else None
 
-    def per_second(self, process: str, name: str, seconds: float) -> float | None:
-        """Return the rate of a counter of _COUNTS over the last `seconds`, None without two values."""
-        with self._lock:
-            begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
-            window = [(p.monotonic, p.counts[name].get(process)) for p in self._points if p.monotonic >= begin]
+    def per_second(self, process: str, counter: Callable[[Pace], int | None], seconds: float) -> float | None:
+        """Return the rate of a counter over the last `seconds`, None without two values."""
+        window = [(at, counter(pace) if pace else None) for at, pace in self._paces(process, seconds)]
         known = [(at, count) for at, count in window if count is not None]
         if len(known) < 2 or window[-1][1] is None:
             return None
@@ -197,6 +197,12 @@ class History:
         """Return who used a GPU when it answered last, None if it has not answered since the start of the daemon."""
         return self._last_uses.get(uuid)
 
+    def _paces(self, process: str, seconds: float) -> list[tuple[float, Pace | None]]:
+        """Return the time, and what a training had done then, of each point of the last `seconds`."""
+        with self._lock:
+            begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
+            return [(p.monotonic, p.paces.get(process)) for p in self._points if p.monotonic >= begin]
+
     def _pair(self, seconds: float) -> tuple[_Point, _Point] | None:
         """Return the point `seconds` before the newest, or the oldest, and the newest point."""
         with self._lock:
@@ -211,28 +217,16 @@ def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | N
     """Return the share of the observed time in which the GPU was busy, None if the observed time is less than half of
     that between the points, or less than `least` seconds.
     """
-    try:
-        observed = new.observed[uuid] - old.observed[uuid]
-        busy = new.busy[uuid] - old.busy[uuid]
-    except KeyError:
+    before, after = old.loads.get(uuid, _NO_LOAD), new.loads.get(uuid, _NO_LOAD)
+    if before.busy is None or before.observed is None or after.busy is None or after.observed is None:
         return None
+    observed, busy = after.observed - before.observed, after.busy - before.busy
     required = max(_MIN_OBSERVED_RATIO * (new.monotonic - old.monotonic), least - _TICK_JITTER_SECONDS)
     return min(1.0, busy / observed) if observed >= required and busy >= 0 else None
 
 
-def _of_gpu_engine(family: Family | None) -> dict[str, float]:
-    return {uuid: x for (uuid, engine), x in by_labels(family, "uuid", "engine").items() if engine == "gpu"}
-
-
-def _durations(family: Family | None) -> dict[str, tuple[int, float]]:
-    if family is None:
-        return {}
-    place = family.metric.labels.index("process")
-    return {
-        labels[place]: (value.counts[-1], value.total)
-        for labels, value in family.samples
-        if isinstance(value, HistogramValue) and value.counts[-1]
-    }
+def _pace(session: Session) -> Pace:
+    return Pace(training.measured_steps(session), training.samples(session), training.tokens(session))
 
 
 def _losses(found: Mapping[str, Family]) -> dict[str, float]:
@@ -242,15 +236,18 @@ def _losses(found: Mapping[str, Family]) -> dict[str, float]:
     return {process: lost.get((process, cause), 0.0) for (process, cause), main in causes.items() if main}
 
 
-def _uses(found: Mapping[str, Family], timestamp: float) -> dict[str, LastUse]:
+def _uses(found: Mapping[str, Family], timestamp: float, node: Node) -> dict[str, LastUse]:
     """Return the present processes of each GPU that answers."""
     families = {name: found[name] for name in _KEPT if name in found}
     processes: dict[str, list[str]] = {}
-    for process, uuid in by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid"):
-        processes.setdefault(uuid, []).append(process)
-    answering = [uuid for (uuid,), up in by_labels(found.get("gpu_up"), "uuid").items() if up]
+    for (process, uuid), use in node.uses.items():
+        if use.memory is not None:
+            processes.setdefault(uuid, []).append(process)
+    on_gpus = {process: node.sessions[process] for process in node.holders if process in node.sessions}
+    kept, empty = Node(timestamp, node.monotonic, sessions=on_gpus, started=node.started, uses=node.uses), Node()
     return {
-        uuid: LastUse(timestamp, tuple(found_here), families if found_here else {})
-        for uuid in answering
-        for found_here in [processes.get(uuid, [])[:_MAX_LAST_PROCESSES]]
+        device.uuid: LastUse(timestamp, tuple(users), families if users else {}, kept if users else empty)
+        for device in node.shown()
+        if device.up
+        for users in [processes.get(device.uuid, [])[:_MAX_LAST_PROCESSES]]
     }

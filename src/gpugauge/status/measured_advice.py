@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from gpugauge.base.text import whole
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.metric import Value
+from gpugauge.status.model import ProcessStatus
 from gpugauge.status.words import digits, factor
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
@@ -29,8 +30,8 @@ class Subject(Protocol):
     """The exported series of one process; see gpugauge.status.advice."""
 
     @property
-    def facts(self) -> Mapping[str, Any]:
-        """Its fields in the status."""
+    def process(self) -> ProcessStatus:
+        """Its status."""
 
     def rows(self, name: str) -> Any:
         """Return the samples of a family."""
@@ -47,12 +48,12 @@ class Subject(Protocol):
 
 def larger_batch(subject: Subject) -> str | None:
     """Return the change where the GPU has gaps or is not filled, and memory is left."""
-    if subject.facts.get("limited_by") not in {"underfilled", "host_bound"}:
+    if subject.process.limited_by not in {"underfilled", "host_bound"}:
         return None
     ratio = subject.value("training_batch_headroom_ratio")
     if ratio is None or ratio < _MIN_BATCH_RATIO:
         return None
-    size = (subject.facts.get("loader") or {}).get("batch_size")
+    size = subject.process.loader.get("batch_size")
     now = f" (now {size})" if size else ""
     return (
         f"a larger batch: double it{now} for as long as samples/s grow; the device memory has room for one up to "
@@ -62,7 +63,7 @@ def larger_batch(subject: Subject) -> str | None:
 
 def fragmentation(subject: Subject) -> str | None:
     """Return the change where the allocator had to free its cache, and much of it was never needed."""
-    if subject.facts.get("limited_by") != "memory_pressure":
+    if subject.process.limited_by != "memory_pressure":
         return None
     configured = subject.label("torch_settings_info", "alloc_conf").replace(" ", "").lower()
     backend = subject.label("torch_settings_info", "allocator")
@@ -99,7 +100,7 @@ def host_growth(subject: Subject) -> str | None:
 def swapped(subject: Subject) -> str | None:
     """Return the change where waits for memory limit the process, and a part of it is swapped out."""
     size = subject.value("gpu_process_swapped_bytes")
-    if subject.facts.get("limited_by") != "memory_swap_io" or not size or size < _MIB:
+    if subject.process.limited_by != "memory_swap_io" or not size or size < _MIB:
         return None
     return f"more memory for the job, or fewer loader workers: {_size(size)} of the process are swapped out"
 
@@ -119,7 +120,7 @@ def _duration(seconds: float) -> str:
 
 def transfer(subject: Subject) -> str | None:
     """Return the change with the widths of the PCIe links, None if they are not known."""
-    widths = [_of_gpu(subject, "gpu_pcie_width", uuid) for uuid in subject.facts.get("devices") or ()]
+    widths = [_of_gpu(subject, "gpu_pcie_width", uuid) for uuid in subject.process.devices or ()]
     known = [(found["current"], found["max"]) for found in widths if found.keys() >= {"current", "max"}]
     if not known or len(known) < len(widths):
         return None
@@ -132,7 +133,7 @@ def transfer(subject: Subject) -> str | None:
 def throttled(subject: Subject) -> str | None:
     """Return what to check for the reasons that lower the clocks now, with the temperature; None without a reason."""
     reasons: list[str] = []
-    for uuid in subject.facts.get("devices") or ():
+    for uuid in subject.process.devices or ():
         active = [
             reason for reason, value in _of_gpu(subject, "gpu_clocks_event_active", uuid, "reason").items() if value
         ]
@@ -146,7 +147,7 @@ def throttled(subject: Subject) -> str | None:
 def cpu_limited(subject: Subject) -> str | None:
     """Return the CPU limit and the least that the process needs, None if either is not known or it is enough."""
     limit = subject.value("gpu_process_cgroup_cpus")
-    workers = whole((subject.facts.get("loader") or {}).get("workers", ""))
+    workers = whole(subject.process.loader.get("workers", ""))
     if limit is None or workers is None or limit >= 1 + workers:
         return None
     each = f" and one for each of its {workers} loader workers" if workers > 1 else ""
@@ -156,7 +157,7 @@ def cpu_limited(subject: Subject) -> str | None:
 
 def waiting_for_peers(subject: Subject) -> str | None:
     """Return the query that finds the slowest rank, None if the number of ranks is not known."""
-    ranks, job = subject.facts.get("world_size"), (subject.facts.get("workload") or {}).get("job")
+    ranks, job = subject.process.world_size, subject.process.workload.get("job")
     if not ranks or ranks < 2:
         return None
     matcher = f'workload_job="{job}"' if job and _PLAIN.fullmatch(job) else f'world_size="{ranks}"'

@@ -1,73 +1,84 @@
-"""Status of a node as plain data: the answer, the problems, GPUs, the processes that use them, states and causes."""
+"""Status of a node: the answer, the problems, GPUs, the processes that use them, states and causes."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
 
 from gpugauge.driver.advice import ADVICE, WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.faults.judged import faults_of
+from gpugauge.node.node import Node
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
-from gpugauge.status.gpus import gpus, mark_remembered
+from gpugauge.status.gpus import gpus, remembered
 from gpugauge.status.history import History, by_labels, by_name
-from gpugauge.status.problems import gpu_state, level, problems
-from gpugauge.status.processes import Entry, Families, processes_of, rows
+from gpugauge.status.model import DriverStatus, Status, as_json
+from gpugauge.status.problems import level, problems, with_state
+from gpugauge.status.processes import Families, processes_of, rows
 from gpugauge.status.use import totals
 
 _HOOK_TROUBLE_SECONDS = 300.0  # a replaced receiver is shown for this long
 _MAX_ERROR_CHARACTERS = 200  # the log has the whole error
 
 
-def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> Entry:
-    """Return the status, ready for JSON. Unknown values are None or absent, never 0. `may_have_gpu` returns whether the
-    machine may have a GPU; it is called only if the driver is missing.
+def build(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> Status:
+    """Return the status. `may_have_gpu` returns whether the machine may have a GPU; it is called only if the driver is
+    missing.
     """
     found = by_name(snapshot)
     build = rows(found.get("gpugauge_build_info"))
-    processes = processes_of(found, history, snapshot.timestamp)
-    without_gpu = [p for p in processes if not p["devices"]]
-    facts: Entry = {
-        "host": socket.gethostname(),
-        "timestamp": snapshot.timestamp,
-        "version": build[0].get("version") if build else None,
-        "simulated": bool(build) and build[0].get("simulated") == "true",
-        "driver": _driver(found, history, may_have_gpu),
-        "failing_collectors": _failing(snapshot),
-        "hook": _hook(found, snapshot.timestamp),
-        "gpus": gpus(found, history, processes, faults_of(snapshot), snapshot.timestamp),
+    processes = processes_of(found, snapshot.node, history, snapshot.timestamp)
+    without_gpu = [process for process in processes if not process.devices]
+    driver = _driver(snapshot.node, history, may_have_gpu)
+    of_gpus = gpus(found, snapshot.node, history, processes, faults_of(snapshot))
+    facts = Status(
+        answer="",
+        host=socket.gethostname(),
+        timestamp=snapshot.timestamp,
+        version=build[0].get("version") if build else None,
+        simulated=bool(build) and build[0].get("simulated") == "true",
+        driver=driver,
+        failing_collectors=_failing(snapshot),
+        hook=_hook(found, snapshot.timestamp),
+        gpus=tuple(of_gpus if driver.needed else map(remembered, of_gpus)),
         # Trainings with the hook come first.
-        "without_gpu": sorted((p for p in without_gpu if p["ended"] is None), key=lambda p: not p["hook"]),
-        "ended": sorted((p for p in without_gpu if p["ended"] is not None), key=lambda p: -p["ended"]),
-    }
-    if not facts["driver"]["needed"]:
-        mark_remembered(facts["gpus"])
+        without_gpu=tuple(sorted((p for p in without_gpu if p.ended is None), key=lambda p: not p.hook)),
+        ended=tuple(sorted((p for p in without_gpu if p.ended is not None), key=lambda p: -(p.ended or 0.0))),
+    )
     found_problems = problems(facts)
-    for gpu in facts["gpus"]:
-        gpu.update(gpu_state(gpu, found_problems))
-    return {
-        "answer": answer(facts, found_problems),
-        "level": level(found_problems, facts),
-        "problems": found_problems,
-        "totals": totals(facts["gpus"]),
-        **facts,
-    }
+    return replace(
+        facts,
+        answer=answer(facts, found_problems),
+        level=level(found_problems, facts),
+        problems=tuple(found_problems),
+        totals=totals(facts.gpus),
+        gpus=tuple(with_state(gpu, found_problems) for gpu in facts.gpus),
+    )
 
 
-def _driver(found: Families, history: History, may_have_gpu: Callable[[], bool]) -> Entry:
-    released = by_labels(found.get("gpugauge_driver_released_until_timestamp_seconds"))
-    known = {reason: bool(up) for (reason,), up in by_labels(found.get("gpugauge_driver_up"), "reason").items()}
-    reason, up = next(iter(known.items()), ("unknown", False))
+def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    """Return the status, ready for JSON."""
+    found: dict[str, Any] = as_json(build(snapshot, history, may_have_gpu))
+    return found
+
+
+def _driver(node: Node, history: History, may_have_gpu: Callable[[], bool]) -> DriverStatus:
+    up, reason, released_until = node.driver.up, node.driver.reason, node.driver.released_until
     # GPUs that answered this daemon were there, those from the state file may have been removed since.
-    gone = not up and reason in WITHOUT_GPU
-    gone = gone and not any(history.last_use(uuid) for (uuid,) in by_labels(found.get("gpu_up"), "uuid"))
+    gone = not up and reason in WITHOUT_GPU and not any(history.last_use(device.uuid) for device in node.shown())
     needed = not gone or may_have_gpu()
-    facts: Entry = {"up": up, "reason": reason, "needed": needed}
-    facts["state_words"] = "up" if up else driver_words(reason, needed=needed)
-    if released:
-        return facts | {"released_until": released[()]}
-    return facts | ({"advice": ADVICE[reason]} if known and not up and needed and reason in ADVICE else {})
+    advised = not up and needed and released_until is None
+    return DriverStatus(
+        up=up,
+        reason=reason,
+        needed=needed,
+        state_words="up" if up else driver_words(reason, needed=needed),
+        released_until=released_until,
+        advice=ADVICE.get(reason) if advised else None,
+    )
 
 
 def _hook(found: Families, now: float) -> str | None:

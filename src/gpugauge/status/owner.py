@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+from gpugauge.status.model import ProcessStatus
 
 _UNNAMED_JOBS = frozenset({"", "pod", "container", "launch"})  # said by the names of pod, container and user
 _JOB_KINDS = {"slurm": "Slurm job", "declared": "job", "distributed": "distributed job"}
@@ -46,9 +47,7 @@ def job_key(workload: Mapping[str, str]) -> tuple[str, ...]:
     return workload.get("namespace") or "", workload.get("job_kind") or "", job, workload.get("user") or ""
 
 
-def name(process: Mapping[str, Any]) -> str:
+def name(process: ProcessStatus) -> str:
     """Return the command of a process; if it is unknown, its owner or its pid."""
-    if process["command"]:
-        return str(process["command"])
-    pid = "a process" if process["pid"] is None else f"pid {process['pid']}"
-    return owner(process["workload"]) or pid
+    pid = "a process" if process.pid is None else f"pid {process.pid}"
+    return process.command or owner(process.workload) or pid

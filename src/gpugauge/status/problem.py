@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpugauge.faults.table import FAULTS
-
-Entry = dict[str, Any]
+from gpugauge.status.model import Problem
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
@@ -28,17 +27,16 @@ _BY_KIND = {
 }
 
 
-def problem(kind: str, subject: str, text: str, advice: str | None = None, **more: object) -> Entry:
-    """Return a problem; docs/http.md has its fields, `more` are those that are not empty."""
-    facts: Entry = {"kind": kind, "grave": kind in _GRAVE, "subject": subject, "text": text, "advice": advice}
-    empty: Entry = {"detail": None, "gain_words": None, "gpus": [], "processes": [], "ratio": None}
-    return {**facts, **empty, "runbook": section_of_kind(kind), **more}
+def problem(kind: str, subject: str, text: str, advice: str | None = None, **more: Any) -> Problem:
+    """Return a problem, by default as grave and with the section that its kind has."""
+    default: dict[str, Any] = {"grave": kind in _GRAVE, "runbook": section_of_kind(kind)}
+    return Problem(kind=kind, subject=subject, text=text, advice=advice, **{**default, **more})
 
 
-def order(found: Entry) -> tuple[float, ...]:
+def order(found: Problem) -> tuple[float, ...]:
     """Return the sort key: the gravest first; of a kind, those with most GPUs and the largest share."""
-    ratio = found["ratio"]
-    return not found["grave"], KINDS.index(found["kind"]), -len(found["gpus"]), -(1.0 if ratio is None else ratio)
+    ratio = 1.0 if found.ratio is None else found.ratio
+    return not found.grave, KINDS.index(found.kind), -len(found.gpus), -ratio
 
 
 def section_of_training(state: str | None, cause: str | None) -> str | None:

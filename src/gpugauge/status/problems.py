@@ -4,91 +4,89 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
 from gpugauge.faults.table import FAULTS
 from gpugauge.status.gpu_problems import clocks_words, gpu_problems, processes_words
+from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
-from gpugauge.status.problem import Entry, order, problem
+from gpugauge.status.problem import order, problem
 from gpugauge.status.use import gpus_words, in_use, judging, on_gpus, silent, unhooked, used_well
 from gpugauge.status.words import percent, plural
 
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
 
 
-def training_problems(facts: Entry) -> Iterator[Entry]:
+def training_problems(facts: Status) -> Iterator[Problem]:
     """Yield a problem for each program of an owner and cause; ranks of one training are together."""
-    gpus = {gpu["uuid"]: gpu for gpu in facts["gpus"]}
-    processes: dict[str, Entry] = {}
+    gpus = {gpu.uuid: gpu for gpu in facts.gpus}
+    processes: dict[str, ProcessStatus] = {}
     used: dict[str, list[str]] = {}
-    for gpu in facts["gpus"]:
+    for gpu in facts.gpus:
         # The processes of a GPU that is down may still run, stalled.
-        for process in gpu["processes"] + [p for p in gpu.get("last_processes", ()) if p["alive"]]:
-            processes[process["process"]] = process
-            load = process.get("load_5m")
-            if process["limited_by"] != "unused_gpus" or load is None or load < _USED_LOAD:
-                used.setdefault(process["process"], []).append(gpu["uuid"])
-    processes |= {process["process"]: process for process in facts["without_gpu"]}
+        for process in (*gpu.processes, *(p for p in gpu.last_processes or () if p.alive)):
+            processes[process.process] = process
+            load = process.load_5m
+            if process.limited_by != "unused_gpus" or load is None or load < _USED_LOAD:
+                used.setdefault(process.process, []).append(gpu.uuid)
+    processes |= {process.process: process for process in facts.without_gpu}
     place = {uuid: number for number, uuid in enumerate(gpus)}
-    failing = [process for process in processes.values() if process["level"] in {"bad", "poor"}]
-    group_of = partial(_group, there="a simulated GPU" if facts["simulated"] else "a GPU")
+    failing = [process for process in processes.values() if process.level in {"bad", "poor"}]
+    group_of = partial(_group, there="a simulated GPU" if facts.simulated else "a GPU")
     for (who, text, kind, *_), group in groupby(sorted(failing, key=group_of), key=group_of):
         ranks = list(group)
-        held = list(dict.fromkeys(uuid for rank in ranks for uuid in used.get(rank["process"], [])))
+        held = list(dict.fromkeys(uuid for rank in ranks for uuid in used.get(rank.process, [])))
         held.sort(key=place.__getitem__)
         yield _problem(who, text, kind, ranks, [gpus[uuid] for uuid in held])
 
 
-def _problem(who: str, text: str, kind: str, ranks: list[Entry], held: list[Entry]) -> Entry:
+def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: list[GpuStatus]) -> Problem:
     first = ranks[0]
-    ratios = [rank["limited_by_ratio"] for rank in ranks if _costs_gpu_time(rank)]
+    # Without a GPU in use no GPU time is lost.
+    on_gpu = [rank for rank in ranks if rank.state != "training_on_cpu"]
+    ratios = [rank.limited_by_ratio for rank in on_gpu if rank.limited_by_ratio is not None]
     ratio = sum(ratios) / len(ratios) if ratios else None
     if kind == "waits":
-        waits = [rank["data_wait_ratio"] for rank in ranks]
-        text = f"{text} {percent(sum(waits) / len(waits))} of its time"
-    pid = f"pid {first['pid']}" if first["pid"] is not None else "pid unknown"
+        text = f"{text} {percent(sum(rank.data_wait_ratio or 0.0 for rank in ranks) / len(ranks))} of its time"
+    pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
-    clocks = [clocks_words(gpu) for gpu in held if gpu["slowed_by"]] if first["limited_by"] == "throttled" else []
+    clocks = [clocks_words(gpu) for gpu in held if gpu.slowed_by] if first.limited_by == "throttled" else []
     where = gpus_words(held) if held else ""
-    owner = owner_words(first["workload"])
+    owner = owner_words(first.workload)
     return problem(
         kind,
         who,
         text,
-        first["advice"],
+        first.advice,
         detail=", ".join(filter(None, (lost, pid, owner, where, *dict.fromkeys(clocks)))),
-        gain_words=first["gain_words"],
-        gpus=[gpu["uuid"] for gpu in held],
-        processes=[rank["process"] for rank in ranks],
+        gain_words=first.gain_words,
+        gpus=tuple(gpu.uuid for gpu in held),
+        processes=tuple(rank.process for rank in ranks),
         ratio=ratio,
-        runbook=first["runbook"],
+        runbook=first.runbook,
     )
 
 
-def _costs_gpu_time(process: Entry) -> bool:
-    # Without a GPU in use no GPU time is lost.
-    return process["limited_by_ratio"] is not None and process["state"] != "training_on_cpu"
-
-
-def _group(process: Entry, there: str) -> tuple[str, ...]:
+def _group(process: ProcessStatus, there: str) -> tuple[str, ...]:
     """Return name, what is wrong, the kind of the problem, and what identifies the job."""
-    return (name(process), *_trouble(process, there), *job_key(process["workload"]))
+    return (name(process), *_trouble(process, there), *job_key(process.workload))
 
 
-def _trouble(process: Entry, there: str) -> tuple[str, str]:
+def _trouble(process: ProcessStatus, there: str) -> tuple[str, str]:
     """Return what is wrong, and the kind of the problem."""
-    state, cause = process["state"], process["limited_by"]
+    state, cause = process.state, process.limited_by
     if state == "training_on_cpu" and not cause:
         return "waits for data", "waits"
     if state == "training_on_cpu":
-        reason = f", it {process['limited_by_words']}" if cause != "model_on_cpu" else ""
+        reason = f", it {process.limited_by_words}" if cause != "model_on_cpu" else ""
         return f"trains on the CPU although there is {there}{reason}", "on_cpu"
     text = {"stalled": "is stalled", "held_idle": "holds its GPU and does not use it"}.get(state or "")
     if text and cause not in {None, "unknown", "unused_gpus"}:
-        text += f", it {process['limited_by_words']}"
-    return text or process["limited_by_words"], "wasted" if process["level"] == "bad" else "slowed"
+        text += f", it {process.limited_by_words}"
+    return text or process.limited_by_words or "", "wasted" if process.level == "bad" else "slowed"
 
 
 # By kind of the gravest problem, which is no fault of a GPU.
@@ -101,72 +99,69 @@ _WORDS = {
 }
 
 
-def problems(facts: Entry) -> list[Entry]:
+def problems(facts: Status) -> list[Problem]:
     """Return the problems of a node, the gravest first; docs/http.md has their fields."""
     found = [
         *_driver(facts),
         *_exporter(facts),
-        *gpu_problems(facts["gpus"], simulated=facts["simulated"]),
+        *gpu_problems(facts.gpus, simulated=facts.simulated),
         *training_problems(facts),
     ]
     return sorted(found, key=order)
 
 
-def level(problems: Sequence[Entry], facts: Entry) -> str:
+def level(problems: Sequence[Problem], facts: Status) -> str:
     """Return how well a node is: bad, poor, good; none where processes are not judged, or nothing is there to judge."""
     if problems:
-        return "bad" if any(problem["grave"] for problem in problems) else "poor"
-    everywhere = [*on_gpus(facts["gpus"]), *facts["without_gpu"]]
-    idle = not facts["gpus"] and not any(process["level"] == "good" for process in everywhere)
-    return "none" if idle or unhooked(on_gpus(facts["gpus"])) or judging(everywhere) or silent(everywhere) else "good"
+        return "bad" if any(problem.grave for problem in problems) else "poor"
+    everywhere = [*on_gpus(facts.gpus), *facts.without_gpu]
+    idle = not facts.gpus and not any(process.level == "good" for process in everywhere)
+    return "none" if idle or unhooked(on_gpus(facts.gpus)) or judging(everywhere) or silent(everywhere) else "good"
 
 
-def gravest(gpu: Entry, problems: Sequence[Entry]) -> Entry | None:
+def gravest(gpu: GpuStatus, problems: Sequence[Problem]) -> Problem | None:
     """Return the gravest of the problems of the node that are those of a GPU, None without one. A GPU that a process
     uses well is not wasted.
     """
     wasted = not used_well(gpu)
-    own = (p for p in problems if gpu["uuid"] in p["gpus"] and (wasted or p["kind"] != "wasted"))
+    own = (p for p in problems if gpu.uuid in p.gpus and (wasted or p.kind != "wasted"))
     return next(own, None)
 
 
-def _driver(facts: Entry) -> Iterator[Entry]:
-    driver = facts["driver"]
-    if not driver["up"] and driver["needed"] and driver["reason"] not in {"off", "released", "starting"}:
-        yield problem("driver", "Driver", driver["state_words"], driver.get("advice"))
-    if driver["up"] and not facts["gpus"]:
+def _driver(facts: Status) -> Iterator[Problem]:
+    driver = facts.driver
+    if not driver.up and driver.needed and driver.reason not in {"off", "released", "starting"}:
+        yield problem("driver", "Driver", driver.state_words, driver.advice)
+    if driver.up and not facts.gpus:
         advice = "check driver.devices, and the device request of the container"
         yield problem("no_gpu", "Driver", "it lists no GPU, or the settings exclude all", advice)
 
 
-def _exporter(facts: Entry) -> Iterator[Entry]:
-    for collector, error in facts["failing_collectors"].items():
+def _exporter(facts: Status) -> Iterator[Problem]:
+    for collector, error in facts.failing_collectors.items():
         yield problem("collector", f"Collector {collector}", f"fails: {error}" if error else "fails")
-    if facts["hook"]:
-        yield problem("hook", "Hook", facts["hook"])
+    if facts.hook:
+        yield problem("hook", "Hook", facts.hook)
 
 
-def gpu_state(gpu: Entry, problems: Sequence[Entry]) -> dict[str, str | None]:
-    """Return the level and the state of a GPU, in at most 14 characters, and a summary: the gravest of the problems of
+def with_state(gpu: GpuStatus, problems: Sequence[Problem]) -> GpuStatus:
+    """Return a GPU with its level, its state in at most 14 characters, and a summary: the gravest of the problems of
     the node, sorted as they are shown, or the programs on the GPU; None without either.
     """
     found = gravest(gpu, problems)
-    use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.get("unread", ()) else "free"
+    use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.unread else "free"
     if found is None:
         level = "good" if used_well(gpu) else "none"
-        return {"level": level, "state_words": use, "summary": _programs(gpu["processes"])}
-    subject = f"{found['subject']} " if found["processes"] else ""
-    known = found["runbook"] != "GpuReadingFailed" or "too_slow" in gpu.get("unread", {}).values()
+        return replace(gpu, level=level, state_words=use, summary=_programs(gpu.processes))
+    subject = f"{found.subject} " if found.processes else ""
+    known = found.runbook != "GpuReadingFailed" or "too_slow" in gpu.unread.values()
     # The mean load and the cause are said once, of all GPUs.
-    text = processes_words(gpu) if found["kind"] == "unjudged" else found["text"]
-    return {
-        "level": "bad" if found["grave"] else "poor",
-        "state_words": _WORDS.get(found["kind"]) or (FAULTS[found["runbook"]].word if known else use),
-        "summary": f"{subject}{text}",
-    }
+    text = processes_words(gpu) if found.kind == "unjudged" else found.text
+    words = _WORDS.get(found.kind) or (FAULTS[found.runbook or ""].word if known else use)
+    return replace(gpu, level="bad" if found.grave else "poor", state_words=words, summary=f"{subject}{text}")
 
 
-def _programs(processes: Sequence[Entry]) -> str | None:
+def _programs(processes: Sequence[ProcessStatus]) -> str | None:
     if not processes:
         return None
     counts = Counter(map(name, processes)).most_common()

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
 
 from gpugauge.base.text import whole
 from gpugauge.metric import Family
+from gpugauge.node import training
+from gpugauge.node.node import Node
+from gpugauge.sessions.session import Session
 from gpugauge.status.advice import Exported, Subject, advice_of, first_gain_words, words
-from gpugauge.status.ended import Endings
+from gpugauge.status.ended import newest, with_end
 from gpugauge.status.history import IDENTITIES, History, by_labels, is_wasted
+from gpugauge.status.model import Inside, ProcessStatus, Use
 from gpugauge.status.problem import section_of_training
 from gpugauge.status.steps import WAITING_RATIO
 from gpugauge.status.words import cause_phrase, state_words
@@ -28,7 +32,6 @@ _WORKING = frozenset({"training", "evaluating", "generating", "checkpointing"})
 _FAILING = frozenset({"stalled", "training_on_cpu", "held_idle"})
 
 Families = Mapping[str, Family]
-Entry = dict[str, Any]
 
 
 def rows(family: Family | None) -> list[dict[str, str]]:
@@ -53,109 +56,114 @@ def workload(facts: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _identity(facts: Mapping[str, str]) -> Entry:
-    """Return the fields that identify a process."""
-    return {
-        "process": facts["process"],
-        "pid": _number(facts.get("pid")),
-        "command": facts.get("workload_command") or facts.get("command"),
-        "workload": workload(facts),
-    }
-
-
-def processes_of(found: Families, history: History, now: float) -> list[Entry]:
+def processes_of(found: Families, node: Node, history: History, now: float) -> list[ProcessStatus]:
     """Return the processes that the driver, the host or the hook reports, and the trainings that have ended. `now` is
     the Unix time of the snapshot.
     """
+    ended = {process: s.ended_at for process, s in node.sessions.items() if s.ended_at is not None}
+    inside = {p for p in node.sessions if p not in ended or now - ended[p] < _ENDING_SECONDS}
+    alive = node.holders | node.hosts.keys() | (node.sessions.keys() - ended.keys())
+    gone = set(newest(ended, ended.keys() - alive))
+    devices: dict[str, dict[str, Use]] = {}
+    for (process, uuid), use in node.uses.items():
+        if process in alive:
+            load = history.process_load(process, uuid, _WINDOW_SECONDS)
+            devices.setdefault(process, {})[uuid] = Use(use.memory, load)
+    verdicts = _Verdicts(found, history)
+    mfu = by_labels(found.get("training_mfu_ratio"), "process")
+    result = []
+    for process, labels in _identities(found).items():
+        if process in alive or process in gone:
+            hooked = process in inside or process in gone
+            shown = replace(
+                _process(process, labels, node, history, hooked=hooked),
+                mfu=mfu.get((process,)),
+                devices=devices.get(process, {}),
+            )
+            silent = history.silent_seconds(process)
+            if not hooked and shown.role != "display" and _starts(labels, process in node.hosts, shown, now):
+                shown = replace(shown, starting=True, silent=silent is not None and silent >= _SILENT_SECONDS)
+            if process in ended and hooked:
+                result.append(with_end(shown, node.sessions[process]))
+                continue
+            shown = verdicts.judged(shown)
+            if shown.starting:
+                shown = replace(shown, judging_since=shown.started or now)
+            elif process in inside:
+                shown = _judging(shown, history.reporting_seconds(process), now)
+            result.append(shown)
+    return result
+
+
+def _identities(found: Families) -> dict[str, dict[str, str]]:
     known: dict[str, dict[str, str]] = {}
     for name in IDENTITIES:
         for facts in rows(found.get(name)):
             known[facts["process"]] = known.get(facts["process"], {}) | facts
-    memory = by_labels(found.get("gpu_process_memory_used_bytes"), "process", "uuid")
-    busy = by_labels(found.get("gpu_process_busy_seconds_total"), "process", "uuid")
-    endings = Endings(found)
-    ended = endings.times
-    host = {f["process"] for f in rows(found.get("gpu_process_host_info"))}
-    reported = {f["process"] for f in rows(found.get("torch_process_info"))}
-    inside = {p for p in reported if p not in ended or now - ended[p] < _ENDING_SECONDS}
-    alive = {process for process, _ in memory} | host | {process for process in reported if process not in ended}
-    gone = set(endings.newest((ended.keys() & reported) - alive))
-    devices: dict[str, dict[str, Entry]] = {}
-    for process, uuid in dict.fromkeys((*memory, *busy)):
-        if process in alive:
-            load = history.process_load(process, uuid, _WINDOW_SECONDS)
-            use = {"memory_used_bytes": memory.get((process, uuid)), "load_5m": load}
-            devices.setdefault(process, {})[uuid] = use
-    steps, verdicts = _Steps(found, history), _Verdicts(found, history)
-    result = []
-    for process, labels in known.items():
-        if process in alive or process in gone:
-            hooked = process in inside or process in gone
-            role = _role(labels, hooked=hooked)
-            shown: Entry = {**_identity(labels), "kind": labels.get("kind"), "torch_build": labels.get("torch_build")}
-            shown |= {"role": role, "hook": hooked} | steps.of(process, labels)
-            shown["starting"] = not hooked and role != "display" and _starts(labels, process in host, shown, now)
-            silent = history.silent_seconds(process) if shown["starting"] else None
-            shown["silent"] = silent is not None and silent >= _SILENT_SECONDS
-            shown |= {"judging_since": None, "ended": None, "end_reason": None, "end_words": None}
-            shown |= verdicts.of(process, role, shown, devices.get(process, {}))
-            if process in ended and hooked:
-                shown |= endings.of(process)
-            elif shown["starting"]:
-                shown["judging_since"] = shown["started"] or now
-            elif process in inside and not shown["limited_by"] and shown["state"] not in _DECIDED:
-                _mark_judging(shown, history.reporting_seconds(process), now)
-            result.append(shown | {"devices": devices.get(process, {})})
-    return result
+    return known
+
+
+def _judging(process: ProcessStatus, seconds: float | None, now: float) -> ProcessStatus:
+    """Return a process that has reported for some seconds; marked, if there is no verdict on it yet."""
+    early = process.level == "none" or (seconds is not None and seconds < _JUDGED_SECONDS)
+    if process.limited_by or process.state in _DECIDED or not early:
+        return process
+    return replace(process, judging_since=now - (seconds or 0.0), level="none")
 
 
 _SCANNED_SECONDS = 30.0
 """After this time a process has been scanned, if the daemon sees it: then it is known whether it has the hook."""
-_RATES = {"samples_per_second": "torch_samples_total", "tokens_per_second": "torch_tokens_total"}
 _DECIDED = frozenset({"stalled", "held_idle", "not_training"})
 
 
-def _starts(labels: Mapping[str, str], scanned: bool, process: Entry, now: float) -> bool:
+def _starts(labels: Mapping[str, str], scanned: bool, process: ProcessStatus, now: float) -> bool:
     """Return whether a process that has not reported yet may still do so: it has the hook, or is too young to know."""
-    young = process["started"] is not None and now - process["started"] < _SCANNED_SECONDS
+    young = process.started is not None and now - process.started < _SCANNED_SECONDS
     return labels.get("hook") == "yes" or (young and not scanned)
 
 
-def _mark_judging(process: Entry, seconds: float | None, now: float) -> None:
-    """Note that there is no verdict yet on a process that has reported for some seconds, if that is so."""
-    early = seconds is not None and seconds < _JUDGED_SECONDS
-    if early or process["level"] == "none":
-        process |= {"judging_since": now - (seconds or 0.0), "level": "none"}
-
-
-class _Steps:
-    """What the hook reports of the steps."""
-
-    def __init__(self, found: Families, history: History) -> None:
-        self._history = history
-        self._started = by_labels(found.get("training_start_timestamp_seconds"), "process")
+def _process(process: str, facts: Mapping[str, str], node: Node, history: History, *, hooked: bool) -> ProcessStatus:
+    """Return a process without a verdict."""
+    known = ProcessStatus(
+        process=process,
+        pid=_number(facts.get("pid")),
+        command=facts.get("workload_command") or facts.get("command"),
+        workload=workload(facts),
+        kind=facts.get("kind"),
+        torch_build=facts.get("torch_build"),
+        role=_role(facts, hooked=hooked),
+        hook=hooked,
+        started=node.started.get(process),
+        rank=_number(facts.get("rank")),
+        world_size=_number(facts.get("world_size")),
+    )
+    session = node.sessions.get(process)
+    if session is None:
+        return known
+    return replace(
+        known,
         # The start of the process is known only of those on GPUs.
-        self._started |= by_labels(found.get("gpu_process_start_timestamp_seconds"), "process")
-        self._steps = by_labels(found.get("torch_steps_total"), "process")
-        self._last = by_labels(found.get("training_last_step_timestamp_seconds"), "process")
-        self._mfu = by_labels(found.get("training_mfu_ratio"), "process")
-        self._phases = current(found.get("torch_phase"), "process")
-        self._loaders = {facts.pop("process"): facts for facts in rows(found.get("torch_loader_info"))}
+        started=session.hello.started if known.started is None else known.started,
+        steps=training.steps(session),
+        step_seconds=history.step_seconds(process, _WINDOW_SECONDS),
+        samples_per_second=history.per_second(process, lambda pace: pace.samples, _WINDOW_SECONDS),
+        tokens_per_second=history.per_second(process, lambda pace: pace.tokens, _WINDOW_SECONDS),
+        last_step=training.last_step(session),
+        phase=training.phase(session),
+        loader=training.loader_options(session),
+        inside=_inside(session),
+    )
 
-    def of(self, process: str, facts: Mapping[str, str]) -> Entry:
-        """Return the fields of a process; None where the hook does not report."""
-        return {
-            "started": self._started.get((process,)),
-            "steps": self._steps.get((process,)),
-            "step_seconds": self._history.step_seconds(process, _WINDOW_SECONDS),
-            **{field: self._history.per_second(process, name, _WINDOW_SECONDS) for field, name in _RATES.items()},
-            "mfu": self._mfu.get((process,)),
-            "last_step": self._last.get((process,)),
-            "phase": self._phases.get(process),
-            "rank": _number(facts.get("rank")),
-            "world_size": _number(facts.get("world_size")),
-            "loader": self._loaders.get(process, {}),
-        }
+
+def _inside(session: Session) -> Inside:
+    ooms, retries = (training.by_uuid(session, figure) for figure in (lambda d: d.ooms, lambda d: d.retries))
+    return Inside(
+        torch=session.facts.get("torch") or None,
+        gpu_build=bool(session.facts.get("cuda") or session.facts.get("hip")),
+        parameter_bytes=training.parameter_bytes(session),
+        ooms=sum(ooms.values()) if ooms else None,
+        alloc_retries=sum(retries.values()) if retries else None,
+    )
 
 
 class _Verdicts:
@@ -172,31 +180,32 @@ class _Verdicts:
             self._parts.setdefault(process, {})[part] = share
         self._undecidable = {f["process"]: f.get("undecidable", "") for f in rows(found.get("training_verdict_info"))}
 
-    def of(self, process: str, role: str | None, facts: Entry, devices: Collection[str]) -> Entry:
-        """Return the fields of a process on these devices: `level` is good, poor, bad, or none."""
-        state, name = self._states.get(process), self._causes.get(process)
-        ratio = self._shares.get((process, name or ""))
+    def judged(self, process: ProcessStatus) -> ProcessStatus:
+        """Return a process with its verdict and the advice."""
+        label, role = process.process, process.role
+        state, name = self._states.get(label), self._causes.get(label)
+        ratio = self._shares.get((label, name or ""))
         cause = CAUSES.get(name or "")
-        parts = self._parts.get(process, {})
-        wasted = is_wasted(ratio or 0.0, before=self._history.wasted(process))
+        parts = self._parts.get(label, {})
+        wasted = is_wasted(ratio or 0.0, before=self._history.wasted(label))
         own = level(state, name, role, parts.get("data"), wasted=wasted)
         waits = state == "training_on_cpu" and own == "poor"
-        shown = {
-            "state": state,
-            "state_words": state_words(state, role, facts["hook"], starting=facts["starting"], silent=facts["silent"]),
-            "limited_by": name,
-            "limited_by_words": cause_phrase(name) if name else None,
-            "limited_by_ratio": ratio,
-            "evidence": cause.evidence if cause else None,
-            "runbook": section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
-            "level": own,
-            "undecidable": list(filter(None, self._undecidable.get(process, "").split(","))),
-            "step_shares": parts,
-            "data_wait_ratio": parts.get("data"),
-        }
-        found = advice_of(Subject(process, self._exported, {**facts, **shown, "devices": devices}))
-        gain, changes = first_gain_words(found), [advice.plain() for advice in found]
-        return {**shown, "advice": words(found), "gain_words": gain, "changes": changes}
+        shown = replace(
+            process,
+            state=state,
+            state_words=state_words(state, role, process.hook, starting=process.starting, silent=process.silent),
+            limited_by=name,
+            limited_by_words=cause_phrase(name) if name else None,
+            limited_by_ratio=ratio,
+            evidence=cause.evidence if cause else None,
+            runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
+            level=own,
+            undecidable=tuple(filter(None, self._undecidable.get(label, "").split(","))),
+            step_shares=parts,
+            data_wait_ratio=parts.get("data"),
+        )
+        found = advice_of(Subject(self._exported, shown))
+        return replace(shown, advice=words(found), gain_words=first_gain_words(found), changes=tuple(found))
 
 
 def level(state: str | None, cause: str | None, role: str | None, waits: float | None, *, wasted: bool) -> str:

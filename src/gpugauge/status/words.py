@@ -45,9 +45,9 @@ def state_words(
     return "no hook" if state in {None, "unknown"} and not hook else _STATES.get(state or "", state or "")
 
 
-def percent(ratio: float) -> str:
-    """Return a ratio in per cent."""
-    return f"{100 * ratio:.0f} %"
+def percent(ratio: float | None) -> str:
+    """Return a ratio in per cent, "-" if it is unknown."""
+    return "-" if ratio is None else f"{100 * ratio:.0f} %"
 
 
 def duration(seconds: float) -> str:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
+from gpugauge.terminal.style import RESET
+
+_Subject = TypeVar("_Subject")
+_MIN_WIDTH = 20
 _GAP = 2  # blanks between two columns
 # A word, or a number with its unit: "46" at the end of a line and "%" on the next are hard to read.
 _WORDS = re.compile(r"\S*\d (?:%|ms|s|min|h|d|[GM]iB|MHz|W|°C)(?!\w)\S*|\S+")
@@ -27,15 +32,7 @@ def _cells(character: str) -> int:
 
 def cut(text: str, width: int) -> str:
     """Return the text, or its beginning and `…` if it is wider than `width` cells."""
-    if cells(text) <= width:
-        return text
-    taken, used = "", 0
-    for character in text:
-        used += _cells(character)
-        if used > width - 1:
-            break
-        taken += character
-    return taken + "…"
+    return text if cells(text) <= width else _fitting(text, width - 1) + "…"
 
 
 def pad(text: str, width: int, right: bool = False) -> str:
@@ -73,21 +70,29 @@ def _fitting(text: str, width: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """`least` is the number of cells to which a column may be cut; None if it is never cut. Columns with a `rank` are
-    left out where there is too little space, the highest rank first.
+class Column(Generic[_Subject]):
+    """`value` is the text about a subject at a Unix time. `least` is the number of cells to which a column may be cut;
+    None if it is never cut. Columns with a `rank` are left out where there is too little space, the highest rank first.
     """
 
     heading: str
+    value: Callable[[_Subject, float], str]
     right: bool = False
     least: int | None = None
     rank: int = 0
 
 
+def row_of(columns: Sequence[Column[_Subject]], subject: _Subject, now: float) -> list[str]:
+    """Return the values of a subject."""
+    return [column.value(subject, now) for column in columns]
+
+
 class Grid:
     """Columns whose widths fit all rows, and a terminal of `width` cells with an indent."""
 
-    def __init__(self, columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int, indent: int = 0) -> None:
+    def __init__(
+        self, columns: Sequence[Column[_Subject]], rows: Sequence[Sequence[str]], width: int, indent: int = 0
+    ) -> None:
         needed = [max([cells(c.heading), *(cells(row[i]) for row in rows)]) for i, c in enumerate(columns)]
         self._columns, self._indent = columns, indent
         self._kept = list(range(len(columns)))
@@ -118,3 +123,35 @@ class Grid:
     def parts(self, row: Sequence[str]) -> list[str]:
         """Return the padded values of the columns that are shown."""
         return [pad(cut(row[i], self._widths[i]), self._widths[i], self._columns[i].right) for i in self._kept]
+
+
+class Writer:
+    """Makes lines of a width, but not below 20; without `colour` they have no style."""
+
+    def __init__(self, width: int, *, colour: bool) -> None:
+        self.width, self._colour = max(_MIN_WIDTH, width), colour
+
+    def paint(self, text: str, style: str) -> str:
+        """Return a text with a style."""
+        return f"{style}{text}{RESET}" if style and self._colour else text
+
+    def text(self, text: str, indent: str = "", style: str = "", hanging: int = 0) -> list[str]:
+        """Return a text as lines; those after the first stand `hanging` cells further to the right."""
+        following = " " * (len(indent) + hanging)
+        return [self.paint(line, style) for line in wrap(text, self.width, indent, following)]
+
+    def row(self, row: str, style: str = "") -> list[str]:
+        """Return a row of a table; several lines where the terminal is narrower than its narrowest form."""
+        if cells(row) <= self.width:
+            return [self.paint(row, style)]
+        return self.text(row, " " * (len(row) - len(row.lstrip())), style, hanging=2)
+
+    def flow(self, entries: Sequence[str], indent: str = "", style: str = "") -> Iterator[str]:
+        """Yield lines of entries, which are divided only if they are wider than a line."""
+        line = ""
+        for entry in entries:
+            if line and cells(f"{indent}{line} · {entry}") > self.width:
+                yield from self.text(line, indent, style)
+                line = ""
+            line += (" · " if line else "") + entry
+        yield from self.text(line, indent, style)

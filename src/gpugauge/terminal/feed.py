@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+from gpugauge.status.model import Status
 
 
 @dataclass(frozen=True, slots=True)
 class LastStatus:
     """The last status, None before the first, and why there is no newer one; None if there is."""
 
-    facts: Mapping[str, Any] | None = None
+    status: Status | None = None
     trouble: str | None = None
 
 
 class Feed:
     """`latest` is replaced after each request; `error` is the exception of `fetch` that is shown and retried."""
 
-    def __init__(self, fetch: Callable[[], Mapping[str, Any]], error: type[Exception], interval_seconds: float) -> None:
+    def __init__(self, fetch: Callable[[], Status], error: type[Exception], interval_seconds: float) -> None:
         self._fetch, self._error, self._interval_seconds = fetch, error, interval_seconds
         self._stopped = threading.Event()
         self.latest = LastStatus()
@@ -42,4 +43,4 @@ class Feed:
         try:
             self.latest = LastStatus(self._fetch())
         except self._error as error:
-            self.latest = LastStatus(self.latest.facts, str(error))
+            self.latest = LastStatus(self.latest.status, str(error))

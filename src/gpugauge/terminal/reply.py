@@ -1,25 +1,49 @@
-"""The daemon's answer about its node, as the commands read it."""
+"""The status of a running daemon, as the commands read it."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NamedTuple
 
+from gpugauge.status.model import Status, decoded
 from gpugauge.terminal import screen
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.table import table
+from gpugauge.web.client import RequestError, request
+
+_PATH = "/api/v1/status"
+_TIMEOUT_SECONDS = 5.0
+_MAX_BODY_BYTES = 64 << 20
 
 
-def read(body: bytes) -> dict[str, Any] | None:
-    """Return the status in the body of an answer, None if it is none that can be drawn: not one of this version."""
+class Reply(NamedTuple):
+    """An answer of a daemon, and the JSON from which it was read."""
+
+    status: Status
+    document: dict[str, Any]
+
+
+def fetch(url: str) -> Reply:
+    """Return the status of the daemon at `url`, which may be the address of its metrics. Raises RequestError, also if
+    it is none that can be drawn.
+    """
+    url = url.rstrip("/").removesuffix("/metrics") + _PATH
+    found = read(request(url, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BODY_BYTES))
+    if found is None:
+        raise RequestError(f"{url} does not answer as gpugauge does")
+    return found
+
+
+def read(body: bytes) -> Reply | None:
+    """Return the status in the body of an answer, None if it is none that can be drawn."""
     try:
-        facts: dict[str, Any] = json.loads(body)
-        now, _ = facts["timestamp"], (facts["answer"], facts["version"])
-        _ = table(facts, False, now, 200), screen.gpu_lines(facts, 200), list(map(screen.gpu_details, facts["gpus"]))
-        _ = [(p["detail"], p["advice"], p["gain_words"], *p["gpus"]) for p in facts["problems"]]
-        screen.process_lines(shown := screen.chosen(facts, "lost", False, ""), now, 200)
+        document: dict[str, Any] = json.loads(body)
+        status = decoded(Status, document)
+        now = status.timestamp
+        _ = table(status, False, now, 200), screen.gpu_lines(status, 200), list(map(screen.gpu_details, status.gpus))
+        screen.process_lines(shown := screen.chosen(status, "lost", False, ""), now, 200)
         for process in shown[:20]:  # all of a large node would take a second
             _ = screen.process_details(process, now), process_screen(process, now, 200, colour=False)
     except Exception:  # noqa: BLE001  (whatever a document of a stranger leads to)
         return None
-    return facts
+    return Reply(status, document)

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
-_RESET = "\x1b[0m"
+RESET = "\x1b[0m"
 BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = (f"\x1b[{code}m" for code in (1, 2, 31, 32, 33, 34, 35, 36))
 LEVELS = {"bad": RED, "poor": YELLOW, "good": GREEN}
 """By level of a process."""
-
-Paint: TypeAlias = Callable[[str, str], str]
-
-
-def painter(colour: bool) -> Paint:
-    """Return a function that gives a style to a text; without colours it returns the text."""
-    return (lambda text, style: f"{style}{text}{_RESET}" if style else text) if colour else (lambda text, _: text)
-
-
 _SIMPLE = {"█": "#", "▓": "%", "▒": "o", "░": ".", "→": ">", "·": "-"}
 
 

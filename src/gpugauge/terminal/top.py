@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.text import Text
 from textual.app import App, ComposeResult
@@ -12,25 +12,15 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from gpugauge.status.model import Problem
 from gpugauge.status.use import on_gpus, unhooked
 from gpugauge.status.words import RUN_ADVICE, plural
+from gpugauge.terminal import screen
 from gpugauge.terminal.feed import Feed, LastStatus
-from gpugauge.terminal.screen import (
-    SORTS,
-    Line,
-    Process,
-    Status,
-    chosen,
-    gpu_details,
-    gpu_lines,
-    gpu_of,
-    process_details,
-    process_lines,
-)
-from gpugauge.terminal.values import safe
+from gpugauge.terminal.rows import Process, problem_words, safe
 
 _REDRAW_SECONDS = 0.2
-_STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f", "none": ""}  # readable on the dark background
+_STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
 _BORDER = 2  # cells at the sides of a list that are not its lines
 
@@ -116,16 +106,14 @@ class Top(App[None]):
 
     def action_sort(self) -> None:
         """Sort by the next value of SORTS."""
-        names = list(SORTS)
+        names = list(screen.SORTS)
         self._sort = names[(names.index(self._sort) + 1) % len(names)]
-        self._draw()
-        self._to_choice()
+        self._draw_sorted()
 
     def action_reverse(self) -> None:
         """Reverse the order."""
         self._reverse = not self._reverse
-        self._draw()
-        self._to_choice()
+        self._draw_sorted()
 
     def action_filter(self) -> None:
         """Open the filter."""
@@ -161,28 +149,26 @@ class Top(App[None]):
         if answer is None:
             return
         self._draw_answer(answer)
-        if answer.facts is None:
+        if answer.status is None:
             return
-        facts, width = answer.facts, max(_MIN_WIDTH, self.size.width - _BORDER)
-        self._draw_list("gpus", *gpu_lines(facts, width - 1))
-        shown = chosen(facts, self._sort, self._reverse, self.query_one("#filter", Input).value)
-        self._shown = {process.facts["process"]: process for process in shown}
+        status, width = answer.status, max(_MIN_WIDTH, self.size.width - _BORDER)
+        self._draw_list("gpus", *screen.gpu_lines(status, width - 1))
+        shown = screen.chosen(status, self._sort, self._reverse, self.query_one("#filter", Input).value)
+        self._shown = {process.facts.process: process for process in shown}
         order = f"{plural(len(shown), 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
         self.query_one("#order", Static).update(Text(f"\n{order}", "dim"))
-        self._draw_list("processes", *process_lines(shown, _now(facts), width - 1))
+        self._draw_list("processes", *screen.process_lines(shown, status.timestamp, width - 1))
         self._draw_details()
 
     def _draw_answer(self, answer: LastStatus) -> None:
-        lines = Text(no_wrap=False)
-        facts: Status = answer.facts or {}
-        problems = facts.get("problems") or []
+        lines, status = Text(no_wrap=False), answer.status
+        problems = status.problems if status else ()
         if answer.trouble:
             lines.append(f"{safe(answer.trouble)} (trying again)\n", f"bold {_STYLES['bad']}")
-        if facts:
-            simulated = "SIMULATED " if facts.get("simulated") else ""
-            level = facts.get("level") or "none"
-            lines.append(f"{simulated}{safe(facts.get('host'))}: {safe(facts['answer'])}\n", f"bold {_STYLES[level]}")
-            if unhooked(on_gpus(facts["gpus"])) and not any(p["kind"] == "unjudged" for p in problems):
+        if status:
+            simulated, style = "SIMULATED " if status.simulated else "", _STYLES.get(status.level, "")
+            lines.append(f"{simulated}{safe(status.host)}: {safe(status.answer)}\n", f"bold {style}")
+            if unhooked(on_gpus(status.gpus)) and not any(problem.kind == "unjudged" for problem in problems):
                 lines.append(f"  → {RUN_ADVICE}\n", "dim")
         if self._paused:
             lines.append("paused, space continues\n", "bold")
@@ -190,13 +176,13 @@ class Top(App[None]):
         self.query_one("#answer", Static).update(lines)
         self.query_one("#problem-lines", Static).update(_problem_lines(problems))
 
-    def _draw_list(self, name: str, heading: str, lines: list[Line]) -> None:
+    def _draw_list(self, name: str, heading: str, lines: list[screen.Line]) -> None:
         self.query_one(f"#{name}-heading", Static).update(Text(heading, "bold"))
         widget = self.query_one(f"#{name}", OptionList)
         before = _chosen_key(widget)
         scroll = widget.scroll_y
         widget.clear_options()
-        widget.add_options(Option(Text(text, _STYLES[level], no_wrap=True), key) for key, text, level in lines)
+        widget.add_options(Option(Text(text, _STYLES.get(level, ""), no_wrap=True), key) for key, text, level in lines)
         keys = [key for key, _, _ in lines]
         if before in keys:
             widget.highlighted = keys.index(before)
@@ -204,19 +190,20 @@ class Top(App[None]):
         elif keys:
             widget.highlighted = 0
 
-    def _to_choice(self) -> None:
+    def _draw_sorted(self) -> None:
+        self._draw()
         self.call_after_refresh(self.query_one("#processes", OptionList).scroll_to_highlight)
 
     def _draw_details(self) -> None:
-        if self._answer is None or self._answer.facts is None or not self.query_one("#details").display:
+        status = self._answer.status if self._answer else None
+        if status is None or not self.query_one("#details").display:
             return
-        facts = self._answer.facts
         lines: list[str] = []
         if self.query_one("#gpus").has_focus:
-            gpu = gpu_of(facts, _chosen_key(self.query_one("#gpus", OptionList)))
-            lines = gpu_details(gpu) if gpu else []
+            gpu = screen.gpu_of(status, _chosen_key(self.query_one("#gpus", OptionList)))
+            lines = screen.gpu_details(gpu) if gpu else []
         elif process := self._shown.get(_chosen_key(self.query_one("#processes", OptionList)) or ""):
-            lines = process_details(process, _now(facts), simulated=bool(facts.get("simulated")))
+            lines = screen.process_details(process, status.timestamp, simulated=status.simulated)
         self.query_one("#detail-lines", Static).update(Text("\n".join(lines)))
 
 
@@ -224,20 +211,13 @@ def _chosen_key(widget: OptionList) -> str | None:
     return None if widget.highlighted is None else widget.get_option_at_index(widget.highlighted).id
 
 
-def _now(facts: Status) -> float:
-    return float(facts.get("timestamp") or time.time())
-
-
-def _problem_lines(problems: list[dict[str, Any]]) -> Text:
+def _problem_lines(problems: Sequence[Problem]) -> Text:
     lines = Text()
     for problem in problems:
-        detail = f" ({problem['detail']})" if problem["detail"] else ""
-        colon = "" if problem["processes"] else ":"
-        text = f"{problem['subject']}{colon} {problem['text']}{detail}"
-        lines.append(f"{safe(text)}\n", _STYLES["bad" if problem["grave"] else "poor"])
-        if problem["advice"]:
-            lines.append(f"  → {safe(problem['advice'])}\n", "dim")
-        if problem["gain_words"]:
-            lines.append(f"    Expected: {safe(problem['gain_words'])}.\n", "dim")
+        lines.append(f"{problem_words(problem)}\n", _STYLES["bad" if problem.grave else "poor"])
+        if problem.advice:
+            lines.append(f"  → {safe(problem.advice)}\n", "dim")
+        if problem.gain_words:
+            lines.append(f"    Expected: {safe(problem.gain_words)}.\n", "dim")
     lines.rstrip()
     return lines

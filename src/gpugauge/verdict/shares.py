@@ -12,7 +12,7 @@ from gpugauge.wire.shares import shares, with_waits
 
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
-_LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
+LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 # The driver copies memory that is not pinned through a buffer of its own, at the speed of a thread on the CPU: 8.5e9 by
 # CUPTI on an H200 with batches of 256 MiB, 15.8e9 on an H100 in the doctor's check of copies (docs/verdict.md). This is
 # between the two, and estimate.py has its tolerance.
@@ -100,7 +100,7 @@ def copying(window: Window, uuid: str, pinned: bool | None) -> float | None:
     seconds = track.rise(lambda gpu: gpu.profiled)
     if not generation or not width or not seconds or sent is None or received is None:
         return None
-    link = _LANE_BYTES_PER_SECOND.get(int(generation), _LANE_BYTES_PER_SECOND[6]) * width
+    link = LANE_BYTES_PER_SECOND.get(int(generation), LANE_BYTES_PER_SECOND[6]) * width
     share = max(sent, received) / seconds / link
     pageable = (received - sent) / seconds / min(link, _PAGEABLE_BYTES_PER_SECOND)
     if pinned is None and pageable >= COPYING and share < ALWAYS_COPYING:

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.web.page.draw import bar, copy_button, duration, name, of_sizes, of_watts, percent, size, sparkline, text
+from gpugauge.status.words import percent
+from gpugauge.web.page.draw import bar, copy_button, duration, name, of_sizes, of_watts, size, sparkline, text
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E)))

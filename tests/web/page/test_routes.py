@@ -2,13 +2,13 @@ import re
 import time
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
-from gpugauge.status.processes import Entry
 from gpugauge.web.page import routes
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
@@ -59,7 +59,7 @@ def test_before_the_first_snapshot() -> None:
 def test_rendered_once_per_snapshot_with_its_age_in_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[str | None] = []
 
-    def content(_: Entry, scenario: str | None, _links: Links) -> tuple[str, str]:
+    def content(_: dict[str, Any], scenario: str | None, _links: Links) -> tuple[str, str]:
         rendered.append(scenario)
         return "<p>", " s old</p>"
 

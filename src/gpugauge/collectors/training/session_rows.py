@@ -21,7 +21,6 @@ _BUILD = (
     *("tf32_matmul", "tf32_cudnn", "matmul_dtype"),
 )
 _VISIBLE = ("cuda_visible_devices", "nvidia_visible_devices", "device_nodes", "visible_devices")
-_LOADER = ("loader_workers", "loader_batch_size", "loader_pin_memory", "loader_prefetch")
 _PARALLEL = ("backend", "parallel", "sharding", "dataparallel_devices", "compiled", "grad_scaler")
 _SETTINGS = (
     *("autocast", "deterministic", "cudnn_benchmark", "cudnn_deterministic", "allocator", "alloc_conf"),
@@ -35,11 +34,6 @@ def _info(session: Session) -> dict[tuple[str, ...], float]:
     own = str(session.hello.pid) if session.hello.pid is not None else ""
     facts = session.facts
     return {(pid, own, *(facts.get(name, "") for name in _FACTS), *session.owner): 1}
-
-
-def _reported(sent: int | None, recorded: int | None) -> int | None:
-    """Return the count of the last message, or of the shared record, which is newer; None if the count is not known."""
-    return None if sent is None else max(sent, recorded or 0)
 
 
 def _step_source(session: Session) -> dict[str, int] | None:
@@ -194,8 +188,8 @@ LIVE: tuple[Metric, ...] = (
     _process.gauge(
         "torch_loader_info",
         "Options of the data loader of the training; always 1.",
-        _facts(_LOADER),
-        *(name.removeprefix("loader_") for name in _LOADER),
+        _facts(training.LOADER_FACTS),
+        *(name.removeprefix("loader_") for name in training.LOADER_FACTS),
         source="torch.utils.data.DataLoader",
     ),
     _process.gauge(
@@ -248,14 +242,14 @@ LASTING: tuple[Metric, ...] = (
         "torch_samples_total",
         "Samples of the training: as the program reports them with gpugauge.hook.step(samples=), else in the training "
         "batches that were taken before the last step. Absent if the size of a batch is not known.",
-        lambda s: _reported(s.snap.samples, s.record.samples if s.record else None) if s.snap else None,
+        training.samples,
         source="torch.utils.data.DataLoader, gpugauge.hook.step",
     ),
     _process.counter(
         "torch_tokens_total",
         "Tokens of the training: as the program reports them with gpugauge.hook.step(tokens=), else in the input_ids "
         "of the batches that torch_samples_total counts, padding included. Absent if a batch has none.",
-        lambda s: _reported(s.snap.tokens, s.record.tokens if s.record else None) if s.snap else None,
+        training.tokens,
         source="torch.utils.data.DataLoader, gpugauge.hook.step",
     ),
     _process.counter(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import printable
+from gpugauge.status.words import percent
 
 ABSENT = "-"
 _MAX_NAME_CHARACTERS = 120
@@ -35,11 +36,6 @@ def mark(css_class: str, words: str) -> str:
 def copy_button(command: str) -> str:
     """Return a button that copies a command to the clipboard."""
     return f'<button type="button" class="copy" data-copy="{text(command)}" title="Copy">{text(command)}</button>'
-
-
-def percent(ratio: float | None) -> str:
-    """Return a ratio in per cent."""
-    return ABSENT if ratio is None else f"{100 * ratio:.0f} %"
 
 
 def size(amount: float | None) -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
-from typing import Any
 
 from gpugauge.driver.advice import down_phrase
 from gpugauge.status.ended import FAILURES
+from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
-from gpugauge.status.words import plural
-from gpugauge.web.page.draw import ABSENT, bar, duration, mark, name, of_sizes, of_watts, percent, sparkline, text
+from gpugauge.status.words import percent, plural
+from gpugauge.web.page.draw import ABSENT, bar, duration, mark, name, of_sizes, of_watts, sparkline, text
 from gpugauge.web.page.links import Links
-from gpugauge.web.page.process import COLUMNS, cell, level_order, owner, process_rows
+from gpugauge.web.page.process import COLUMNS, cells, level_order, owner, process_rows
 
 _MAX_PROCESSES_PER_GPU = 64  # the API has all
 _MAX_UNFOLDED_PROCESSES = 48  # on nodes with more, the GPUs are folded
@@ -21,18 +21,15 @@ _UNSORTED = frozenset({"chart", "running"})  # columns by which GPUs cannot be s
 # The state of processes without a GPU, by level.
 _LEVELS = {"bad": "wasted", "poor": "slowed", "good": "on the CPU", "none": ""}
 
-Status = Mapping[str, Any]
 
-
-def gpu_table(facts: Status, links: Links) -> str:
+def gpu_table(status: Status, links: Links) -> str:
     """Return the table, "" without GPUs and processes. Above a size the GPUs are folded: a script unfolds them."""
-    gpus: Sequence[Status] = facts["gpus"]
-    shown = {p["process"] for gpu in gpus for p in gpu.get("last_processes", ()) if p["alive"]}
-    alone = [process for process in facts["without_gpu"] if process["process"] not in shown]
-    ended: Sequence[Status] = facts["ended"]
+    gpus, ended = status.gpus, status.ended
+    shown = {p.process for gpu in gpus for p in gpu.last_processes or () if p.alive}
+    alone = [process for process in status.without_gpu if process.process not in shown]
     if not gpus and not alone and not ended:
         return ""
-    table = _Table(links, facts["timestamp"], sum(len(gpu["processes"]) for gpu in gpus) > _MAX_UNFOLDED_PROCESSES)
+    table = _Table(links, status.timestamp, sum(len(gpu.processes) for gpu in gpus) > _MAX_UNFOLDED_PROCESSES)
     bodies = [*([table.without_gpu(alone, bool(gpus))] if alone else []), *map(table.gpu, gpus)]
     bodies += [table.ended(ended)] if ended else []
     return (
@@ -50,107 +47,106 @@ class _Table:
     def __init__(self, links: Links, now: float, folded: bool) -> None:
         self._links, self._now, self._folded = links, now, folded
 
-    def without_gpu(self, processes: Sequence[Status], any_gpu: bool) -> str:
+    def without_gpu(self, processes: Sequence[ProcessStatus], any_gpu: bool) -> str:
         """Return the processes with torch that use no GPU: before the GPUs, because a training may be among them."""
-        level = max((process["level"] for process in processes), key=level_order)
+        level = max((process.level for process in processes), key=level_order)
         folded = any_gpu and level in {"none", "good"}
         count = plural(len(processes), "process", "es")
         heading = f'{_fold(folded)}<span class="index">No GPU</span> {count} with torch'
         row = _row(heading, [("state", mark(level, _LEVELS[level]) if _LEVELS[level] else "", level_order(level))])
         return _body("no GPU", level, row + self._processes(processes, "no GPU"), folded)
 
-    def ended(self, processes: Sequence[Status]) -> str:
+    def ended(self, processes: Sequence[ProcessStatus]) -> str:
         """Return the trainings that have ended: after the GPUs, because nothing is used any more."""
-        failed = sum(process["end_reason"] in FAILURES for process in processes)
+        failed = sum(process.end_reason in FAILURES for process in processes)
         count = plural(len(processes), "training")
         words = mark("poor", f"{failed} failed") if failed else ""
         heading = f'{_fold(False)}<span class="index">Ended</span> {count}'
         row = _row(heading, [("state", words, level_order("poor" if failed else "none"))])
         return _body("ended", "none", row + self._processes(processes, "ended"), False)
 
-    def gpu(self, gpu: Status) -> str:
+    def gpu(self, gpu: GpuStatus) -> str:
         """Return a GPU with its rows."""
-        shown = gpu["processes"] if gpu["up"] else gpu.get("last_processes", ())
+        shown = gpu.processes if gpu.up else gpu.last_processes or ()
         users = ""
         for device, processes in by_place(gpu, shown[:_MAX_PROCESSES_PER_GPU]):
             users += self._mig(device) if device else ""
-            users += self._processes(processes, device["uuid"] if device else gpu["uuid"], nested=device is not None)
-        if more := max(0, len(shown) - _MAX_PROCESSES_PER_GPU) + gpu["processes_hidden"]:
+            users += self._processes(processes, device.uuid if device else gpu.uuid, nested=device is not None)
+        if more := max(0, len(shown) - _MAX_PROCESSES_PER_GPU) + gpu.processes_hidden:
             users += _note(f"and {plural(more, 'more process', 'es')}", "more")
         folded = self._folded and bool(users)
-        index = "?" if gpu["index"] is None else gpu["index"]
+        index = "?" if gpu.index is None else gpu.index
         heading = (
             f'{_fold(folded) if users else ""}<span class="index"><span class="hidden">GPU </span>{index}</span> '
-            f"{name((gpu['name'] or 'GPU').removeprefix('NVIDIA '))} <small>{text(gpu['uuid'])}</small>"
-            + (f' <span class="summary">{text(gpu["summary"])}</span>' if gpu["summary"] and users else "")
+            f"{name((gpu.name or 'GPU').removeprefix('NVIDIA '))} <small>{text(gpu.uuid)}</small>"
+            + (f' <span class="summary">{text(gpu.summary)}</span>' if gpu.summary and users else "")
         )
-        row = _row(heading, _figures(gpu), gpu["index"])
-        return _body(gpu["uuid"], gpu["level"], row + "".join(self._notes(gpu)) + users, folded)
+        row = _row(heading, _figures(gpu), gpu.index)
+        return _body(gpu.uuid, gpu.level, row + "".join(self._notes(gpu)) + users, folded)
 
-    def _notes(self, gpu: Status) -> Iterator[str]:
-        if not gpu["up"]:
-            words = [mark("bad", down_phrase(gpu["down_reason"]))]
-            if gpu.get("last_seen") is not None:
-                at = datetime.fromtimestamp(gpu["last_seen"], timezone.utc)
-                words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu['last_seen'])} ago.")
-            if gpu["advice"]:
-                words.append(f"<b>Advice:</b> {self._links.advice(gpu['advice'], 'GpuLost')}")
-            if gpu.get("last_processes"):
+    def _notes(self, gpu: GpuStatus) -> Iterator[str]:
+        if not gpu.up:
+            words = [mark("bad", down_phrase(gpu.down_reason))]
+            if gpu.last_seen is not None:
+                at = datetime.fromtimestamp(gpu.last_seen, timezone.utc)
+                words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu.last_seen)} ago.")
+            if gpu.advice:
+                words.append(f"<b>Advice:</b> {self._links.advice(gpu.advice, 'GpuLost')}")
+            if gpu.last_processes:
                 words.append("It was used by:")
             yield _note(" ".join(words), "down")
-        marks = [self._link("bad" if a["grave"] else "poor", a["text"], a["runbook"]) for a in gpu["health"]]
-        marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu["slowed_by"]]
-        narrow = [f for f in gpu["faults"] if f["kind"] == "narrow_link"]
-        marks += [self._link("poor", fault["text"], fault["runbook"]) for fault in narrow]
-        marks += [self._xid(xid) for xid in gpu["xids"]]
+        marks = [self._link("bad" if a.grave else "poor", a.text, a.runbook) for a in gpu.health]
+        marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu.slowed_by]
+        narrow = [f for f in gpu.faults if f.kind == "narrow_link"]
+        marks += [self._link("poor", fault.text, fault.runbook) for fault in narrow]
+        marks += [self._xid(xid) for xid in gpu.xids]
         if marks:
             yield _note(" ".join(marks), "health")
         if mig_loads_unknown(gpu):
             yield _note(f"{text(MIG_LOAD_UNKNOWN)}.", "mig-load")
-        if gpu["up"] and not gpu["processes"] and not gpu["processes_hidden"] and gpu["allocated_to"]:
-            owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu["allocated_to"])))
+        if gpu.up and not gpu.processes and not gpu.processes_hidden and gpu.allocated_to:
+            owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu.allocated_to)))
             yield _note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
 
-    def _xid(self, xid: Status) -> str:
-        at = datetime.fromtimestamp(xid["last"], timezone.utc)
-        return self._link("poor" if xid["advice"] else "none", f"{xid['text']}, {at:%H:%M} UTC", xid["runbook"])
+    def _xid(self, xid: XidStatus) -> str:
+        at = datetime.fromtimestamp(xid.last, timezone.utc)
+        return self._link("poor" if xid.advice else "none", f"{xid.text}, {at:%H:%M} UTC", xid.runbook)
 
-    def _link(self, level: str, words: str, section: str) -> str:
+    def _link(self, level: str, words: str, section: str | None) -> str:
         return f'<span class="mark {level}">{self._links.section(words, section)}</span>'
 
-    def _mig(self, device: Status) -> str:
-        holders = ", ".join(filter(None, (owner(holder, self._links) for holder in device["allocated_to"])))
-        heading = f"MIG <b>{text(mig_name(device))}</b> {holders} <small>{text(device['uuid'])}</small>"
-        memory, total = device["memory_used_bytes"], device["memory_total_bytes"]
+    def _mig(self, device: MigStatus) -> str:
+        holders = ", ".join(filter(None, (owner(holder, self._links) for holder in device.allocated_to)))
+        heading = f"MIG <b>{text(mig_name(device))}</b> {holders} <small>{text(device.uuid)}</small>"
+        memory, total = device.memory_used_bytes, device.memory_total_bytes
         figures = [
-            ("now", percent(device["load"]), device["load"]),
+            ("now", percent(device.load), device.load),
             ("memory", of_sizes(memory, total) + bar(memory, total), memory),
         ]
-        state = device["state_words"]
-        cells = _cells([("state", mark("none", state) if state else "", None), *figures])
-        key = text(device["uuid"])
-        return f'<tr class="mig" data-key="{key}"><th scope="row" class="name">{heading}</th>{cells}</tr>\n'
+        state = device.state_words
+        row = cells([("state", mark("none", state) if state else "", None), *figures])
+        key = text(device.uuid)
+        return f'<tr class="mig" data-key="{key}"><th scope="row" class="name">{heading}</th>{row}</tr>\n'
 
-    def _processes(self, processes: Sequence[Status], where: str, *, nested: bool = False) -> str:
+    def _processes(self, processes: Sequence[ProcessStatus], where: str, *, nested: bool = False) -> str:
         return "".join(
-            process_rows(p, f"{text(p['process'])} {text(where)}", self._links, self._now, nested=nested)
+            process_rows(p, f"{text(p.process)} {text(where)}", self._links, self._now, nested=nested)
             for p in processes
         )
 
 
-def _figures(gpu: Status) -> list[tuple[str, str, float | None]]:
-    """Return column, HTML and order of each figure."""
-    state = ("state", mark(gpu["level"], gpu["state_words"]), level_order(gpu["level"]))
-    if not gpu["up"]:
+def _figures(gpu: GpuStatus) -> list[tuple[str, str, float | None]]:
+    state = ("state", mark(gpu.level, gpu.state_words), level_order(gpu.level))
+    if not gpu.up:
         return [state]
-    memory, total = gpu["memory_used_bytes"], gpu["memory_total_bytes"]
-    power, limit, degrees = gpu["power_watts"], gpu["power_limit_watts"], gpu["temperature_celsius"]
-    now, mean = (percent(gpu[key]) if gpu[key] is not None or not gpu["mig"] else "MIG" for key in ("load", "load_5m"))
+    memory, total = gpu.memory_used_bytes, gpu.memory_total_bytes
+    power, limit, degrees = gpu.power_watts, gpu.power_limit_watts, gpu.temperature_celsius
+    now, mean = (percent(load) if load is not None or not gpu.mig else "MIG" for load in (gpu.load, gpu.load_5m))
     return [
         state,
-        ("now", now, gpu["load"]),
-        ("load", mean, gpu["load_5m"]),
-        ("chart", sparkline(gpu["load_10m"]), None),
+        ("now", now, gpu.load),
+        ("load", mean, gpu.load_5m),
+        ("chart", sparkline(gpu.load_10m), None),
         ("memory", of_sizes(memory, total) + bar(memory, total), memory),
         ("power", of_watts(power, limit) + bar(power, limit), power),
         ("temperature", ABSENT if degrees is None else f"{degrees:.0f} °C", degrees),
@@ -161,13 +157,8 @@ def _row(heading: str, figures: Sequence[tuple[str, str, float | None]], order: 
     """Return the row of a GPU, with empty cells where there is no figure."""
     sort = "" if order is None else f' data-sort="{order}"'
     return (
-        f'<tr class="gpu" data-key="gpu"><th scope="rowgroup" class="name"{sort}>{heading}</th>{_cells(figures)}</tr>\n'
+        f'<tr class="gpu" data-key="gpu"><th scope="rowgroup" class="name"{sort}>{heading}</th>{cells(figures)}</tr>\n'
     )
-
-
-def _cells(figures: Sequence[tuple[str, str, float | None]]) -> str:
-    known = {column: (shown, number) for column, shown, number in figures}
-    return "".join(cell(column, *known.get(column, ("", None))) for _, column in COLUMNS[1:])
 
 
 def _note(shown: str, key: str) -> str:

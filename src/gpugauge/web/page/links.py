@@ -27,19 +27,19 @@ def parts(advice: str) -> Iterator[tuple[str, bool]]:
     yield advice[end:], False
 
 
-_DEFAULT_ADDRESS, _DEFAULT_PATH = "127.0.0.1:10478", "/metrics"
+_DEFAULT_ADDRESS = "127.0.0.1:10478"
 _EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104  (compared, not bound)
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The addresses from the settings; an empty one gives no links. `metrics` is the address for commands on this
+    """The addresses from the settings; an empty one gives no links. `daemon` is the address for commands on this
     machine, empty if it is the default; None if commands cannot examine its processes, because they are simulated.
     """
 
     runbook: str = ""
     grafana: str = ""
-    metrics: str | None = ""
+    daemon: str | None = ""
 
     def advice(self, words: str | None, section: str | None, gain: str | None = None) -> str:
         """Return an advice as HTML: its commands as buttons that copy them, the expected gain in words, and a link to
@@ -60,9 +60,9 @@ class Links:
 
     def doctor(self, pid: int | None) -> str:
         """Return the button with the command that examines a process, "" if there is none."""
-        if pid is None or self.metrics is None:
+        if pid is None or self.daemon is None:
             return ""
-        return copy_button(f"gpugauge doctor {pid}" + (f" --url {self.metrics}" if self.metrics else ""))
+        return copy_button(f"gpugauge doctor {pid}" + (f" --url {self.daemon}" if self.daemon else ""))
 
     def fleet(self) -> str:
         """Return the link to the dashboard of all nodes, "" without Grafana."""
@@ -82,10 +82,10 @@ class Links:
 NO_LINKS = Links()
 
 
-def metrics_address(scheme: str, host: str, port: int, path: str) -> str:
-    """Return the address at which `gpugauge doctor` on the same machine reads the metrics, "" if it is its default."""
+def daemon_address(scheme: str, host: str, port: int) -> str:
+    """Return the address at which `gpugauge doctor` on the same machine asks the daemon, "" if it is its default."""
     if host in _EVERY_ADDRESS or host == "localhost":
         host = "127.0.0.1"
-    address = f"{f'[{host}]' if ':' in host else host}:{port}{path if path != _DEFAULT_PATH else ''}"
+    address = f"{f'[{host}]' if ':' in host else host}:{port}"
     address = address if scheme == "http" else f"{scheme}://{address}"
     return "" if address == _DEFAULT_ADDRESS else address

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
+from gpugauge.status.model import Problem, ProcessStatus
 from gpugauge.status.owner import job_words
-from gpugauge.status.words import RUN_ADVICE
-from gpugauge.web.page.draw import ABSENT, duration, mark, name, percent, size, text
+from gpugauge.status.words import RUN_ADVICE, percent
+from gpugauge.web.page.draw import ABSENT, duration, mark, name, size, text
 from gpugauge.web.page.links import Links
 
 COLUMNS = (
@@ -26,11 +26,14 @@ COLUMNS = (
 """Heading and CSS class of each column of the table."""
 _LEVELS = ("none", "good", "poor", "bad")
 
-Status = Mapping[str, Any]
+
+def cells(figures: Sequence[tuple[str, str, float | None]]) -> str:
+    """Return the cells of a row from column, HTML and the number to sort by; the other columns are empty."""
+    known = {column: (shown, order) for column, shown, order in figures}
+    return "".join(_cell(column, *known.get(column, ("", None))) for _, column in COLUMNS[1:])
 
 
-def cell(column: str, shown: str, order: float | None = None) -> str:
-    """Return a cell; `order` is the number by which the column is sorted."""
+def _cell(column: str, shown: str, order: float | None) -> str:
     sort = "" if order is None else f' data-sort="{order:.4g}"'
     return f'<td class="{column}"{sort}>{shown}</td>'
 
@@ -40,58 +43,54 @@ def level_order(level: str) -> int:
     return _LEVELS.index(level) if level in _LEVELS else 0
 
 
-def process_rows(process: Status, key: str, links: Links, now: float, *, nested: bool = False) -> str:
+def process_rows(process: ProcessStatus, key: str, links: Links, now: float, *, nested: bool = False) -> str:
     """Return the rows of a process; `key` distinguishes it from others in the table, `now` is Unix time, `nested` is
     whether it stands below a MIG device.
     """
-    ended = process.get("alive") is False
-    until = now if process["ended"] is None else process["ended"]
-    age = ABSENT if process["started"] is None or ended else duration(until - process["started"])
-    memory, load, level = process.get("memory_used_bytes"), process.get("load_5m"), process["level"]
-    cells = (
-        cell("state", _state(process, ended=ended), level_order(level)),
-        cell("now", ""),
-        cell("load", percent(load), load),
-        cell("chart", ""),
-        cell("memory", size(memory), memory),
-        cell("power", ""),
-        cell("temperature", ""),
-        cell("running", age, None if process["started"] is None else until - process["started"]),
-    )
+    ended = process.alive is False
+    until = now if process.ended is None else process.ended
+    age = ABSENT if process.started is None or ended else duration(until - process.started)
+    memory, load, level = process.memory_used_bytes, process.load_5m, process.level
+    figures = [
+        ("state", _state(process, ended=ended), level_order(level)),
+        ("load", percent(load), load),
+        ("memory", size(memory), memory),
+        ("running", age, None if process.started is None else until - process.started),
+    ]
     heading = f'<th scope="row" class="name">{_heading(process, links)}</th>'
     below = " nested" if nested else ""
-    row = f'<tr class="process{below}" data-key="{key}">{heading}{"".join(cells)}</tr>\n'
+    row = f'<tr class="process{below}" data-key="{key}">{heading}{cells(figures)}</tr>\n'
     return row + _notes(process, key, links, now, below)
 
 
-def _state(process: Status, *, ended: bool) -> str:
+def _state(process: ProcessStatus, *, ended: bool) -> str:
     if ended:
         return mark("none", "ended")
-    words = process["state_words"]
-    if process["end_reason"] in FAILURES:
+    words = process.state_words
+    if process.end_reason in FAILURES:
         return mark("poor", words)
-    if process["advice"] == RUN_ADVICE:
+    if process.advice == RUN_ADVICE:
         return f'<a href="#no-hook">{mark("none", words)}</a>'
-    return mark(process["level"], words) if words else ABSENT
+    return mark(process.level, words) if words else ABSENT
 
 
-def _heading(process: Status, links: Links) -> str:
-    pid = process["pid"]
-    shown = [f"<b>{name(process['command'])}</b>" if process["command"] else ""]
-    shown += [f'<span class="pid">pid {pid}</span>' if pid is not None else "", owner(process["workload"], links)]
+def _heading(process: ProcessStatus, links: Links) -> str:
+    pid = process.pid
+    shown = [f"<b>{name(process.command)}</b>" if process.command else ""]
+    shown += [f'<span class="pid">pid {pid}</span>' if pid is not None else "", owner(process.workload, links)]
     return " ".join(filter(None, shown)) or ABSENT
 
 
-def _notes(process: Status, key: str, links: Links, now: float, below: str) -> str:
+def _notes(process: ProcessStatus, key: str, links: Links, now: float, below: str) -> str:
     """Return a row with what limits the process, with the advice, and what the hook reports; "" if nothing is known."""
     limit, facts = text(remark(process)), map(text, details(process, now))
-    evidence = f" ({text(process['evidence'])})" if limit and process["evidence"] else ""
-    advice = process["advice"] if process["advice"] != RUN_ADVICE else None
+    evidence = f" ({text(process.evidence)})" if limit and process.evidence else ""
+    advice = process.advice if process.advice != RUN_ADVICE else None
     parts = [
-        f'<strong class="{process["level"]}">{limit}</strong>{evidence}.' if limit else "",
-        advice_words({**process, "advice": advice}, links),
+        f'<strong class="{process.level}">{limit}</strong>{evidence}.' if limit else "",
+        advice_words(process, links) if advice else "",
     ]
-    doctor = links.doctor(process["pid"]) if (limit or advice) and process["ended"] is None else ""
+    doctor = links.doctor(process.pid) if (limit or advice) and process.ended is None else ""
     last = " ".join(filter(None, (" · ".join(facts), doctor)))
     parts.append(f'<span class="facts">{last}</span>' if last else "")
     shown = " ".join(filter(None, parts))
@@ -102,11 +101,9 @@ def _notes(process: Status, key: str, links: Links, now: float, below: str) -> s
     )
 
 
-def advice_words(facts: Status, links: Links) -> str:
+def advice_words(about: ProcessStatus | Problem, links: Links) -> str:
     """Return the advice on a process or a problem with its expected gain, as HTML; "" without an advice."""
-    if not facts["advice"]:
-        return ""
-    return f"<b>Advice:</b> {links.advice(facts['advice'], facts['runbook'], facts['gain_words'])}"
+    return f"<b>Advice:</b> {links.advice(about.advice, about.runbook, about.gain_words)}" if about.advice else ""
 
 
 def owner(workload: Mapping[str, str], links: Links) -> str:

@@ -7,9 +7,11 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
-from gpugauge.driver.advice import NO_GPU_ADVICE, is_without_gpu
-from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, plural
-from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, percent, text
+from gpugauge.driver.advice import NO_GPU_ADVICE
+from gpugauge.status.model import Problem, Status, Totals, of
+from gpugauge.status.use import is_without_gpu
+from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, percent, plural
+from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
 from gpugauge.web.page.gpus import gpu_table
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.process import advice_words
@@ -40,7 +42,6 @@ _WORDS = """\
 <dt>MIG, GI, CI</dt><dd>a part of a GPU with its own memory; the numbers that nvidia-smi -L gives it</dd>
 </dl></details></footer>
 """
-Status = Mapping[str, Any]
 
 
 def page(head: str, body: str) -> str:
@@ -96,21 +97,20 @@ def unavailable(reason: str, scenario: str | None) -> str:
     )
 
 
-def content(facts: Status, scenario: str | None, links: Links) -> tuple[str, str]:
+def content(facts: Status | Mapping[str, Any], scenario: str | None, links: Links) -> tuple[str, str]:
     """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
-    if facts["simulated"]:
-        links = replace(links, metrics=None)
-    table = gpu_table(facts, links)
+    status = of(Status, facts)
+    if status.simulated:
+        links = replace(links, daemon=None)
+    table = gpu_table(status, links)
     tools = _TOOLS if table else ""
-    before, after = _exporter(facts)
-    answer = _answer(facts, links) + _no_hook(facts) + _no_gpu(facts, links)
-    return f"{banner(scenario)}{answer}{_overview(facts['totals'])}{tools}{table}{before}", after
+    before, after = _exporter(status)
+    answer = _answer(status, links) + _no_hook(status) + _no_gpu(status, links)
+    return f"{banner(scenario)}{answer}{_overview(status.totals)}{tools}{table}{before}", after
 
 
-def _answer(facts: Status, links: Links) -> str:
-    """Return the answer line and the problems."""
-    problems: Sequence[Status] = facts["problems"]
-    pids = _pids(facts)
+def _answer(status: Status, links: Links) -> str:
+    problems, pids = status.problems, _pids(status)
     items = [_problem(problem, links, pids) for problem in problems[:_MAX_PROBLEMS]]
     listed = _list(items[:_MAX_LISTED_PROBLEMS])
     if more := items[_MAX_LISTED_PROBLEMS:]:
@@ -118,7 +118,7 @@ def _answer(facts: Status, links: Links) -> str:
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
         count = plural(len(problems) - _MAX_LISTED_PROBLEMS, "more problem")
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
-    answer = mark(facts["level"], facts["answer"])
+    answer = mark(status.level, status.answer)
     return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
 
 
@@ -126,30 +126,29 @@ def _list(items: Sequence[str]) -> str:
     return f'<ul class="problems">\n{"".join(items)}</ul>\n' if items else ""
 
 
-def _problem(problem: Status, links: Links, pids: Mapping[str, int]) -> str:
-    colon = "" if problem["processes"] else ":"
-    words = f"<strong>{name(problem['subject'])}{colon}</strong> {text(problem['text'])}"
-    detail = f" <small>({text(problem['detail'])})</small>" if problem["detail"] else ""
+def _problem(problem: Problem, links: Links, pids: Mapping[str, int]) -> str:
+    colon = "" if problem.processes else ":"
+    words = f"<strong>{name(problem.subject)}{colon}</strong> {text(problem.text)}"
+    detail = f" <small>({text(problem.detail)})</small>" if problem.detail else ""
     advice = advice_words(problem, links)
     advice = f" <span>{advice}</span>" if advice else ""
-    doctor = links.doctor(next((pids[process] for process in problem["processes"] if process in pids), None))
+    doctor = links.doctor(next((pids[process] for process in problem.processes if process in pids), None))
     shown = f"<span>{words}{detail}{advice}</span>{f' {doctor}' if doctor else ''}"
-    anchor = ' id="no-hook"' if problem["kind"] == "unjudged" else ""
-    return f'<li{anchor} class="{"bad" if problem["grave"] else "poor"}">{shown}</li>\n'
+    anchor = ' id="no-hook"' if problem.kind == "unjudged" else ""
+    return f'<li{anchor} class="{"bad" if problem.grave else "poor"}">{shown}</li>\n'
 
 
-def _pids(facts: Status) -> dict[str, int]:
-    """Return the pid of each process whose pid is known."""
-    everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
-    return {process["process"]: process["pid"] for process in everywhere if process["pid"] is not None}
+def _pids(status: Status) -> dict[str, int]:
+    everywhere = [*(p for gpu in status.gpus for p in gpu.processes), *status.without_gpu]
+    return {process.process: process.pid for process in everywhere if process.pid is not None}
 
 
-def _no_hook(facts: Status) -> str:
+def _no_hook(status: Status) -> str:
     """Return how to learn more of the processes that run without the hook."""
-    everywhere = [*(p for gpu in facts["gpus"] for p in gpu["processes"]), *facts["without_gpu"]]
-    count = len({process["process"] for process in everywhere if process["advice"] == RUN_ADVICE})
+    everywhere = [*(p for gpu in status.gpus for p in gpu.processes), *status.without_gpu]
+    count = len({process.process for process in everywhere if process.advice == RUN_ADVICE})
     # A low load has the same advice.
-    if not count or any(problem["kind"] == "unjudged" for problem in facts["problems"][:_MAX_PROBLEMS]):
+    if not count or any(problem.kind == "unjudged" for problem in status.problems[:_MAX_PROBLEMS]):
         return ""
     who, them = plural(count, "process", "es"), "If it is a training, start it" if count == 1 else "Start trainings"
     return (
@@ -158,47 +157,46 @@ def _no_hook(facts: Status) -> str:
     )
 
 
-def _no_gpu(facts: Status, links: Links) -> str:
+def _no_gpu(status: Status, links: Links) -> str:
     """Return what to do on a machine without a GPU that should have one."""
-    if not is_without_gpu(facts):
+    if not is_without_gpu(status):
         return ""
     return f'<p class="hint"><b>No GPU:</b> {links.advice(NO_GPU_ADVICE, None)}</p>\n'
 
 
-def _overview(totals: Status) -> str:
-    """Return the totals of all GPUs."""
-    if not totals["gpus"]:
+def _overview(totals: Totals) -> str:
+    if not totals.gpus:
         return ""
-    down = totals["gpus"] - totals["up"]
-    some = f" <small>of {plural(totals['load_gpus'], 'GPU')}</small>" if 0 < totals["load_gpus"] < totals["up"] else ""
-    mig = f" <small>{plural(totals['mig_devices'], 'MIG device')}</small>" if totals["mig_devices"] else ""
-    figures = [("GPUs", f"{totals['gpus']}{f', {down} down' if down else ''}{mig}", "")]
-    figures.append(("Mean load", percent(totals["load"]) + some, bar(totals["load"], 1.0)))
-    if totals["mig_load"] is not None:
-        figures.append(("Mean load of MIG devices", percent(totals["mig_load"]), bar(totals["mig_load"], 1.0)))
-    for heading, used, total, write in (
-        ("Memory", "memory_used_bytes", "memory_total_bytes", of_sizes),
-        ("Power", "power_watts", "power_limit_watts", of_watts),
-    ):
-        figures.append((heading, write(totals[used], totals[total]), bar(totals[used], totals[total])))
+    down = totals.gpus - totals.up
+    some = f" <small>of {plural(totals.load_gpus, 'GPU')}</small>" if 0 < totals.load_gpus < totals.up else ""
+    mig = f" <small>{plural(totals.mig_devices, 'MIG device')}</small>" if totals.mig_devices else ""
+    figures = [("GPUs", f"{totals.gpus}{f', {down} down' if down else ''}{mig}", "")]
+    figures.append(("Mean load", percent(totals.load) + some, bar(totals.load, 1.0)))
+    if totals.mig_load is not None:
+        figures.append(("Mean load of MIG devices", percent(totals.mig_load), bar(totals.mig_load, 1.0)))
+    memory, power = (
+        (totals.memory_used_bytes, totals.memory_total_bytes),
+        (totals.power_watts, totals.power_limit_watts),
+    )
+    figures.append(("Memory", of_sizes(*memory), bar(*memory)))
+    figures.append(("Power", of_watts(*power), bar(*power)))
     cells = "".join(f"<div><dt>{heading}</dt><dd>{value}{drawn}</dd></div>\n" for heading, value, drawn in figures)
     return f'<section aria-label="All GPUs"><dl class="overview">\n{cells}</dl></section>\n'
 
 
-def _exporter(facts: Status) -> tuple[str, str]:
-    """Return the state of the exporter, before and after the age of the snapshot."""
-    driver, failing = facts["driver"], facts["failing_collectors"]
-    quiet = not driver["needed"] or driver["reason"] in {"off", "starting"}
-    state = mark("good" if driver["up"] else "none" if quiet else "bad", driver["state_words"])
-    if driver.get("released_until"):
-        until = datetime.fromtimestamp(driver["released_until"], timezone.utc)
+def _exporter(status: Status) -> tuple[str, str]:
+    driver, failing = status.driver, status.failing_collectors
+    quiet = not driver.needed or driver.reason in {"off", "starting"}
+    state = mark("good" if driver.up else "none" if quiet else "bad", driver.state_words)
+    if driver.released_until:
+        until = datetime.fromtimestamp(driver.released_until, timezone.utc)
         state = mark("poor", f"released until {until:%Y-%m-%d %H:%M:%S} UTC: the GPUs are not watched")
     collectors = mark("bad", f"failing: {', '.join(failing)}") if failing else mark("good", "ok")
-    at = datetime.fromtimestamp(facts["timestamp"], timezone.utc)
+    at = datetime.fromtimestamp(status.timestamp, timezone.utc)
     before = (
         '<section aria-label="Exporter"><dl class="exporter">\n'
         f"<div><dt>Driver</dt><dd>{state}</dd></div>\n<div><dt>Collectors</dt><dd>{collectors}</dd></div>\n"
         f'<div><dt>Snapshot</dt><dd><time datetime="{at:%Y-%m-%dT%H:%M:%SZ}">{at:%H:%M:%S} UTC</time>, '
     )
-    after = f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(facts['version'])}</dd></div>\n</dl></section>\n"
+    after = f" s old</dd></div>\n<div><dt>Version</dt><dd>{text(status.version)}</dd></div>\n</dl></section>\n"
     return before, after

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.model import Status
 from gpugauge.web.page.links import NO_LINKS, Links
 from gpugauge.web.page.render import content, head, page, unavailable
 from gpugauge.web.server import Reply, Request, Route
@@ -33,7 +34,7 @@ _FILES = {
 
 def page_routes(
     snapshot: Callable[[], Snapshot | None],
-    view: Callable[[Snapshot], Mapping[str, Any]],
+    view: Callable[[Snapshot], Status | Mapping[str, Any]],
     not_ready: Callable[[], str | None],
     telemetry_path: str,
     scenario: str | None = None,

@@ -1,0 +1,80 @@
+"""`gpugauge release`, `attach` and `forget`: requests that change what the running daemon does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlencode
+
+import click
+
+from gpugauge.base.text import printable
+from gpugauge.cli.common import fail, url_option
+from gpugauge.web.client import RequestError, UnreachableError, request
+
+_TIMEOUT_SECONDS = 25.0  # longer than the daemon takes for any answer
+_MAX_BYTES = 10_000
+
+
+@contextmanager
+def started() -> Iterator[None]:
+    """Ask whether the daemon runs if there is no connection to it."""
+    try:
+        yield
+    except UnreachableError as error:
+        raise RequestError(f"{error}: is `gpugauge serve` running?") from None
+
+
+def _change(url: str, path: str) -> None:
+    """POST to the daemon and print the first line of its answer. Exits with 2 for a wrong request, with 1 if the
+    daemon does not answer or cannot do it.
+    """
+    try:
+        with started():
+            body = request(url.rstrip("/") + path, "POST", timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BYTES)
+    except RequestError as error:
+        fail(2 if error.wrong_request else 1, error)
+    click.echo(printable(body.decode(errors="replace").strip().partition("\n")[0]))
+
+
+@click.command("release")
+@click.option(
+    "--for",
+    "length",
+    required=True,
+    metavar="DURATION",
+    help="Time after which the daemon opens the driver again, such as 10m or 1h30m; from 1s to 24h.",
+)
+@url_option
+def release(length: str, url: str) -> None:
+    """Make the running daemon close the driver for a while.
+
+    While it is closed, a GPU can be reset, MIG changed or the driver upgraded. Returns once the driver is free. The
+    daemon must run with --web.enable-lifecycle. If it requires a user and a password, they are read from
+    ~/.netrc. The environment variable SSL_CERT_FILE is the path of the authority that signed its certificate.
+    """
+    _change(url, "/-/release?" + urlencode({"for": length}))
+
+
+@click.command("attach")
+@url_option
+def attach(url: str) -> None:
+    """Make the running daemon open the driver again.
+
+    Ends a release before its time. Returns once the driver answers. The daemon must run with
+    --web.enable-lifecycle. If it requires a user and a password, they are read from
+    ~/.netrc.
+    """
+    _change(url, "/-/attach")
+
+
+@click.command("forget")
+@click.argument("uuid")
+@url_option
+def forget(uuid: str, url: str) -> None:
+    """Make the running daemon forget a GPU that was removed for good.
+
+    UUID is that of `gpugauge status` or of the label of gpu_up. The GPU must be down. It is reported again once the
+    driver reads it. The daemon must run with --web.enable-lifecycle, as for `gpugauge release`.
+    """
+    _change(url, "/-/forget?" + urlencode({"uuid": uuid}))

@@ -1,0 +1,135 @@
+"""The columns about GPUs and processes that `gpugauge status` and `gpugauge top` share; an unknown value is `-`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpugauge.base.text import printable
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status, of
+from gpugauge.status.owner import owner
+from gpugauge.status.use import gpus_words
+from gpugauge.status.words import percent
+from gpugauge.terminal.columns import Column
+
+
+def safe(text: object) -> str:
+    """Return text without control characters, "" for None: names come from outside, and must not control the
+    terminal.
+    """
+    return printable(str(text or ""))
+
+
+def gib(size: float | None) -> str:
+    """Return a size of bytes in GiB."""
+    return "-" if size is None else f"{size / (1 << 30):.1f}"
+
+
+def age(started: float | None, now: float) -> str:
+    """Return the time since a start in its largest unit, as `2h`. Both are Unix times."""
+    if started is None:
+        return "-"
+    seconds = max(0, int(now - started))
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
+
+
+def memory_of(device: GpuStatus | MigStatus) -> str:
+    """Return the memory of a device in GiB."""
+    return _pair(gib(device.memory_used_bytes), gib(device.memory_total_bytes))
+
+
+def index_of(gpu: GpuStatus) -> str:
+    """Return the index of a GPU."""
+    return "?" if gpu.index is None else str(gpu.index)
+
+
+def name_of(gpu: GpuStatus) -> str:
+    """Return the product of a GPU, its uuid if that is not known."""
+    return (safe(gpu.name) or safe(gpu.uuid)).removeprefix("NVIDIA ")
+
+
+def problem_words(problem: Problem) -> str:
+    """Return who has a problem, and what it is."""
+    detail = f" ({problem.detail})" if problem.detail else ""
+    return safe(f"{problem.subject}{'' if problem.processes else ':'} {problem.text}{detail}")
+
+
+def _pair(used: str, total: str) -> str:
+    return "-" if used == total == "-" else f"{used}/{total}"
+
+
+def _watts(gpu: GpuStatus) -> str:
+    return _pair(*("-" if watts is None else f"{watts:.0f}" for watts in (gpu.power_watts, gpu.power_limit_watts)))
+
+
+def _load(gpu: GpuStatus, load: float | None) -> str:
+    """Return a load of a GPU; one in MIG mode reports none, its MIG devices do."""
+    return "MIG" if load is None and gpu.mig else percent(load)
+
+
+INDEX: Column[GpuStatus] = Column("GPU", lambda gpu, _: index_of(gpu), right=True)
+STATE: Column[GpuStatus] = Column("STATE", lambda gpu, _: safe(gpu.state_words))
+LOAD: Column[GpuStatus] = Column("LOAD", lambda gpu, _: _load(gpu, gpu.load), right=True)
+MEAN_LOAD: Column[GpuStatus] = Column("5 MIN", lambda gpu, _: _load(gpu, gpu.load_5m), right=True, rank=4)
+MEMORY: Column[GpuStatus] = Column("MEMORY GiB", lambda gpu, _: memory_of(gpu), right=True, rank=2)
+POWER: Column[GpuStatus] = Column("POWER W", lambda gpu, _: _watts(gpu), right=True, rank=6)
+TEMPERATURE: Column[GpuStatus] = Column(
+    "TEMP",
+    lambda gpu, _: "-" if gpu.temperature_celsius is None else f"{gpu.temperature_celsius:.0f} °C",
+    right=True,
+    rank=1,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process with its use of all its GPUs: `load` is the mean over them."""
+
+    facts: ProcessStatus
+    gpus: Sequence[GpuStatus] = ()
+    load: float | None = None
+    memory_bytes: float | None = None
+
+    @property
+    def where(self) -> str:
+        """The indexes of its GPUs, as `0-3`, and the profiles of its MIG devices."""
+        own = self.facts.mig or ()
+        profiles = [device.profile or device.uuid for gpu in self.gpus for device in gpu.mig if device.uuid in own]
+        return " ".join([gpus_words(self.gpus).partition(" ")[2], *map(safe, profiles)]) if self.gpus else "-"
+
+    @property
+    def owner(self) -> str:
+        """Its pod, job, container or unit, and its user."""
+        return owner(self.facts.workload)
+
+
+PID: Column[Process] = Column(
+    "PID", lambda process, _: "-" if process.facts.pid is None else str(process.facts.pid), right=True
+)
+PROCESS_LOAD: Column[Process] = Column("LOAD", lambda process, _: percent(process.load), right=True)
+PROCESS_MEMORY: Column[Process] = Column("GiB", lambda process, _: gib(process.memory_bytes), right=True, rank=2)
+AGE: Column[Process] = Column(
+    "AGE", lambda process, now: age(process.facts.started, process.facts.ended or now), right=True, rank=3
+)
+PROCESS_STATE: Column[Process] = Column("STATE", lambda process, _: safe(process.facts.state_words) or "-")
+
+
+def processes(facts: Status | object) -> list[Process]:
+    """Return each process once: those on GPUs by the index of the first, those without a GPU, those that have ended."""
+    status = of(Status, facts)
+    found: dict[str, list[tuple[GpuStatus, ProcessStatus]]] = {}
+    for gpu in status.gpus:
+        for process in gpu.processes:
+            found.setdefault(process.process, []).append((gpu, process))
+    return [*map(_together, found.values()), *map(Process, (*status.without_gpu, *status.ended))]
+
+
+def _together(uses: Sequence[tuple[GpuStatus, ProcessStatus]]) -> Process:
+    """Return a process by its use of each of its GPUs."""
+    loads = [process.load_5m for _, process in uses if process.load_5m is not None]
+    sizes = [process.memory_used_bytes for _, process in uses if process.memory_used_bytes is not None]
+    load = sum(loads) / len(loads) if loads else None
+    return Process(uses[0][1], [gpu for gpu, _ in uses], load, sum(sizes) if sizes else None)
