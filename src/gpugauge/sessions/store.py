@@ -156,7 +156,8 @@ class Store:
     def _count(self, kind: str, key: str, count: int = 1) -> None:
         """Add to one of the counts. The caller holds the lock."""
         counts: dict[str, int] = getattr(self._counters, kind)
-        self._counters = replace(self._counters, **{kind: {**counts, key: counts[key] + count}})  # type: ignore[arg-type]
+        changed: dict[str, Any] = {kind: {**counts, key: counts[key] + count}}
+        self._counters = replace(self._counters, **changed)
 
     def _update(self, name: str, **changes: Any) -> None:
         self._sessions[name] = replace(self._sessions[name], **changes)
