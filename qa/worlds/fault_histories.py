@@ -26,7 +26,7 @@ from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History as StatusHistory
-from gpugauge.status.node import status
+from gpugauge.status.node import build
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from qa.bench.alerts.story import Story, notation
@@ -247,9 +247,24 @@ _FAULTS = dict(
 )
 
 
-def record(machine: Machine, folder: Path, name: str, wanted: set[str]) -> Story:
-    """Return what Prometheus scrapes of the `wanted` metrics, minute 0 being the start of the scenario."""
-    return story_of(name, _scrapes(machine, folder), wanted, MINUTES)
+def observe(
+    machine: Machine, folder: Path, name: str, wanted: set[str]
+) -> tuple[Story, dict[tuple[str, int], set[float]]]:
+    """Return what Prometheus scrapes of the `wanted` metrics, minute 0 being the start of the scenario, and the minutes
+    in which the status shows a fault of a GPU, by section of the runbook and index.
+    """
+    shown: dict[tuple[str, int], set[float]] = defaultdict(set)
+    history = StatusHistory()
+
+    def watched() -> Iterator[tuple[int, Snapshot]]:
+        for number, snapshot in _scrapes(machine, folder):
+            history.feed(snapshot)
+            for gpu in build(snapshot, history).gpus:
+                for fault in gpu.faults:
+                    shown[fault.runbook, gpu.index].add(number * SCRAPE / 60)
+            yield number, snapshot
+
+    return story_of(name, watched(), wanted, MINUTES), shown
 
 
 def story_of(name: str, scrapes: Iterable[tuple[int, Snapshot]], wanted: set[str], minutes: int) -> Story:
@@ -269,18 +284,6 @@ def story_of(name: str, scrapes: Iterable[tuple[int, Snapshot]], wanted: set[str
     count = minutes * 60 // SCRAPE
     texts = {key: notation([values.get(i) for i in range(count)]) for key, values in sorted(series.items())}
     return Story(name=name, description="drawn", interval=SCRAPE, minutes=minutes, series=texts)
-
-
-def shown(machine: Machine, folder: Path) -> dict[tuple[str, int], set[float]]:
-    """Return the minutes in which the status shows a fault of a GPU, by section of the runbook and index."""
-    found: dict[tuple[str, int], set[float]] = defaultdict(set)
-    history = StatusHistory()
-    for number, snapshot in _scrapes(machine, folder):
-        history.feed(snapshot)
-        for gpu in status(snapshot, history)["gpus"]:
-            for fault in gpu["faults"]:
-                found[fault["runbook"], gpu["index"]].add(number * SCRAPE / 60)
-    return found
 
 
 def _scrapes(machine: Machine, folder: Path) -> Iterator[tuple[int, Snapshot]]:
