@@ -261,7 +261,8 @@ def observe(
             history.feed(snapshot)
             for gpu in build(snapshot, history).gpus:
                 for fault in gpu.faults:
-                    assert fault.runbook and gpu.index is not None
+                    assert fault.runbook
+                    assert gpu.index is not None
                     shown[fault.runbook, gpu.index].add(number * SCRAPE / 60)
             yield number, snapshot
 
