@@ -8,9 +8,11 @@ from typing import Any
 
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView, Failure, MigReading
 from gpugauge.metric import Family
+from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
 from gpugauge.node.node import Load, Node, Profiled, Use, Xids
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Health, Section, Snapshot
+from gpugauge.verdict.memory.trend import Growth
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 from gpugauge.workload.identity import JOB_LABELS
@@ -135,7 +137,60 @@ def node_of(sections: Iterable[Section], timestamp: float = 0.0, monotonic: floa
     hosts = {process: host for process in processes if (host := _host(s, process))}
     node.hosts = hosts
     node.sessions = {process: _session(s, process) for process in s.by("torch_process_info", "process")}
+    node.judged = {process: _judged(s, process) for process in s.by("training_state", "process")}
+    node.memory = {process: _memory(s, process) for process in processes}
     return node
+
+
+def _judged(s: _Samples, process: str) -> Judged:
+    def of(name: str, label: str) -> dict[str, Any]:
+        return s.by(f"training_{name}", label, process=process)
+
+    def current(name: str, label: str) -> str | None:
+        return next((value for value, on in of(name, label).items() if on), None)
+
+    info = next((own for own, _ in s.of("training_verdict_info", process=process)), {})
+    verdict = Verdict(
+        current("state", "state") or "",
+        "inside" if info.get("confidence") == "inside" else "outside",
+        of("limited_by_ratio", "cause"),
+        current("limited_by", "cause"),
+        frozenset(filter(None, info.get("undecidable", "").split(","))),
+    )
+    following = {own["cause"]: own["next"] for own, _ in s.of("training_expected_speedup_info", process=process)}
+    expected, lower, upper = (of(f"expected_speedup{part}_ratio", "cause") for part in ("", "_lower", "_upper"))
+    gains = {cause: Gain(expected[cause], lower[cause], upper[cause], after) for cause, after in following.items()}
+    figures = ("workers_recommended", "expected_speedup_ratio", "expected_speedup_lower_ratio")
+    reason, mfu = current("loader_limited_by", "reason"), s.one("training_mfu_ratio", process=process)
+    diagnosis = (
+        Diagnosis(reason, *(s.one(f"training_loader_{f}", process=process) for f in figures)) if reason else None
+    )
+    return Judged(verdict, of("step_share_ratio", "part"), gains, mfu, diagnosis)
+
+
+def _memory(s: _Samples, process: str) -> Memory:
+    def of(name: str, label: str = "uuid") -> dict[str, Any]:
+        return s.by(f"training_{name}", label, process=process)
+
+    def growth(name: str, label: str) -> dict[str, Growth]:
+        lower, upper = (of(f"{name}_growth_{bound}_bytes", label) for bound in ("lower", "upper"))
+        return {
+            place: Growth(size, lower.get(place, size), upper.get(place, size), 0.0, 0.0, 0.0)
+            for place, size in of(f"{name}_growth_bytes", label).items()
+        }
+
+    room, fragmented, full = (
+        of(f"memory_{name}") for name in ("headroom_bytes", "fragmentation_ratio", "full_seconds")
+    )
+    grows = growth("memory_step", "uuid")
+    places = {**room, **fragmented, **full, **grows}
+    return Memory(
+        {u: OnDevice(room.get(u), fragmented.get(u), grows.get(u), full.get(u)) for u in places},
+        s.one("training_batch_headroom_ratio", process=process),
+        s.one("training_memory_rank_ratio", process=process),
+        s.one("training_host_memory_full_seconds", process=process),
+        growth("host_memory", "part"),
+    )
 
 
 def _device(s: _Samples, uuid: str) -> Device:
@@ -187,11 +242,11 @@ def _host(s: _Samples, process: str) -> HostProcess | None:
     )
     cpus = next(iter(s.by("gpu_process_affinity_info", "cpus", process=process)), "")
     host = HostProcess(process, 1, _STAT, info.get("torch_build", ""))
-    host.bounds = Bounds(one("affinity_cpus"), cpus)
+    host.bounds = Bounds(one("affinity_cpus"), cpus, one("swapped_bytes"))
     host.anonymous = s.by("gpu_process_anonymous_bytes", "part", process=process)
     host.memory_available, host.cgroup = one("memory_available_bytes"), cgroup
     host.hook = info.get("hook") == "yes"
-    seen = bool(info) or cpus or host.anonymous or pressure or host.bounds.cpus or host.memory_available
+    seen = bool(info) or cpus or host.anonymous or pressure or host.bounds != Bounds() or host.memory_available
     return host if seen or cgroup != Cgroup(None, None, {}) else None
 
 
@@ -241,12 +296,15 @@ def _session(s: _Samples, process: str) -> Session:
         samples=one("torch_samples_total"),
         tokens=one("torch_tokens_total"),
     )
+    made = {name: bool(on) for name, on in s.by("training_mistake", "mistake", process=process).items()}
     owner = tuple(facts.get(label, "") for label in JOB_LABELS)
     hello = wire.Hello(process, 0, 1, None, one("training_start_timestamp_seconds"), facts)
     ended = one("training_end_timestamp_seconds")
     end = next((own for own, _ in s.of("training_end_info", process=process)), {})
     status = int(end["exit_code"]) << 8 if end.get("exit_code") else int(end["signal"]) if end.get("signal") else None
-    return Session(hello, 1, 1000, snap, ended, end.get("reason", ""), status, _record(s, process), owner=owner)
+    return Session(
+        hello, 1, 1000, snap, ended, end.get("reason", ""), status, _record(s, process), owner=owner, mistakes=made
+    )
 
 
 def _loader(s: _Samples, process: str) -> wire.Loader | None:

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpugauge.node.judged import Gain, Verdict
 from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.gain import MOST_SPREAD, Gain, gains
-from gpugauge.verdict.judge import Verdict, judge
+from gpugauge.verdict.gain import MOST_SPREAD, gains
+from gpugauge.verdict.judge import judge
 from qa.bench.gain import advised, bounded, published, quantile
 from qa.worlds.oracle import GAIN_SEEDS, PUBLISHED_SEEDS, TUNING_SEEDS, evidence, without_hook
 from qa.worlds.truth import REMOVED, without

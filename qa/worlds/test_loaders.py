@@ -8,8 +8,9 @@ from itertools import pairwise
 import pytest
 from tests.drawn import seeds
 
+from gpugauge.node.judged import Diagnosis
 from gpugauge.verdict import loaders
-from gpugauge.verdict.loaders import Diagnosis, Load, diagnose
+from gpugauge.verdict.loaders import Load, diagnose
 from qa.worlds.loaderpipeline import Figures, Pipeline
 
 SEEDS = range(40)

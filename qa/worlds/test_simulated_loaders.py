@@ -15,6 +15,7 @@ import pytest
 from tests.drawn import seeds
 from tests.simulation import Moment, moments, scenario
 
+from gpugauge.node.judged import Diagnosis
 from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.verdict import loaders
@@ -57,7 +58,7 @@ def trainings(pipelines: list[Pipeline]) -> str:
     return "\n".join(lines)
 
 
-def diagnoses(found: Moment) -> dict[int, loaders.Diagnosis]:
+def diagnoses(found: Moment) -> dict[int, Diagnosis]:
     """Return the exported diagnosis by pid."""
     pids = {labels[0]: int(labels[1]) for labels in found.samples["torch_process_info"]}
     values = {
@@ -65,12 +66,12 @@ def diagnoses(found: Moment) -> dict[int, loaders.Diagnosis]:
         for name in ("workers_recommended", "expected_speedup_ratio", "expected_speedup_lower_ratio")
     }
     return {
-        (pid := pids[process]): loaders.Diagnosis(reason, *(of.get(pid) for of in values.values()))  # type: ignore[arg-type]  # workers are a whole number
+        (pid := pids[process]): Diagnosis(reason, *(of.get(pid) for of in values.values()))  # type: ignore[arg-type]  # workers are a whole number
         for process, reason in found.samples.get("training_loader_limited_by", {})
     }
 
 
-def problems(p: Pipeline, found: loaders.Diagnosis | None) -> Iterator[str]:
+def problems(p: Pipeline, found: Diagnosis | None) -> Iterator[str]:
     """Yield what is wrong with a diagnosis, by the steps of the pipeline with other workers."""
     exposed = observe(p).data_wait_exposed
     if found is None:
@@ -95,7 +96,7 @@ def problems(p: Pipeline, found: loaders.Diagnosis | None) -> Iterator[str]:
         yield from wrong_number(p, found)
 
 
-def wrong_number(p: Pipeline, found: loaders.Diagnosis) -> Iterator[str]:
+def wrong_number(p: Pipeline, found: Diagnosis) -> Iterator[str]:
     """Yield what is wrong with a number of workers."""
     if found.workers is None or found.speedup is None or found.lower is None:
         yield "no number"
@@ -123,7 +124,7 @@ def allowed(p: Pipeline) -> int:
     return min(MANY, max(FEW, 2 * p.cores)) if p.cores else MANY
 
 
-def wrong_reason(p: Pipeline, found: loaders.Diagnosis) -> Iterator[str]:
+def wrong_reason(p: Pipeline, found: Diagnosis) -> Iterator[str]:
     """Yield what is wrong with the reason of a number of workers."""
     limits = (loaders.TOO_FEW_CPUS,) if found.workers == p.workers else (loaders.TOO_FEW_WORKERS, loaders.STORAGE)
     if p.workers == 0 and found.workers:

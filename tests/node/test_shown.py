@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from qa.worlds.scraped import node_of
 
 from gpugauge.collectors.training import verdict
+from gpugauge.node.judged import Memory
 from gpugauge.node.node import Node
 from gpugauge.node.window import Window
 from gpugauge.simulator.scenario.load import load_scenario
@@ -35,6 +37,10 @@ def plain(value: Any) -> Any:
     return [plain(part) for part in value] if isinstance(value, (list, tuple)) else value
 
 
+def known(memory: Mapping[str, Memory]) -> dict[str, Memory]:
+    return {process: found for process, found in memory.items() if found != Memory()}
+
+
 def judged(window: Window, process: str, node: Node) -> Any:
     """Return all that the verdict computes from a window."""
     found = evidence(window, process, node.monotonic, node.timestamp, None)
@@ -57,15 +63,22 @@ def test_evidence_is_that_of_a_scrape(scenario: str, tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(verdict, "Window", Watched)
     daemon, shown, compared = VirtualDaemon(load_scenario(scenario), tmp_path), Window(), 0
+    concluded: list[tuple[Node, Node]] = []
     for second in range(66):
         snapshot = daemon.second()
+        scraped = node_of(snapshot.sections, snapshot.timestamp, snapshot.monotonic)
+        concluded.append((snapshot.node, scraped))
+        assert snapshot.node.judged == scraped.judged
+        assert known(snapshot.node.memory) == known(scraped.memory)
         if not seen:
             continue
         window, node = seen.pop()
-        shown.add(node_of(snapshot.sections, node.timestamp, node.monotonic))
+        shown.add(scraped)
         assert processes(shown.node) == processes(node)
         for process in processes(node) if second > 40 else ():
             assert judged(shown, process, node) == close(judged(window, process, node)), process
             compared += 1
     daemon.close()
     assert compared > 4
+    assert all(node.judged == copy.judged for node, copy in concluded)  # nothing changes in a part
+    assert known(snapshot.node.memory) or scenario == "a100-mig"

@@ -7,67 +7,68 @@ from typing import Any
 
 import pytest
 
-from gpugauge.metric import Family
+from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
+from gpugauge.node.node import Node
+from gpugauge.sessions.session import Session
 from gpugauge.status import advice
-from gpugauge.status.advice import Exported, Subject, advice_of, first_gain_words, gain_words, words
+from gpugauge.status.advice import advice_of, first_gain_words, gain_words, words
+from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.verdict.gain import Gain
+from gpugauge.verdict.memory.trend import Growth
 from gpugauge.verdict.mistakes import MISTAKES
-from tests.status.statusfacts import family
+from gpugauge.wire import messages as wire
+from gpugauge.workload.processfiles import Bounds, HostProcess
+from gpugauge.workload.procfs import Stat
 
 GAIN = Gain(2.6, 2.2, 3.1, "gpu")
 
 
-def speedups(**gains: Gain) -> dict[str, Family]:
-    """Return the exported gains of process p by cause."""
-    found = {}
-    for bound, value in (("", "expected"), ("_lower", "lower"), ("_upper", "upper")):
-        name = f"training_expected_speedup{bound}_ratio"
-        found[name] = family(name, *(({"process": "p", "cause": c}, getattr(g, value)) for c, g in gains.items()))
-    name = "training_expected_speedup_info"
-    found[name] = family(name, *(({"process": "p", "cause": c, "next": g.next}, 1) for c, g in gains.items()))
-    return found
-
-
-def subject(families: dict[str, Family] | None = None, process: str = "p", **facts: Any) -> Subject:
+def subject(process: str = "p", gpus: Any = (), **facts: Any) -> Subject:
+    """Return a process on a node with these facts about process p; those that no part has are of its status."""
+    judged = Judged(Verdict("training", "inside"), gains=facts.pop("gains", {}), loader=facts.pop("diagnosis", None))
+    parts: dict[str, Any] = {part: {"p": facts.pop(part)} for part in ("sessions", "memory", "hosts") if part in facts}
     facts = {"process": process, "hook": True, "state": "training", **facts}
-    return Subject(Exported(families or {}), ProcessStatus(**facts))
+    return Subject.of(ProcessStatus(**facts), Node(devices=gpus, judged={"p": judged}, **parts))
+
+
+def session(loader: wire.Loader | None = None, *, mistakes: Any = (), **facts: str) -> Session:
+    return Session(wire.Hello("s", 0, facts=facts), 1, 0, wire.Snap("s", 1, loader=loader), mistakes=dict(mistakes))
 
 
 def test_the_main_cause_has_its_gain() -> None:
-    (found,) = advice_of(subject(speedups(data_loading=GAIN), limited_by="data_loading"))
+    (found,) = advice_of(subject(gains={"data_loading": GAIN}, limited_by="data_loading"))
 
     assert found == Advice("data_loading", "limit", CAUSES["data_loading"].advice, GAIN)
 
 
 def test_the_gain_of_another_process_or_cause_is_not_shown() -> None:
-    exported = speedups(data_loading=GAIN)
+    gains = {"data_loading": GAIN}
 
-    assert advice_of(subject(exported, process="q", limited_by="data_loading"))[0].gain is None
-    assert advice_of(subject(exported, limited_by="transfer"))[0].gain is None
+    assert advice_of(subject("q", gains=gains, limited_by="data_loading"))[0].gain is None
+    assert advice_of(subject(gains=gains, limited_by="transfer"))[0].gain is None
 
 
 def test_a_training_on_the_cpu_gains_most_without_its_largest_wait() -> None:
     small = Gain(1.2, 1.1, 1.3, "cpu")
-    exported = speedups(cpu_limited=small, data_loading=GAIN)
+    gains = {"cpu_limited": small, "data_loading": GAIN}
 
-    waits = advice_of(subject(exported, state="training_on_cpu"))
+    waits = advice_of(subject(gains=gains, state="training_on_cpu"))
     assert [(row.cause, row.gain) for row in waits] == [("data_loading", GAIN), ("cpu_limited", small)]
-    assert advice_of(subject(exported)) == []
-    (found,) = advice_of(subject(exported, state="training_on_cpu", limited_by="model_on_cpu"))
+    assert advice_of(subject(gains=gains)) == []
+    (found,) = advice_of(subject(gains=gains, state="training_on_cpu", limited_by="model_on_cpu"))
     assert (found.cause, found.gain) == ("model_on_cpu", None)
 
 
 def test_other_causes_with_a_gain_follow_the_main_one() -> None:
-    exported = speedups(transfer=Gain(1.1, 1.05, 1.2, "gpu"), contention=Gain(1.4, 1.3, 1.5, "gpu"))
+    gains = {"transfer": Gain(1.1, 1.05, 1.2, "gpu"), "contention": Gain(1.4, 1.3, 1.5, "gpu")}
 
-    found = advice_of(subject(exported, limited_by="data_loading"))
+    found = advice_of(subject(gains=gains, limited_by="data_loading"))
     assert [row.cause for row in found] == ["data_loading", "contention", "transfer"]
     assert words(found) == CAUSES["data_loading"].advice
-    assert advice_of(subject(exported)) == []
+    assert advice_of(subject(gains=gains)) == []
 
 
 def test_nothing_is_advised_to_a_healthy_training() -> None:
@@ -108,28 +109,12 @@ def test_a_special_advice_replaces_the_general_one_on_its_cause(monkeypatch: pyt
     assert [row.topic for row in found] == ["loader", "sync", "pinning", "hint"]
 
 
-def diagnosed(reason: str, recommended: int | None, speedup: float | None, workers: str = "2") -> dict[str, Family]:
-    """Return the exported diagnosis of the loader of process p."""
-    found = {
-        "training_loader_limited_by": family("training_loader_limited_by", ({"process": "p", "reason": reason}, 1))
-    }
-    labels = {"process": "p", "workers": workers, "batch_size": "4", "pin_memory": "no", "prefetch": "2"}
-    found["torch_loader_info"] = family("torch_loader_info", (labels, 1))
-    for name, value in (
-        ("training_loader_workers_recommended", recommended),
-        ("training_loader_expected_speedup_ratio", speedup),
-        ("training_loader_expected_speedup_lower_ratio", speedup),
-    ):
-        if value is not None:
-            found[name] = family(name, ({"process": "p"}, value))
-    return found
-
-
 @pytest.mark.parametrize("reason", loaders.REASONS)
 def test_the_diagnosis_of_the_loader_replaces_the_general_advice(reason: str) -> None:
     numbered = reason in {loaders.TOO_FEW_WORKERS, loaders.TRAINING_THREAD, loaders.STORAGE}
-    exported = diagnosed(reason, 8 if numbered else None, 2.0 if numbered else None)
-    (found,) = advice_of(subject({**speedups(data_loading=GAIN), **exported}, limited_by="data_loading"))
+    found_by = Diagnosis(reason, 8, 2.0, 2.0) if numbered else Diagnosis(reason)
+    gains, loader = {"data_loading": GAIN}, {"workers": "2"}
+    (found,) = advice_of(subject(gains=gains, diagnosis=found_by, loader=loader, limited_by="data_loading"))
 
     assert (found.cause, found.topic) == ("data_loading", "loader")
     assert ("8 loader workers instead of 2" in found.change) == numbered
@@ -137,17 +122,17 @@ def test_the_diagnosis_of_the_loader_replaces_the_general_advice(reason: str) ->
 
 
 def test_the_number_of_workers_in_words() -> None:
-    few = diagnosed(loaders.TOO_FEW_WORKERS, 8, 2.6)
-    none = diagnosed(loaders.TRAINING_THREAD, 3, 1.8, workers="")
-    useless = diagnosed(loaders.TOO_FEW_CPUS, 2, 1.0)
+    few: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TOO_FEW_WORKERS, 8, 2.6, 2.6), "loader": {"workers": "2"}}
+    none: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TRAINING_THREAD, 3, 1.8, 1.8)}
+    useless: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0), "loader": {"workers": "2"}}
 
-    assert words(advice_of(subject(few))) == "8 loader workers instead of 2"
-    assert first_gain_words(advice_of(subject(few))) == "steps 2.6 times as fast"
-    with_next = advice_of(subject({**few, **speedups(data_loading=GAIN)}))
+    assert words(advice_of(subject(**few))) == "8 loader workers instead of 2"
+    assert first_gain_words(advice_of(subject(**few))) == "steps 2.6 times as fast"
+    with_next = advice_of(subject(**few, gains={"data_loading": GAIN}))
     assert words(with_next) == "8 loader workers instead of 2"
     assert first_gain_words(with_next) == "steps 2.6 times as fast, then limited by its computation on the GPU"
-    assert (words(advice_of(subject(none))) or "").startswith("load the batches in other processes")
-    assert (words(advice_of(subject(useless))) or "").startswith("more loader workers will not help")
+    assert (words(advice_of(subject(**none))) or "").startswith("load the batches in other processes")
+    assert (words(advice_of(subject(**useless))) or "").startswith("more loader workers will not help")
 
 
 @pytest.mark.parametrize(
@@ -165,24 +150,22 @@ def test_the_number_of_workers_in_words() -> None:
     ],
 )
 def test_a_batch_that_takes_too_long_for_any_sensible_number_of_workers(workers: str, change: str) -> None:
-    exported = diagnosed(loaders.SLOW_BATCHES, 16, 227.0 if workers == "0" else 1.0, workers)
-    parts = (({"process": "p", "part": part}, 10 * seconds) for part, seconds in (("cpu", 0.1), ("blocked", 4.0)))
-    exported["torch_loader_seconds_total"] = family("torch_loader_seconds_total", *parts)
-    name = "torch_loader_measured_batches_total"
-    exported[name] = family(name, ({"process": "p"}, 10))
-    found = advice_of(subject(exported, state="training_on_cpu"))
+    speedup = 227.0 if workers == "0" else 1.0
+    slow = Diagnosis(loaders.SLOW_BATCHES, 16, speedup, speedup)
+    batches = session(wire.Loader(10, measured=10, cpu_seconds=1.0, blocked_seconds=40.0))
+    found = advice_of(subject(diagnosis=slow, loader={"workers": workers}, sessions=batches, state="training_on_cpu"))
 
     assert words(found) == change
     gain = "steps 227 times as fast, then it still waits for its data loader"
     assert first_gain_words(found) == (gain if workers == "0" else None)
 
 
-@pytest.mark.parametrize("pageable", [0, 1])
-def test_pinned_memory_is_advised_once(pageable: int) -> None:
-    made = family("training_mistake", ({"process": "p", "mistake": "pageable_batches"}, pageable))
+@pytest.mark.parametrize("pageable", [False, True])
+def test_pinned_memory_is_advised_once(pageable: bool) -> None:
+    made = session(mistakes={"pageable_batches": pageable})
     loader = {"workers": "2", "pin_memory": "no", "prefetch": "2"}
 
-    text = words(advice_of(subject({"training_mistake": made}, limited_by="data_loading", loader=loader))) or ""
+    text = words(advice_of(subject(sessions=made, limited_by="data_loading", loader=loader))) or ""
     assert text.count("pin_memory=True") == 1
 
 
@@ -199,17 +182,14 @@ def test_the_gain_in_words() -> None:
 
 
 def test_known_mistakes_follow_what_limits_the_process() -> None:
-    made = family(
-        "training_mistake",
-        ({"process": "p", "mistake": "profiler"}, 1),
-        ({"process": "p", "mistake": "anomaly_detection"}, 0),
-        ({"process": "q", "mistake": "empty_cache"}, 1),
-    )
-    exported = {**speedups(data_loading=GAIN), "training_mistake": made}
+    made: dict[str, Any] = {
+        "sessions": session(mistakes={"profiler": True, "anomaly_detection": False}),
+        "gains": {"data_loading": GAIN},
+    }
     profiler = next(mistake.change for mistake in MISTAKES if mistake.name == "profiler")
 
-    limited = advice_of(subject(exported, limited_by="data_loading"))
-    healthy = advice_of(subject(exported))
+    limited = advice_of(subject(**made, limited_by="data_loading"))
+    healthy = advice_of(subject(**made))
     assert [row.topic for row in limited] == ["limit", "profiler"]
     assert words(limited) == f"{CAUSES['data_loading'].advice}; also {profiler}"
     assert first_gain_words(limited) == gain_words(GAIN, "data_loading")
@@ -218,64 +198,66 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     assert words([]) is None
 
 
-def memory(**values: float) -> dict[str, Family]:
-    """Return the exported memory of process p by family."""
-    found = {}
-    for name, value in values.items():
-        labels = {"process": "p", "uuid": "GPU-a"} if name.startswith("training_memory") else {"process": "p"}
-        found[name] = family(name, (labels, value))
-    return found
+def host(**figures: Any) -> HostProcess:
+    return HostProcess("p", 1, Stat("R", 1, 0, 0.0, 0.0, 1, 0, 0, 1, 1, False), **figures)
 
 
-def allocator(backend: str = "native", configured: str = "") -> dict[str, Family]:
-    labels = dict.fromkeys(("autocast", "deterministic", "cudnn_benchmark", "cudnn_deterministic"), "")
-    labels |= {"process": "p", "allocator": backend, "alloc_conf": configured, "current_device": "", "batch_device": ""}
-    return {"torch_settings_info": family("torch_settings_info", (labels, 1))}
+def on_gpu(**figures: Any) -> dict[str, Memory]:
+    return {"memory": Memory({"GPU-a": OnDevice(**figures)})}
+
+
+def fragmented(allocator: str = "native", alloc_conf: str = "") -> dict[str, Any]:
+    return {"sessions": session(allocator=allocator, alloc_conf=alloc_conf), **on_gpu(fragmentation=0.4)}
+
+
+def swapped(size: int) -> dict[str, HostProcess]:
+    return {"hosts": host(bounds=Bounds(swapped=size))}
+
+
+GROWTH = Growth(2 << 20, 2 << 20, 2 << 20, 1.0, 0.0, 1.0)
 
 
 @pytest.mark.parametrize(
-    ("families", "limited_by", "topic", "text"),
+    ("facts", "limited_by", "topic", "text"),
     [
-        (memory(training_batch_headroom_ratio=3.1), "host_bound", "batch", "one up to 3.1 times as large"),
-        (memory(training_batch_headroom_ratio=1.2), "host_bound", "limit", CAUSES["host_bound"].advice),
-        (memory(training_batch_headroom_ratio=3.1), "transfer", "limit", CAUSES["transfer"].advice),
-        (
-            {**memory(training_memory_fragmentation_ratio=0.4), **allocator()},
-            "memory_pressure",
-            "fragmentation",
-            "expandable_segments:True: 40% of the reserved",
+        ({"memory": Memory(batch_ratio=3.1)}, "host_bound", "batch", "one up to 3.1 times as large"),
+        ({"memory": Memory(batch_ratio=1.2)}, "host_bound", "limit", CAUSES["host_bound"].advice),
+        ({"memory": Memory(batch_ratio=3.1)}, "transfer", "limit", CAUSES["transfer"].advice),
+        (fragmented(), "memory_pressure", "fragmentation", "expandable_segments:True: 40% of the reserved"),
+        *(
+            (facts, "memory_pressure", "limit", CAUSES["memory_pressure"].advice)
+            for facts in (fragmented(alloc_conf="expandable_segments: True"), fragmented("cudaMallocAsync"))
         ),
+        (swapped(3 << 30), "memory_swap_io", "swap", "3 GiB of the process are swapped out"),
+        (swapped(0), "memory_swap_io", "limit", CAUSES["memory_swap_io"].advice),
         (
-            {**memory(training_memory_fragmentation_ratio=0.4), **allocator(configured="expandable_segments: True")},
-            "memory_pressure",
-            "limit",
-            CAUSES["memory_pressure"].advice,
-        ),
-        (
-            {**memory(training_memory_fragmentation_ratio=0.4), **allocator("cudaMallocAsync")},
-            "memory_pressure",
-            "limit",
-            CAUSES["memory_pressure"].advice,
-        ),
-        (memory(gpu_process_swapped_bytes=3 << 30), "memory_swap_io", "swap", "3 GiB of the process are swapped out"),
-        (memory(gpu_process_swapped_bytes=0), "memory_swap_io", "limit", CAUSES["memory_swap_io"].advice),
-        (
-            memory(training_memory_full_seconds=7200, training_memory_step_growth_bytes=2 << 20),
+            on_gpu(full_seconds=7200.0, growth=GROWTH),
             None,
             "memory_growth",
             "grows by 2 MiB in each step and is full in 2 h",
         ),
-        (memory(training_host_memory_full_seconds=600), None, "host_memory_growth", "reaches its limit in 10 min"),
+        (
+            {"memory": Memory(full_seconds=600.0)},
+            None,
+            "host_memory_growth",
+            "process keeps: the memory of the cgroup reaches its limit in 10 min",
+        ),
+        (
+            {"memory": Memory(full_seconds=600.0, growth={"children": GROWTH})},
+            None,
+            "host_memory_growth",
+            "objects that the loader workers keeps",
+        ),
     ],
 )
-def test_advice_on_memory(families: dict[str, Family], limited_by: str | None, topic: str, text: str) -> None:
-    (found,) = advice_of(subject(families, limited_by=limited_by))
+def test_advice_on_memory(facts: dict[str, Any], limited_by: str | None, topic: str, text: str) -> None:
+    (found,) = advice_of(subject(**facts, limited_by=limited_by))
 
     assert (found.topic, found.cause) == (topic, limited_by)
     assert text in found.change
 
 
 def test_slow_growth_is_no_advice() -> None:
-    growing = memory(training_memory_full_seconds=1e6, training_memory_step_growth_bytes=1)
+    growing = Memory({"GPU-a": OnDevice(growth=GROWTH, full_seconds=1e6)}, full_seconds=1e6)
 
-    assert advice_of(subject({**growing, **memory(training_host_memory_full_seconds=1e6)})) == []
+    assert advice_of(subject(memory=growing)) == []

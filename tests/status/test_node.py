@@ -61,6 +61,7 @@ def test_process_with_torch_on_no_device() -> None:
 
 def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     verdict = (
+        family("training_state", ({"process": "aa", "state": "training"}, 1)),
         family("torch_process_info", ({"process": "aa", "pid": "4001"}, 1)),
         family(
             "training_step_share_ratio",

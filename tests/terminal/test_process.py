@@ -8,12 +8,13 @@ from typing import Any
 from qa.worlds.nodes import NOW
 from qa.worlds.processes import PARTS, Drawn, drawn
 
-from gpugauge.status.advice import Exported, Subject, advice_of
+from gpugauge.node.judged import Diagnosis
+from gpugauge.status.advice import advice_of
 from gpugauge.status.model import ProcessStatus, as_json, decoded
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process
 from gpugauge.verdict.loaders import SLOW_BATCHES
-from tests.status.test_advice import diagnosed
+from tests.status.test_advice import subject
 
 
 def test_one_screen_of_24_lines() -> None:
@@ -69,11 +70,9 @@ def test_a_training_on_the_cpu_where_there_is_no_gpu() -> None:
 
 def test_a_number_of_workers_has_its_gain_where_that_of_all_waits_is_not_decided() -> None:
     """The row of the loader, as a process without a decided gain has it."""
-    families = diagnosed(SLOW_BATCHES, 16, 15.2, "0")
-    process = ProcessStatus(
-        process="p", state="training_on_cpu", data_wait_ratio=0.99, loader={"workers": "0"}, hook=True
-    )
-    found = advice_of(Subject(Exported(families), process))
+    slow = Diagnosis(SLOW_BATCHES, 16, 15.2, 15.2)
+    process = subject(state="training_on_cpu", data_wait_ratio=0.99, loader={"workers": "0"}, diagnosis=slow)
+    found = advice_of(process)
     shown = changed(state="training_on_cpu", state_words="on the CPU", changes=as_json(found))
 
     assert "1. 16 loader workers instead of 0" in shown

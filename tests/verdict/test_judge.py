@@ -3,9 +3,10 @@ from typing import Any
 
 import pytest
 
+from gpugauge.node.judged import Verdict
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.judge import Verdict, judge
+from gpugauge.verdict.judge import judge
 
 BUSY = DeviceEvidence(busy=0.97, own_busy=0.97, sm_active=0.85, tensor_active=0.4, power=0.8, clock=1.0, thermal=0.0)
 HEALTHY = Evidence(

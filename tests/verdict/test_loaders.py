@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from gpugauge.node.judged import Diagnosis
 from gpugauge.verdict import loaders
-from gpugauge.verdict.loaders import Diagnosis, Load, diagnose
+from gpugauge.verdict.loaders import Load, diagnose
 
 
 def test_a_number_that_is_not_good_any_more_is_replaced() -> None:

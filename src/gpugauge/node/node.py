@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView
+from gpugauge.node.judged import Judged, Memory
 from gpugauge.sessions.session import Session
 from gpugauge.workload.processfiles import HostProcess
 
@@ -62,6 +63,8 @@ class Node:
     unaccounted: Mapping[str, float | None] = field(default_factory=dict)  # process: busy seconds by uuid
     hosts: Mapping[str, HostProcess] = field(default_factory=dict)  # host
     sessions: Mapping[str, Session] = field(default_factory=dict)  # training, also those that ended
+    memory: Mapping[str, Memory] = field(default_factory=dict)  # memory
+    judged: Mapping[str, Judged] = field(default_factory=dict)  # verdict
 
     driver: DriverView = UNKNOWN_DRIVER
 

@@ -35,7 +35,7 @@ class Session:
     record: SharedRecord | None = None
     peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
     owner: tuple[str, ...] = NO_OWNER  # values of workload.identity.JOB_LABELS, added by the collector
-    around: Mapping[str, str] = field(default_factory=dict)  # facts of the daemon about its place, added likewise
+    mistakes: Mapping[str, bool] = field(default_factory=dict)  # known ones that it makes or does not, added likewise
 
     @property
     def facts(self) -> Mapping[str, str]:

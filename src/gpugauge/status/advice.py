@@ -2,85 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Sequence
 
-from gpugauge.metric import Family, Value
+from gpugauge.node import training
+from gpugauge.node.judged import Gain
 from gpugauge.status import measured_advice
-from gpugauge.status.model import Advice, ProcessStatus
+from gpugauge.status.measured_advice import Subject
+from gpugauge.status.model import Advice
 from gpugauge.status.steps import WAITING_RATIO, loader_change
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, Cause
-from gpugauge.verdict.gain import LEAST, Gain
+from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
-
-Labels = Mapping[str, str]
-_GAIN, _LOADER = "training_expected_speedup", "training_loader"
-
-
-class Series(Protocol):
-    """Exported samples by process."""
-
-    def rows(self, name: str, process: str) -> Sequence[tuple[Labels, Value]]:
-        """Return the samples of a family with the label `process`, as (labels by name, value)."""
-
-
-class Exported:
-    """The samples of a snapshot by process. Families are indexed when they are first read."""
-
-    def __init__(self, families: Mapping[str, Family]) -> None:
-        self._families = families
-        self._by_process: dict[str, dict[str, list[tuple[Labels, Value]]]] = {}
-
-    def rows(self, name: str, process: str) -> Sequence[tuple[Labels, Value]]:
-        """Return the samples of a family with the label `process`, as (labels by name, value)."""
-        if name not in self._by_process:
-            found: dict[str, list[tuple[Labels, Value]]] = {}
-            family = self._families.get(name)
-            for values, value in family.samples if family else ():
-                labels = dict(zip(family.metric.labels, values, strict=True)) if family else {}
-                found.setdefault(labels.get("process", ""), []).append((labels, value))
-            self._by_process[name] = found
-        return self._by_process[name].get(process, ())
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a row may read: the exported series of one process, and its status."""
-
-    exported: Series
-    process: ProcessStatus
-
-    def rows(self, name: str) -> Sequence[tuple[Labels, Value]]:
-        """Return the samples of a family."""
-        return self.exported.rows(name, self.process.process)
-
-    def of_node(self, name: str) -> Sequence[tuple[Labels, Value]]:
-        """Return the samples of a family that has no label `process`, such as one of GPUs."""
-        return self.exported.rows(name, "")
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of the first sample with these labels, None without one."""
-        for found, value in self.rows(name):
-            if isinstance(value, (int, float)) and all(found[key] == wanted for key, wanted in labels.items()):
-                return float(value)
-        return None
-
-    def label(self, name: str, label: str) -> str:
-        """Return a label of an info family, "" if it is not known."""
-        return next((labels[label] for labels, _ in self.rows(name)), "")
-
-    def gain(self, cause: str) -> Gain | None:
-        """Return the expected gain without a cause, None if it is not decided."""
-        bounds = (self.value(f"{_GAIN}{part}_ratio", cause=cause) for part in ("", "_lower", "_upper"))
-        expected, lower, upper = bounds
-        after = next((labels["next"] for labels, _ in self.rows(f"{_GAIN}_info") if labels["cause"] == cause), "")
-        if expected is None or lower is None or upper is None or not after:
-            return None
-        return Gain(expected, lower, upper, after)
 
 
 def _without(cause: Cause) -> Callable[[Subject], Advice | None]:
@@ -103,39 +38,38 @@ def _change(subject: Subject, cause: Cause) -> str:
     if cause.name == "data_loading":
         on_gpu = subject.process.state != "training_on_cpu"
         # The mistake has its own advice.
-        pageable = subject.value("training_mistake", mistake="pageable_batches")
-        return loader_change(subject.process.loader, copied=on_gpu and not pageable)
+        return loader_change(subject.process.loader, copied=on_gpu and not subject.makes("pageable_batches"))
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 
 
 def _loader(subject: Subject) -> Advice | None:
     """What limits the loader for which the training waits."""
-    reason = next((labels["reason"] for labels, _ in subject.rows(f"{_LOADER}_limited_by")), "")
-    if not reason:
+    found = subject.judged.loader if subject.judged else None
+    if found is None:
         return None
-    recommended = subject.value(f"{_LOADER}_workers_recommended")
-    workers = {"workers": subject.label("torch_loader_info", "workers")}
     change = loader_change(
-        workers,
-        reason=reason,
-        recommended=None if recommended is None else int(recommended),
+        subject.process.loader,
+        reason=found.reason,
+        recommended=found.workers,
         batch_seconds=_batch_seconds(subject),
     )
-    speedup, lower = (subject.value(f"{_LOADER}_expected_speedup{part}_ratio") for part in ("", "_lower"))
+    speedup, lower = found.speedup, found.lower
     if speedup is None or lower is None or speedup < LEAST:
         return Advice("data_loading", "loader", change)
     without = subject.gain("data_loading")
     # The number of workers has a gain of its own, also where that of a loader without any wait is not decided.
-    after = "data_loading" if reason == loaders.SLOW_BATCHES else without.next if without else ""
+    after = "data_loading" if found.reason == loaders.SLOW_BATCHES else without.next if without else ""
     return Advice("data_loading", "loader", change, Gain(speedup, lower, speedup, after))
 
 
 def _batch_seconds(subject: Subject) -> float | None:
     """Return the mean duration of the loading of a batch, on a CPU of its own."""
-    batches = subject.value("torch_loader_measured_batches_total")
-    parts = [subject.value("torch_loader_seconds_total", part=part) for part in ("cpu", "storage", "blocked")]
-    return sum(part or 0.0 for part in parts) / batches if batches else None
+    loader = training.loader(subject.session) if subject.session else None
+    if loader is None or not loader.measured:
+        return None
+    parts = (loader.cpu_seconds, loader.storage_seconds, loader.blocked_seconds)
+    return sum(part or 0.0 for part in parts) / loader.measured
 
 
 def _stalled(subject: Subject) -> Advice | None:
@@ -160,8 +94,7 @@ def _known(mistake: Mistake) -> Callable[[Subject], Advice | None]:
     """Return the row of a known mistake of the program."""
 
     def row(subject: Subject) -> Advice | None:
-        made = subject.value("training_mistake", mistake=mistake.name)
-        return Advice(None, mistake.name, mistake.change) if made else None
+        return Advice(None, mistake.name, mistake.change) if subject.makes(mistake.name) else None
 
     return row
 
@@ -192,7 +125,7 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
     *_ON_MEMORY,
     *_ON_MISTAKES,
 )
-"""A row is a pure function to at most one advice. What it needs it reads from the exported series of the process."""
+"""A row is a pure function to at most one advice."""
 
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 from gpugauge.metric import Family
 from gpugauge.node import training
+from gpugauge.node.judged import Judged
 from gpugauge.node.node import Load, Node
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
@@ -34,11 +35,6 @@ Key = tuple[str, str]  # process, uuid
 
 IDENTITIES = ("torch_process_info", "gpu_process_host_info", "gpu_process_info")
 """The families with facts about processes; a later one takes precedence."""
-# What is kept about the processes of a GPU that may be lost.
-_KEPT = (
-    *IDENTITIES,
-    *("training_state", "training_limited_by", "training_limited_by_ratio"),
-)
 
 
 class Pace(NamedTuple):
@@ -118,7 +114,7 @@ class History:
         self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
         silent = [process for process, host in node.hosts.items() if host.hook and process not in node.sessions]
         self._silent = {process: self._silent.get(process, now) for process in silent}
-        losses = _losses(found).items()
+        losses = ((process, judged.verdict.lost or 0.0) for process, judged in node.judged.items())
         self._wasted = frozenset(p for p, lost in losses if is_wasted(lost, before=p in self._wasted))
         with self._lock:
             self._points.append(point)
@@ -229,22 +225,27 @@ def _pace(session: Session) -> Pace:
     return Pace(training.measured_steps(session), training.samples(session), training.tokens(session))
 
 
-def _losses(found: Mapping[str, Family]) -> dict[str, float]:
-    """Return the share of the GPU time that each process loses to what limits it."""
-    causes = by_labels(found.get("training_limited_by"), "process", "cause")
-    lost = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
-    return {process: lost.get((process, cause), 0.0) for (process, cause), main in causes.items() if main}
+def _kept(node: Node) -> Node:
+    """Return what is kept about the processes of GPUs that may be lost: what they were and did, and their verdict."""
+    sessions = {p: replace(node.sessions[p], mistakes={}) for p in node.holders if p in node.sessions}
+    verdicts = {p: replace(node.judged[p].verdict, undecidable=frozenset()) for p in node.holders if p in node.judged}
+    return Node(
+        *(node.timestamp, node.monotonic),
+        uses=node.uses,
+        started=node.started,
+        sessions=sessions,
+        judged={process: Judged(verdict) for process, verdict in verdicts.items()},
+    )
 
 
 def _uses(found: Mapping[str, Family], timestamp: float, node: Node) -> dict[str, LastUse]:
     """Return the present processes of each GPU that answers."""
-    families = {name: found[name] for name in _KEPT if name in found}
+    families = {name: found[name] for name in IDENTITIES if name in found}
     processes: dict[str, list[str]] = {}
     for (process, uuid), use in node.uses.items():
         if use.memory is not None:
             processes.setdefault(uuid, []).append(process)
-    on_gpus = {process: node.sessions[process] for process in node.holders if process in node.sessions}
-    kept, empty = Node(timestamp, node.monotonic, sessions=on_gpus, started=node.started, uses=node.uses), Node()
+    kept, empty = _kept(node), Node()
     return {
         device.uuid: LastUse(timestamp, tuple(users), families if users else {}, kept if users else empty)
         for device in node.shown()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from gpugauge.base.text import whole
+from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
 from gpugauge.faults.table import SLOWDOWNS
-from gpugauge.metric import Value
+from gpugauge.node.judged import Gain, Judged, Memory, OnDevice
+from gpugauge.node.node import Node
+from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
 from gpugauge.status.words import digits, factor
+from gpugauge.workload.processfiles import HostProcess
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
 _MIN_FRAGMENTATION = 0.15
@@ -26,31 +30,43 @@ _PLAIN = re.compile(r"[A-Za-z0-9_.:@/+-]+")
 _PINNED = "pin_memory=True and non_blocking=True"
 
 
-class Subject(Protocol):
-    """The exported series of one process; see gpugauge.status.advice."""
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a row may read: the status of a process, and the typed values of the node about it and its GPUs."""
+
+    process: ProcessStatus
+    session: Session | None = None
+    judged: Judged | None = None
+    memory: Memory | None = None
+    host: HostProcess | None = None
+    gpus: tuple[DeviceReading, ...] = ()
+
+    @classmethod
+    def of(cls, process: ProcessStatus, node: Node) -> Subject:
+        """Return the subject with all that a node has about a process."""
+        name, gpus = process.process, tuple(map(node.reading, process.devices or ()))
+        session, judged, memory = node.sessions.get(name), node.judged.get(name), node.memory.get(name)
+        return cls(process, session, judged, memory, node.hosts.get(name), gpus)
+
+    def gain(self, cause: str) -> Gain | None:
+        """Return the expected gain without a cause, None if it is not decided."""
+        return self.judged.gains.get(cause) if self.judged else None
+
+    def makes(self, mistake: str) -> bool:
+        """Return whether the program makes a known mistake."""
+        return bool(self.session and self.session.mistakes.get(mistake))
 
     @property
-    def process(self) -> ProcessStatus:
-        """Its status."""
-
-    def rows(self, name: str) -> Any:
-        """Return the samples of a family."""
-
-    def of_node(self, name: str) -> Any:
-        """Return the samples of a family that has no label `process`."""
-
-    def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of the first sample with these labels."""
-
-    def label(self, name: str, label: str) -> str:
-        """Return a label of an info family."""
+    def on_gpus(self) -> Iterable[OnDevice]:
+        """The memory on each GPU."""
+        return self.memory.devices.values() if self.memory else ()
 
 
 def larger_batch(subject: Subject) -> str | None:
     """Return the change where the GPU has gaps or is not filled, and memory is left."""
     if subject.process.limited_by not in {"underfilled", "host_bound"}:
         return None
-    ratio = subject.value("training_batch_headroom_ratio")
+    ratio = subject.memory.batch_ratio if subject.memory else None
     if ratio is None or ratio < _MIN_BATCH_RATIO:
         return None
     size = subject.process.loader.get("batch_size")
@@ -65,20 +81,20 @@ def fragmentation(subject: Subject) -> str | None:
     """Return the change where the allocator had to free its cache, and much of it was never needed."""
     if subject.process.limited_by != "memory_pressure":
         return None
-    configured = subject.label("torch_settings_info", "alloc_conf").replace(" ", "").lower()
-    backend = subject.label("torch_settings_info", "allocator")
-    share = _most(subject, "training_memory_fragmentation_ratio")
-    if share is None or share < _MIN_FRAGMENTATION or backend != "native" or "expandable_segments:true" in configured:
+    facts = subject.session.facts if subject.session else {}
+    configured = facts.get("alloc_conf", "").replace(" ", "").lower()
+    share = max((device.fragmentation or 0.0 for device in subject.on_gpus), default=0.0)
+    if share < _MIN_FRAGMENTATION or facts.get("allocator") != "native" or "expandable_segments:true" in configured:
         return None
     return f"{_EXPANDABLE}: {share:.0%} of the reserved device memory is in blocks of sizes that tensors do not have"
 
 
 def growth(subject: Subject) -> str | None:
     """Return the change where the device memory is full within a day."""
-    seconds = [v for _, v in subject.rows("training_memory_full_seconds") if isinstance(v, (int, float))]
-    step = _most(subject, "training_memory_step_growth_bytes")
-    if not seconds or step is None or min(seconds) > _SOON_SECONDS:
+    seconds = [full for device in subject.on_gpus if (full := device.full_seconds) is not None]
+    if not seconds or min(seconds) > _SOON_SECONDS:
         return None
+    step = max(device.growth.expected for device in subject.on_gpus if device.growth)
     return (
         f"look for tensors that are kept from step to step, such as a sum of losses without .item(): the device memory "
         f"grows by {_size(step)} in each step and is full in {_duration(min(seconds))}"
@@ -87,10 +103,10 @@ def growth(subject: Subject) -> str | None:
 
 def host_growth(subject: Subject) -> str | None:
     """Return the change where the memory of the cgroup is full within a day."""
-    seconds = subject.value("training_host_memory_full_seconds")
-    if seconds is None or seconds > _SOON_SECONDS:
+    seconds = subject.memory.full_seconds if subject.memory else None
+    if subject.memory is None or seconds is None or seconds > _SOON_SECONDS:
         return None
-    parts = {labels["part"]: v for labels, v in subject.rows("training_host_memory_growth_bytes")}
+    parts = {part: growth.expected for part, growth in subject.memory.growth.items()}
     where = "loader workers" if parts.get("children", 0.0) > parts.get("process", 0.0) else "process"
     return (
         f"look for objects that the {where} keeps: the memory of the cgroup reaches its limit in {_duration(seconds)}"
@@ -99,15 +115,10 @@ def host_growth(subject: Subject) -> str | None:
 
 def swapped(subject: Subject) -> str | None:
     """Return the change where waits for memory limit the process, and a part of it is swapped out."""
-    size = subject.value("gpu_process_swapped_bytes")
+    size = subject.host.bounds.swapped if subject.host else None
     if subject.process.limited_by != "memory_swap_io" or not size or size < _MIB:
         return None
     return f"more memory for the job, or fewer loader workers: {_size(size)} of the process are swapped out"
-
-
-def _most(subject: Subject, name: str) -> float | None:
-    values: list[Value] = [value for _, value in subject.rows(name)]
-    return max((float(v) for v in values if isinstance(v, (int, float))), default=None)
 
 
 def _size(size: float) -> str:
@@ -120,25 +131,23 @@ def _duration(seconds: float) -> str:
 
 def transfer(subject: Subject) -> str | None:
     """Return the change with the widths of the PCIe links, None if they are not known."""
-    widths = [_of_gpu(subject, "gpu_pcie_width", uuid) for uuid in subject.process.devices or ()]
-    known = [(found["current"], found["max"]) for found in widths if found.keys() >= {"current", "max"}]
+    widths = [(gpu.pcie_width, gpu.pcie_width_max) for gpu in subject.gpus]
+    known = [(width, most) for width, most in widths if width is not None and most is not None]
     if not known or len(known) < len(widths):
         return None
     width, most = min(known, key=lambda pair: pair[0] / pair[1])
     if width < most:
-        return f"{_PINNED}; its PCIe link has only {width:.0f} of {most:.0f} lanes: check the seating of the GPU"
-    return f"{_PINNED} (its PCIe link has all {most:.0f} lanes)"
+        return f"{_PINNED}; its PCIe link has only {width} of {most} lanes: check the seating of the GPU"
+    return f"{_PINNED} (its PCIe link has all {most} lanes)"
 
 
 def throttled(subject: Subject) -> str | None:
     """Return what to check for the reasons that lower the clocks now, with the temperature; None without a reason."""
     reasons: list[str] = []
-    for uuid in subject.process.devices or ():
-        active = [
-            reason for reason, value in _of_gpu(subject, "gpu_clocks_event_active", uuid, "reason").items() if value
-        ]
+    for gpu in subject.gpus:
+        active = [reason for reason, bit in CLOCKS_EVENT_REASONS.items() if (gpu.clocks_event_reasons or 0) & bit]
         found = [SLOWDOWNS[reason][1] for reason in active if reason in SLOWDOWNS]
-        heat = _of_gpu(subject, "gpu_temperature_celsius", uuid, "sensor").get("gpu")
+        heat = gpu.temperature_celsius
         at = f", it is at {heat:.0f} °C" if heat is not None and any("thermal" in reason for reason in active) else ""
         reasons += [words + at for words in dict.fromkeys(found)]
     return f"check {' and '.join(dict.fromkeys(reasons))}" if reasons else None
@@ -146,7 +155,7 @@ def throttled(subject: Subject) -> str | None:
 
 def cpu_limited(subject: Subject) -> str | None:
     """Return the CPU limit and the least that the process needs, None if either is not known or it is enough."""
-    limit = subject.value("gpu_process_cgroup_cpus")
+    limit = subject.host.cgroup.cpus if subject.host else None
     workers = whole(subject.process.loader.get("workers", ""))
     if limit is None or workers is None or limit >= 1 + workers:
         return None
@@ -171,13 +180,3 @@ BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {
     "waiting_for_peers": waiting_for_peers,
 }
 """By cause; where it returns None, the advice of the cause holds."""
-
-
-def _of_gpu(subject: Subject, name: str, uuid: str, label: str = "when") -> dict[str, float]:
-    """Return the values of a family of GPUs by a label."""
-    rows = subject.of_node(name)
-    return {
-        labels[label]: float(value)
-        for labels, value in rows
-        if labels.get("uuid") == uuid and isinstance(value, (int, float))
-    }

@@ -10,9 +10,10 @@ from gpugauge.metric import Family
 from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
-from gpugauge.status.advice import Exported, Subject, advice_of, first_gain_words, words
+from gpugauge.status.advice import advice_of, first_gain_words, words
 from gpugauge.status.ended import newest, with_end
 from gpugauge.status.history import IDENTITIES, History, by_labels, is_wasted
+from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Inside, ProcessStatus, Use
 from gpugauge.status.problem import section_of_training
 from gpugauge.status.steps import WAITING_RATIO
@@ -69,15 +70,13 @@ def processes_of(found: Families, node: Node, history: History, now: float) -> l
         if process in alive:
             load = history.process_load(process, uuid, _WINDOW_SECONDS)
             devices.setdefault(process, {})[uuid] = Use(use.memory, load)
-    verdicts = _Verdicts(found, history)
-    mfu = by_labels(found.get("training_mfu_ratio"), "process")
     result = []
     for process, labels in _identities(found).items():
         if process in alive or process in gone:
             hooked = process in inside or process in gone
             shown = replace(
                 _process(process, labels, node, history, hooked=hooked),
-                mfu=mfu.get((process,)),
+                mfu=node.judged[process].mfu if process in node.judged else None,
                 devices=devices.get(process, {}),
             )
             silent = history.silent_seconds(process)
@@ -86,7 +85,7 @@ def processes_of(found: Families, node: Node, history: History, now: float) -> l
             if process in ended and hooked:
                 result.append(with_end(shown, node.sessions[process]))
                 continue
-            shown = verdicts.judged(shown)
+            shown = _judged(shown, node, history)
             if shown.starting:
                 shown = replace(shown, judging_since=shown.started or now)
             elif process in inside:
@@ -166,46 +165,31 @@ def _inside(session: Session) -> Inside:
     )
 
 
-class _Verdicts:
-    """State, cause, and what follows from them."""
-
-    def __init__(self, found: Families, history: History) -> None:
-        self._exported, self._history = Exported(found), history
-        self._states, self._causes = (
-            current(found.get(n), "process") for n in ("training_state", "training_limited_by")
-        )
-        self._shares = by_labels(found.get("training_limited_by_ratio"), "process", "cause")
-        self._parts: dict[str, dict[str, float]] = {}
-        for (process, part), share in by_labels(found.get("training_step_share_ratio"), "process", "part").items():
-            self._parts.setdefault(process, {})[part] = share
-        self._undecidable = {f["process"]: f.get("undecidable", "") for f in rows(found.get("training_verdict_info"))}
-
-    def judged(self, process: ProcessStatus) -> ProcessStatus:
-        """Return a process with its verdict and the advice."""
-        label, role = process.process, process.role
-        state, name = self._states.get(label), self._causes.get(label)
-        ratio = self._shares.get((label, name or ""))
-        cause = CAUSES.get(name or "")
-        parts = self._parts.get(label, {})
-        wasted = is_wasted(ratio or 0.0, before=self._history.wasted(label))
-        own = level(state, name, role, parts.get("data"), wasted=wasted)
-        waits = state == "training_on_cpu" and own == "poor"
-        shown = replace(
-            process,
-            state=state,
-            state_words=state_words(state, role, process.hook, starting=process.starting, silent=process.silent),
-            limited_by=name,
-            limited_by_words=cause_phrase(name) if name else None,
-            limited_by_ratio=ratio,
-            evidence=cause.evidence if cause else None,
-            runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
-            level=own,
-            undecidable=tuple(filter(None, self._undecidable.get(label, "").split(","))),
-            step_shares=parts,
-            data_wait_ratio=parts.get("data"),
-        )
-        found = advice_of(Subject(self._exported, shown))
-        return replace(shown, advice=words(found), gain_words=first_gain_words(found), changes=tuple(found))
+def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStatus:
+    """Return a process with its verdict: state, cause, and what follows from them."""
+    role, judged = process.role, node.judged.get(process.process)
+    verdict, parts = (judged.verdict, judged.shares) if judged else (None, {})
+    state, name, ratio = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
+    cause = CAUSES.get(name or "")
+    wasted = is_wasted(ratio or 0.0, before=history.wasted(process.process))
+    own = level(state, name, role, parts.get("data"), wasted=wasted)
+    waits = state == "training_on_cpu" and own == "poor"
+    shown = replace(
+        process,
+        state=state,
+        state_words=state_words(state, role, process.hook, starting=process.starting, silent=process.silent),
+        limited_by=name,
+        limited_by_words=cause_phrase(name) if name else None,
+        limited_by_ratio=ratio,
+        evidence=cause.evidence if cause else None,
+        runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
+        level=own,
+        undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
+        step_shares=parts,
+        data_wait_ratio=parts.get("data"),
+    )
+    found = advice_of(Subject.of(shown, node))
+    return replace(shown, advice=words(found), gain_words=first_gain_words(found), changes=tuple(found))
 
 
 def level(state: str | None, cause: str | None, role: str | None, waits: float | None, *, wasted: bool) -> str:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+from gpugauge.node.judged import Gain, Verdict
 from gpugauge.verdict.estimate import alternatives, estimate, variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.judge import Verdict
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.verdict.step import Step
 
@@ -18,18 +18,6 @@ _MOST = 1000.0
 _PRECISION = "precision_unused"
 # Of a training on the CPU, which loses no GPU time.
 _ON_CPU = ("data_loading", "waiting_for_peers", "cpu_limited", "memory_swap_io")
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Factors of the step rate without a cause, 1 or more. `next` is the cause that limits the step then, `gpu` for
-    its kernels or `cpu` for its computation on the CPU.
-    """
-
-    expected: float
-    lower: float
-    upper: float
-    next: str
 
 
 def gains(e: Evidence, verdict: Verdict) -> dict[str, Gain]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
+from gpugauge.node.judged import Verdict
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device
@@ -19,17 +18,6 @@ _MIN_LEAD_SHARE = 0.05  # by which it must exceed the cause reported before
 _NEED_COUNTERS, _NEED_WAITS = (
     frozenset(cause.name for cause in CAUSES.values() if cause.needs == needed) for needed in ("counters", "waits")
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """`causes` are the shares of the held GPU time lost to each cause. `limited_by` is the cause to remove first."""
-
-    state: str
-    confidence: Literal["inside", "outside"]
-    causes: Mapping[str, float] = field(default_factory=dict)
-    limited_by: str | None = None
-    undecidable: frozenset[str] = frozenset()
 
 
 def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = STALLED_SECONDS) -> Verdict:

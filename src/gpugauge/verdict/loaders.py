@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gpugauge.node.judged import Diagnosis
+
 TOO_FEW_WORKERS, TRAINING_THREAD, STORAGE = "too_few_workers", "training_thread", "storage"
 TOO_FEW_CPUS, BUSY_CPUS, MEMORY, DELIVERY = "too_few_cpus", "busy_cpus", "memory", "delivery"
 SLOW_WORKER, WORKER_START, SLOW_BATCHES = "slow_worker", "worker_start", "slow_batches"
@@ -73,18 +75,6 @@ class Load:
     def time(self) -> float:
         """Time of a batch in the training."""
         return self.own + self.wait + self.start
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """`reason` is one of REASONS. `workers` is the number that helps, the present one if more do not help, None if that
-    is not known. `speedup` is the expected factor of the step rate with its lower bound, 1.0 if nothing changes.
-    """
-
-    reason: str
-    workers: int | None = None
-    speedup: float | None = None
-    lower: float | None = None
 
 
 def most_workers(cpus: float | None) -> int:

@@ -7,11 +7,11 @@ from dataclasses import asdict, fields, replace
 
 from gpugauge.collectors.training import loader_rows
 from gpugauge.collectors.training.continued import continued
-from gpugauge.collectors.training.verdict_rows import LIVE, Account
+from gpugauge.collectors.training.verdict_rows import LIVE
 from gpugauge.metric import families
+from gpugauge.node.judged import Diagnosis, Judged, Verdict
 from gpugauge.sessions.session import Session
-from gpugauge.verdict.judge import Verdict
-from gpugauge.verdict.loaders import TOO_FEW_WORKERS, Diagnosis
+from gpugauge.verdict.loaders import TOO_FEW_WORKERS
 from gpugauge.wire import messages as wire
 from tests.drawn import seeds
 
@@ -74,10 +74,10 @@ def test_without_batches_so_far_the_counts_stay() -> None:
 
 
 def test_a_diagnosis_has_its_series() -> None:
-    account = Account(Verdict("training", "inside"), 0.0, loader=Diagnosis(TOO_FEW_WORKERS, 5, 2.0, 1.5))
-    undecided = replace(account, loader=None)
+    judged = Judged(Verdict("training", "inside"), loader=Diagnosis(TOO_FEW_WORKERS, 5, 2.0, 1.5))
+    undecided = replace(judged, loader=None)
     rows = [row for row in LIVE if row.name.startswith("training_loader_")]
-    found = families(rows, [(("p",), account), (("q",), undecided)])
+    found = families(rows, [(("p",), judged), (("q",), undecided)])
 
     assert {family.metric.name: dict(family.samples) for family in found} == {
         "training_loader_limited_by": {("p", TOO_FEW_WORKERS): 1},

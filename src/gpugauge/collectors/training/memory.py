@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from gpugauge.base.text import whole
 from gpugauge.collectors.base import RegisteredCollector, Tick
-from gpugauge.collectors.training.memory_rows import DEVICES, PARTS, PROCESSES, OfProcess, OnDevice
+from gpugauge.collectors.training.memory_rows import DEVICES, PARTS, PROCESSES
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
+from gpugauge.node.judged import Memory, OnDevice
 from gpugauge.node.node import Node
 from gpugauge.snapshot import Section
-from gpugauge.verdict.memory.figures import DeviceMemory, rank_ratios, seconds_until_full
-from gpugauge.verdict.memory.trend import Series
+from gpugauge.verdict.memory.figures import DeviceMemory, least_batch_ratio, rank_ratios, seconds_until_full
+from gpugauge.verdict.memory.trend import Growth, Series
 from gpugauge.workload.processfiles import HostProcess
 
 _INTERVAL_SECONDS = 5.0  # between two samples
@@ -21,6 +23,7 @@ _TOLERANCE_SECONDS = 0.5  # ticks are 1 s to 5 s apart, and not exactly periodic
 _KEPT_SECONDS = 300.0  # for which the samples of a process without series are kept
 _CGROUP = "cgroup"
 _PARTS = frozenset({"process", "children", _CGROUP})
+_OnGpus: TypeAlias = "dict[str, dict[str, DeviceMemory]]"  # by process and uuid
 
 
 @dataclass(slots=True)
@@ -49,26 +52,31 @@ class MemoryCollector(RegisteredCollector):
         self._samples: dict[tuple[str, str], _Samples] = {}  # by process, and by GPU or part
         self._hosts: Mapping[str, HostProcess] | None = None  # of the last scan that was sampled
         self._due = 0.0
-        self._section = Section(self.name, ())
+        self._section, self._memory = Section(self.name, ()), dict[str, Memory]()
 
     def collect(self, tick: Tick) -> Section:
         """Return growth and room of each process; the same section until the next sample."""
-        if tick.monotonic < self._due:
-            return self._section
-        self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
-        devices = self._devices(tick.node)
-        self._sample_host(tick.node)
-        processes = self._processes(tick.node, devices)
-        self._forget(tick.monotonic)
-        parts = [(key, growth) for key, s in self._samples.items() if (growth := s.series.growth) and key[1] in _PARTS]
+        if tick.monotonic >= self._due:
+            self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
+            self._sample(tick.node)
+        tick.node.memory = self._memory
+        return self._section
+
+    def _sample(self, node: Node) -> None:
+        on_gpus = self._devices(node)
+        self._sample_host(node)
+        self._forget(node.monotonic)
+        parts = [(key, growth) for key, s in self._samples.items() if key[1] in _PARTS and (growth := s.series.growth)]
+        self._memory = self._processes(node, on_gpus, parts)
+        processes: list[tuple[LabelValues, Memory]] = [((process,), found) for process, found in self._memory.items()]
+        devices = [((*process, uuid), on) for process, memory in processes for uuid, on in memory.devices.items()]
         self._section = Section(
             self.name, families(DEVICES, devices) + families(PROCESSES, processes) + families(PARTS, parts)
         )
-        return self._section
 
-    def _devices(self, node: Node) -> list[tuple[LabelValues, OnDevice]]:
-        found: list[tuple[LabelValues, OnDevice]] = []
-        for process, session in sorted(node.sessions.items()):
+    def _devices(self, node: Node) -> _OnGpus:
+        found: _OnGpus = {}
+        for process, session in node.sessions.items():
             for device in session.snap.devices if session.snap and session.connected else ():
                 if device.uuid is None or device.allocated_peak is None:
                     continue
@@ -78,7 +86,7 @@ class MemoryCollector(RegisteredCollector):
                 steps = training.steps(session)
                 if device.step_allocated is not None and steps is not None:
                     kept.series.add(steps, node.monotonic, device.step_allocated)
-                memory = DeviceMemory(
+                found.setdefault(process, {})[device.uuid] = DeviceMemory(
                     _free(node, device.uuid),
                     device.limit,
                     device.reserved,
@@ -86,7 +94,6 @@ class MemoryCollector(RegisteredCollector):
                     device.step_allocated,
                     kept.was_reset,
                 )
-                found.append(((process, device.uuid), OnDevice(memory, kept.series.growth)))
         return found
 
     def _sample_host(self, node: Node) -> None:
@@ -104,21 +111,33 @@ class MemoryCollector(RegisteredCollector):
                     kept.series.add(node.monotonic, node.monotonic, size)
 
     def _processes(
-        self, node: Node, devices: Iterable[tuple[LabelValues, OnDevice]]
-    ) -> list[tuple[LabelValues, OfProcess]]:
-        found: dict[str, OfProcess] = {}
-        for (process, _), on_device in devices:
-            found.setdefault(process, OfProcess()).devices.append(on_device.memory)
-        for ranks in _ranks(node, found).values():
-            for process, ratio in rank_ratios(ranks).items():
-                found[process].rank_ratio = ratio
+        self, node: Node, on_gpus: _OnGpus, parts: Iterable[tuple[tuple[str, str], Growth]]
+    ) -> dict[str, Memory]:
+        growing: dict[str, dict[str, Growth]] = {}
+        for (process, part), growth in parts:
+            growing.setdefault(process, {})[part] = growth
+        ratios: dict[str, float] = {}
+        for ranks in _ranks(node, on_gpus).values():
+            ratios |= rank_ratios(ranks)
+        full = {}
         for process, host in node.hosts.items():
             limit, used = host.cgroup.memory_limit, host.cgroup.memory
             if limit is not None and used is not None:
-                kept = self._samples.get((process, _CGROUP), _Samples())
-                full = seconds_until_full(max(0.0, limit - used), kept.series.growth)
-                found.setdefault(process, OfProcess()).full_seconds = full
-        return [((process,), facts) for process, facts in sorted(found.items())]
+                full[process] = seconds_until_full(max(0.0, limit - used), growing.get(process, {}).get(_CGROUP))
+        return {
+            process: Memory(
+                {uuid: self._on_device(process, uuid, memory) for uuid, memory in on_gpus.get(process, {}).items()},
+                least_batch_ratio(on_gpus.get(process, {}).values()),
+                ratios.get(process),
+                full.get(process),
+                growing.get(process, {}),
+            )
+            for process in sorted(on_gpus.keys() | full.keys() | growing.keys())
+        }
+
+    def _on_device(self, process: str, uuid: str, memory: DeviceMemory) -> OnDevice:
+        growth, headroom = self._samples[process, uuid].series.growth, memory.headroom
+        return OnDevice(headroom, memory.fragmentation, growth, seconds_until_full(headroom, growth))
 
     def _forget(self, now: float) -> None:
         for key in [key for key, kept in self._samples.items() if now - kept.seen > _KEPT_SECONDS]:
@@ -136,14 +155,14 @@ def _free(node: Node, uuid: str) -> float | None:
     return max(0.0, mig.memory_total_bytes - mig.memory_used_bytes - (mig.memory_reserved_bytes or 0))
 
 
-def _ranks(node: Node, processes: dict[str, OfProcess]) -> dict[tuple[str, ...], dict[str, float]]:
+def _ranks(node: Node, on_gpus: _OnGpus) -> dict[tuple[str, ...], dict[str, float]]:
     """Return the peaks of the ranks of each job with more than one rank, by process."""
     jobs: dict[tuple[str, ...], dict[str, float]] = {}
-    for process, facts in processes.items():
+    for process, memories in on_gpus.items():
         session = node.sessions[process]
         job = session.owner[:3]
         # A rank that has made no step has not reached its peak.
-        stepped = any(memory.after_step is not None for memory in facts.devices)
+        stepped = any(memory.after_step is not None for memory in memories.values())
         if (whole(session.facts.get("world_size", "")) or 0) > 1 and any(job) and stepped:
-            jobs.setdefault(job, {})[process] = sum(memory.peak or 0.0 for memory in facts.devices)
+            jobs.setdefault(job, {})[process] = sum(memory.peak or 0.0 for memory in memories.values())
     return jobs

@@ -3,41 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TypeVar
 
 from gpugauge.metric import Metric, Table
-from gpugauge.verdict.memory.figures import DeviceMemory, seconds_until_full
+from gpugauge.node.judged import Memory, OnDevice
 from gpugauge.verdict.memory.trend import Growth
 
-_device = Table["OnDevice"]("process", "uuid")
-_process = Table["OfProcess"]("process")
+_device = Table[OnDevice]("process", "uuid")
+_process = Table[Memory]("process")
 _part = Table[Growth]("process", "part")
 _T = TypeVar("_T")
-
-
-@dataclass(slots=True)
-class OnDevice:
-    """A process on a GPU."""
-
-    memory: DeviceMemory
-    growth: Growth | None = None
-
-
-@dataclass(slots=True)
-class OfProcess:
-    """A process with its GPUs and ranks."""
-
-    devices: list[DeviceMemory] = field(default_factory=list)
-    rank_ratio: float | None = None
-    full_seconds: float | None = None  # of its cgroup
-
-    @property
-    def batch_ratio(self) -> float | None:
-        """The factor of the GPU with the least room."""
-        found = [device.batch_ratio for device in self.devices]
-        known = [ratio for ratio in found if ratio is not None]
-        return min(known) if known and len(known) == len(found) else None
 
 
 def _bounds(table: Table[_T], name: str, text: str, read: Callable[[_T], Growth | None]) -> tuple[Metric, ...]:
@@ -69,19 +44,19 @@ DEVICES: tuple[Metric, ...] = (
         "training_memory_full_seconds",
         "Time until the device memory is full if it goes on growing at the rate of the last minutes; absent without a "
         "growth.",
-        lambda d: seconds_until_full(d.memory.headroom, d.growth),
+        lambda d: d.full_seconds,
     ),
     _device.gauge(
         "training_memory_headroom_bytes",
         "Device memory that tensors can take beyond their peak: free memory of the GPU within the limit of the "
         "process, and the part of the cache that was never needed.",
-        lambda d: d.memory.headroom,
+        lambda d: d.headroom,
     ),
     _device.gauge(
         "training_memory_fragmentation_ratio",
         "Share of the reserved device memory that tensors did not need even at their peak. Absent where the program "
         "resets the peak.",
-        lambda d: d.memory.fragmentation,
+        lambda d: d.fragmentation,
     ),
 )
 PROCESSES: tuple[Metric, ...] = (

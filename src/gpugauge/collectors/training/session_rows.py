@@ -8,7 +8,6 @@ from gpugauge.metric import Metric, Table
 from gpugauge.node import training
 from gpugauge.sessions import ends
 from gpugauge.sessions.session import Session
-from gpugauge.verdict import mistakes
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES
 from gpugauge.workload.identity import JOB_LABELS
@@ -70,10 +69,6 @@ def _by_device_and_dtype(
 def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
     devices = session.snap.devices if session.snap else ()
     return {(d.uuid, str(d.index), d.capability or "", d.name or ""): 1 for d in devices if d.uuid is not None} or None
-
-
-def _mistakes(session: Session) -> dict[str, int] | None:
-    return {name: int(present) for name, present in mistakes.found({**session.facts, **session.around}).items()} or None
 
 
 def _phase(session: Session) -> dict[str, int] | None:
@@ -196,7 +191,7 @@ LIVE: tuple[Metric, ...] = (
         "training_mistake",
         "1 while the training program makes a known mistake that costs time, 0 while it does not; absent for a mistake "
         "that the reported facts do not decide (docs/verdict.md).",
-        _mistakes,
+        lambda s: {name: int(present) for name, present in s.mistakes.items()} or None,
         "mistake",
     ),
 )

@@ -14,6 +14,7 @@ from gpugauge.collectors.training.surroundings import surroundings
 from gpugauge.metric import Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import NO_OWNER, Counters, Session, SessionSource
 from gpugauge.snapshot import Section
+from gpugauge.verdict import mistakes
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs, process_hash
 from gpugauge.workload.workloads import Workloads
@@ -182,7 +183,8 @@ class TrainingCollector(RegisteredCollector):
         subjects = self._subjects(view)
         owned = {label: replace(session, owner=self._owners.of(session)) for label, session in subjects.items()}
         around = surroundings(tick.node, {label: s for label, s in owned.items() if s.connected})
-        self._shown = {label: replace(session, around=around.get(label, {})) for label, session in owned.items()}
+        made = {label: mistakes.found({**owned[label].facts, **facts}) for label, facts in around.items()}
+        self._shown = {label: replace(session, mistakes=made.get(label, {})) for label, session in owned.items()}
         lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in self._shown.items()]
         live = [subject for subject in lasting if subject[1].connected]
         own = families(SESSIONS, [((), sum(s.connected for s in view))]) + families(HOOK_SOCKET, [((), counters)])

@@ -9,6 +9,7 @@ from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
+from gpugauge.node.judged import Judged, Verdict
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
@@ -16,7 +17,7 @@ from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.facts import Progress, evidence, processes
 from gpugauge.verdict.gain import gains
-from gpugauge.verdict.judge import Verdict, judge
+from gpugauge.verdict.judge import judge
 from gpugauge.verdict.loader_facts import load
 from gpugauge.verdict.loaders import diagnose
 from gpugauge.verdict.meter import PhaseMeter
@@ -49,7 +50,7 @@ class VerdictCollector(RegisteredCollector):
         self._due = 0.0
         self._began: float | None = None  # time of the first verdict
         self._before = 0.0  # time of the last verdict
-        self._section = Section(self.name, ())
+        self._section, self._live = Section(self.name, ()), dict[str, Judged]()
 
     def configure(self, settings: Settings) -> None:
         """Apply `verdict.stalled_seconds`."""
@@ -57,8 +58,12 @@ class VerdictCollector(RegisteredCollector):
 
     def collect(self, tick: Tick) -> Section:
         """Return the verdicts; the same section until the next verdict."""
-        if tick.monotonic < self._due:
-            return self._section
+        if tick.monotonic >= self._due:
+            self._judge_all(tick)
+        tick.node.judged = self._live
+        return self._section
+
+    def _judge_all(self, tick: Tick) -> None:
         if self._began is None:
             self._began = self._before = tick.monotonic
         self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
@@ -73,9 +78,9 @@ class VerdictCollector(RegisteredCollector):
         self._end(present, tick)
         self._before = tick.monotonic
         accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
-        live = [(labels, account) for labels, account in accounts if account.live]
+        self._live = {process: account.judged for (process,), account in accounts if account.live}
+        live: list[tuple[LabelValues, Judged]] = [((p,), judged) for p, judged in self._live.items()]
         self._section = Section(self.name, families(LIVE, live) + families(LASTING, accounts))
-        return self._section
 
     def _judged(self, process: str, tick: Tick) -> str:
         """Judge a process and return "", or the error: what one program reports must not cost the others a verdict."""
@@ -89,24 +94,28 @@ class VerdictCollector(RegisteredCollector):
         now = tick.monotonic
         account = self._accounts.get(process)
         if account is None:
-            account = self._accounts[process] = Account(Verdict("unknown", "outside"), now)
+            account = self._accounts[process] = Account(Judged(Verdict("unknown", "outside")), now)
             account.meter = self._meter(process, now, new=True)
         elif account.meter is None:
             account.meter = self._meter(process, now, new=False)
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
-        account.verdict = judge(found, account.verdict, self.stalled_seconds)
+        verdict, before = judge(found, account.judged.verdict, self.stalled_seconds), account.judged.loader
+        account.judged = Judged(verdict)
         account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
         elapsed = self._spend(process, account, now, waiting)
         account.live, account.seen, account.began = True, now, begun(found)
-        account.gains = gains(found, account.verdict) if account.began else {}
         watched = account.began and found.window >= MIN_EVIDENCE_SECONDS
         loading = load(self._window, process, found) if watched else None
-        account.loader = diagnose(loading, account.loader) if loading else None
-        account.shares = step_shares(self._window, process) if account.began else {}
         on_gpu = account.began and not account.on_cpu
-        account.mfu = model_flops_utilization(self._window, process) if on_gpu else None
+        account.judged = Judged(
+            verdict,
+            step_shares(self._window, process) if account.began else {},
+            gains(found, verdict) if account.began else {},
+            model_flops_utilization(self._window, process) if on_gpu else None,
+            diagnose(loading, before) if loading else None,
+        )
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         account.summary.peak_memory = max(account.summary.peak_memory, self._memory(process))
 
@@ -127,15 +136,15 @@ class VerdictCollector(RegisteredCollector):
 
     def _spend(self, process: str, account: Account, now: float, waiting: float | None) -> float:
         """Count the time since the last verdict, and return it in seconds. `waiting`: see PhaseMeter.advance."""
-        state = account.verdict.state
+        verdict = account.judged.verdict
         if account.meter is None:
-            spent = {state: min(now - self._before, 3 * _INTERVAL_SECONDS)}
+            spent = {verdict.state: min(now - self._before, 3 * _INTERVAL_SECONDS)}
         else:
             session = self._session(process)
             spent = account.meter.advance(
                 (training.phases(session) if session else {}) or account.meter.seconds,
                 (training.waits(session) if session else {}) or account.meter.waits,
-                state,
+                verdict.state,
                 began=account.began,
                 on_cpu=account.on_cpu,
                 waiting=waiting,
@@ -146,7 +155,7 @@ class VerdictCollector(RegisteredCollector):
         summary.held += elapsed * account.held
         if account.held and not summary.lost:
             summary.lost = dict.fromkeys(CAUSES, 0.0)
-        for cause, share in account.verdict.causes.items() if account.held else ():
+        for cause, share in verdict.causes.items() if account.held else ():
             summary.lost[cause] += elapsed * account.held * share
         return elapsed
 
@@ -191,8 +200,8 @@ class VerdictCollector(RegisteredCollector):
         meter = self._meter(process, now, new=True)
         if meter is not None:
             on_cpu = not self._used_gpu(process)
-            verdict = Verdict("starting", "inside")
-            self._accounts[process] = Account(verdict, now, meter=meter, on_cpu=on_cpu)
+            judged = Judged(Verdict("starting", "inside"))
+            self._accounts[process] = Account(judged, now, meter=meter, on_cpu=on_cpu)
 
     def _used_gpu(self, process: str) -> bool:
         """Return whether a process that has ended used a GPU: the allocator's counters remain, except of the allocator

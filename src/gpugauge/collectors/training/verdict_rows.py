@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpugauge.metric import Metric, Table
+from gpugauge.node.judged import Diagnosis, Judged
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.facts import Progress
-from gpugauge.verdict.gain import Gain
-from gpugauge.verdict.judge import Verdict
-from gpugauge.verdict.loaders import Diagnosis
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.summary import Summary
 
-_process = Table["Account"]("process")
+_live, _process = Table[Judged]("process"), Table["Account"]("process")
 
 _STATE_VALUES = {state: {other: int(other == state) for other in STATES} for state in STATES}
 
@@ -23,53 +21,49 @@ _STATE_VALUES = {state: {other: int(other == state) for other in STATES} for sta
 class Account:
     """The exported verdict on one process, and its integrals. Times are monotonic seconds."""
 
-    verdict: Verdict
+    judged: Judged
     seen: float  # time of the last verdict
     held: int = 0  # GPUs
     progress: Progress | None = None
     meter: PhaseMeter | None = None  # None without a shared record
     began: bool = False  # with a step or batch
     on_cpu: bool = False
-    shares: Mapping[str, float] = field(default_factory=dict)  # of a step, by part
-    gains: Mapping[str, Gain] = field(default_factory=dict)  # by cause
-    mfu: float | None = None
-    loader: Diagnosis | None = None
     live: bool = True
     summary: Summary = field(default_factory=Summary)
 
 
-def _verdict_info(account: Account) -> dict[tuple[str, ...], int]:
-    return {(account.verdict.confidence, ",".join(sorted(account.verdict.undecidable))): 1}
+def _verdict_info(judged: Judged) -> dict[tuple[str, ...], int]:
+    return {(judged.verdict.confidence, ",".join(sorted(judged.verdict.undecidable))): 1}
 
 
-def _next(account: Account) -> dict[tuple[str, ...], int]:
-    return {(cause, gain.next): 1 for cause, gain in account.gains.items()}
+def _next(judged: Judged) -> dict[tuple[str, ...], int]:
+    return {(cause, gain.next): 1 for cause, gain in judged.gains.items()}
 
 
-def _loader(read: Callable[[Diagnosis], float | None]) -> Callable[[Account], float | None]:
-    return lambda account: read(account.loader) if account.loader else None
+def _loader(read: Callable[[Diagnosis], float | None]) -> Callable[[Judged], float | None]:
+    return lambda judged: read(judged.loader) if judged.loader else None
 
 
 LIVE: tuple[Metric, ...] = (
-    _process.gauge(
+    _live.gauge(
         "training_state",
         "State of the process; exactly one state is 1.",
-        lambda a: _STATE_VALUES[a.verdict.state],
+        lambda j: _STATE_VALUES[j.verdict.state],
         "state",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_limited_by",
         "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
-        lambda a: {a.verdict.limited_by: 1} if a.verdict.limited_by else None,
+        lambda j: {j.verdict.limited_by: 1} if j.verdict.limited_by else None,
         "cause",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_limited_by_ratio",
         "Share of the held GPU time that was lost to each cause in the last minute.",
-        lambda a: a.verdict.causes,
+        lambda j: j.verdict.causes,
         "cause",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_verdict_info",
         "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
         "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
@@ -77,67 +71,67 @@ LIVE: tuple[Metric, ...] = (
         _verdict_info,
         *("confidence", "undecidable"),
     ),
-    _process.gauge(
+    _live.gauge(
         "training_step_share_ratio",
         "Share of the last minute in each part of the training, without its start-up: waits for batches (data), waits "
         "for other ranks (peers), evaluation, checkpoints, compilation, generation, and the rest. A part that is not "
         "known is absent, and its time is in the rest.",
-        lambda a: a.shares,
+        lambda j: j.shares,
         "part",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_mfu_ratio",
         "Model FLOPs utilization: torch_model_flops_total of the steps that ended in the last minute, over their time "
         "and the dense peak of the process's GPUs for matmul_dtype of torch_build_info. Absent if the FLOPs, the dtype "
         "or the peak is not known.",
-        lambda a: a.mfu,
+        lambda j: j.mfu,
     ),
-    _process.gauge(
+    _live.gauge(
         "training_expected_speedup_ratio",
         "Expected factor of the step rate if this cause alone was removed. Absent where the evidence does not decide "
         "it, and where it is below 1.05.",
-        lambda a: {cause: gain.expected for cause, gain in a.gains.items()},
+        lambda j: {cause: gain.expected for cause, gain in j.gains.items()},
         "cause",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_expected_speedup_lower_ratio",
         "Lower bound of training_expected_speedup_ratio.",
-        lambda a: {cause: gain.lower for cause, gain in a.gains.items()},
+        lambda j: {cause: gain.lower for cause, gain in j.gains.items()},
         "cause",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_expected_speedup_upper_ratio",
         "Upper bound of training_expected_speedup_ratio.",
-        lambda a: {cause: gain.upper for cause, gain in a.gains.items()},
+        lambda j: {cause: gain.upper for cause, gain in j.gains.items()},
         "cause",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_expected_speedup_info",
         "The limit that a step meets next, after the cause was removed: another cause, gpu for the kernels themselves, "
         "or cpu for the computation on the CPU. Always 1.",
         _next,
         *("cause", "next"),
     ),
-    _process.gauge(
+    _live.gauge(
         "training_loader_limited_by",
         "1 for the limit of a loader for which the training waits (docs/verdict.md); absent while it does not wait, "
         "and where the evidence does not decide.",
-        lambda account: {account.loader.reason: 1} if account.loader else None,
+        lambda judged: {judged.loader.reason: 1} if judged.loader else None,
         "reason",
     ),
-    _process.gauge(
+    _live.gauge(
         "training_loader_workers_recommended",
         "Number of loader workers that removes the waits as far as CPUs and memory allow; the present number if more "
         "will not help.",
         _loader(lambda loader: loader.workers),
     ),
-    _process.gauge(
+    _live.gauge(
         "training_loader_expected_speedup_ratio",
         "Expected factor of the step rate with the recommended number of loader workers, or for worker_start with "
         "workers that stay; 1 if more will not help.",
         _loader(lambda loader: loader.speedup),
     ),
-    _process.gauge(
+    _live.gauge(
         "training_loader_expected_speedup_lower_ratio",
         "Lower bound of training_loader_expected_speedup_ratio. It is 1 where storage, or another thing that batches "
         "wait for, may not serve several workers at once.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpugauge.verdict.memory.trend import Growth
@@ -54,6 +54,12 @@ def seconds_until_full(space: float | None, growth: Growth | None) -> float | No
         return None
     seconds = space / growth.per_second
     return seconds if seconds <= _MOST_SECONDS else None
+
+
+def least_batch_ratio(devices: Collection[DeviceMemory]) -> float | None:
+    """Return the factor of the GPU with the least room, None if that of one is not known."""
+    known = [ratio for device in devices if (ratio := device.batch_ratio) is not None]
+    return min(known) if known and len(known) == len(devices) else None
 
 
 def rank_ratios(peaks: Mapping[str, float]) -> dict[str, float]:

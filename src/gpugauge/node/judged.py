@@ -1,0 +1,82 @@
+"""What is concluded of a training: its verdict with the gains, and its memory. Nothing in it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gpugauge.verdict.memory.trend import Growth
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`causes` are the shares of the held GPU time lost to each cause. `limited_by` is the cause to remove first."""
+
+    state: str
+    confidence: Literal["inside", "outside"]
+    causes: Mapping[str, float] = field(default_factory=dict)
+    limited_by: str | None = None
+    undecidable: frozenset[str] = frozenset()
+
+    @property
+    def lost(self) -> float | None:
+        """The share of the held GPU time that is lost to `limited_by`."""
+        return self.causes.get(self.limited_by or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Factors of the step rate without a cause, 1 or more. `next` is the cause that limits the step then, `gpu` for
+    its kernels or `cpu` for its computation on the CPU.
+    """
+
+    expected: float
+    lower: float
+    upper: float
+    next: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """`reason` is one of verdict.loaders.REASONS. `workers` is the number that helps, the present one if more do not
+    help, None if that is not known. `speedup` is the expected factor of the step rate with its lower bound, 1.0 if
+    nothing changes.
+    """
+
+    reason: str
+    workers: int | None = None
+    speedup: float | None = None
+    lower: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on a process, the shares of a step by part, the gains by cause, and the diagnosis of its loader."""
+
+    verdict: Verdict
+    shares: Mapping[str, float] = field(default_factory=dict)
+    gains: Mapping[str, Gain] = field(default_factory=dict)
+    mfu: float | None = None
+    loader: Diagnosis | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """The memory of a process on a GPU: what is left of it, and its growth with each step; see DeviceMemory."""
+
+    headroom: float | None = None
+    fragmentation: float | None = None
+    growth: Growth | None = None
+    full_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory of a process: on its GPUs by uuid, beside the other ranks, and on the host by part."""
+
+    devices: Mapping[str, OnDevice] = field(default_factory=dict)
+    batch_ratio: float | None = None  # of the GPU with the least room
+    rank_ratio: float | None = None
+    full_seconds: float | None = None  # of its cgroup
+    growth: Mapping[str, Growth] = field(default_factory=dict)  # of host memory, in each second
