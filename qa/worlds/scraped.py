@@ -6,16 +6,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from gpugauge.base.text import whole
 from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView, Failure, MigReading
 from gpugauge.metric import Family
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
-from gpugauge.node.node import Load, Node, Profiled, Use, Xids
-from gpugauge.sessions.session import Session
+from gpugauge.node.node import Assignment, Identity, Load, Node, Profiled, Use, Xids
+from gpugauge.sessions.session import Counters, Session
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.verdict.memory.trend import Growth
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
-from gpugauge.workload.identity import JOB_LABELS
+from gpugauge.workload.identity import JOB_LABELS, LABELS, Workload
 from gpugauge.workload.processfiles import Bounds, Cgroup, HostProcess
 from gpugauge.workload.procfs import Stat
 
@@ -131,7 +132,22 @@ def node_of(sections: Iterable[Section], timestamp: float = 0.0, monotonic: floa
     used = {(own["process"], own["uuid"]): value for own, value in memory}
     kept = {(own["process"], own["uuid"]): value for own, value in busy}
     node.uses = {key: Use(used.get(key), kept.get(key)) for key in {**used, **kept}}
-    node.started = s.by("gpu_process_start_timestamp_seconds", "process")
+    started = s.by("gpu_process_start_timestamp_seconds", "process")
+    node.identities = {
+        own["process"]: Identity(whole(own["pid"]), own["kind"], _workload(own), started.get(own["process"]))
+        for own, _ in s.of("gpu_process_info")
+    }
+    node.on_mig = [(own["process"], own["uuid"]) for own, _ in s.of("gpu_mig_process_memory_used_bytes")]
+    node.hidden = s.by("gpu_process_hidden", "uuid")
+    node.utilization = s.by("gpu_utilization_ratio", "uuid")
+    states = s.by("gpu_allocation_state", "uuid")
+    owned: dict[str, list[Workload]] = {uuid: [] for uuid in states}
+    for own, _ in s.of("gpu_allocation_info"):
+        owned.setdefault(own["uuid"], []).append(_workload(own))
+    node.assignments = {uuid: Assignment(tuple(who), uuid in states) for uuid, who in owned.items()}
+    replaced, bans = (s.one(f"gpugauge_hook_{name}") for name in ("receiver_replaced_timestamp_seconds", "bans"))
+    node.hook = Counters({}, {}, replaced_at=replaced, banned=bans or 0)
+    node.build = next(((own["version"], own["simulated"] == "true") for own, _ in s.of("gpugauge_build_info")), None)
     node.unaccounted = s.by("gpu_unaccounted_busy_seconds_total", "uuid")
     processes = s.subjects("process")
     hosts = {process: host for process in processes if (host := _host(s, process))}
@@ -140,6 +156,10 @@ def node_of(sections: Iterable[Section], timestamp: float = 0.0, monotonic: floa
     node.judged = {process: _judged(s, process) for process in s.by("training_state", "process")}
     node.memory = {process: _memory(s, process) for process in processes}
     return node
+
+
+def _workload(own: Mapping[str, str]) -> Workload:
+    return Workload(*(own.get(label, "") for label in LABELS))
 
 
 def _judged(s: _Samples, process: str) -> Judged:
@@ -241,7 +261,8 @@ def _host(s: _Samples, process: str) -> HostProcess | None:
         one("cgroup_memory_limit_bytes"),
     )
     cpus = next(iter(s.by("gpu_process_affinity_info", "cpus", process=process)), "")
-    host = HostProcess(process, 1, _STAT, info.get("torch_build", ""))
+    host = HostProcess(process, whole(info.get("pid", "")) or 0, _STAT, info.get("torch_build", ""))
+    host.workload = _workload(info)
     host.bounds = Bounds(one("affinity_cpus"), cpus, one("swapped_bytes"))
     host.anonymous = s.by("gpu_process_anonymous_bytes", "part", process=process)
     host.memory_available, host.cgroup = one("memory_available_bytes"), cgroup
@@ -302,8 +323,9 @@ def _session(s: _Samples, process: str) -> Session:
     ended = one("training_end_timestamp_seconds")
     end = next((own for own, _ in s.of("training_end_info", process=process)), {})
     status = int(end["exit_code"]) << 8 if end.get("exit_code") else int(end["signal"]) if end.get("signal") else None
+    pid = whole(facts.get("pid", "")) or 0
     return Session(
-        hello, 1, 1000, snap, ended, end.get("reason", ""), status, _record(s, process), owner=owner, mistakes=made
+        hello, pid, 1000, snap, ended, end.get("reason", ""), status, _record(s, process), owner=owner, mistakes=made
     )
 
 

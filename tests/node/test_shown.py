@@ -68,7 +68,8 @@ def test_evidence_is_that_of_a_scrape(scenario: str, tmp_path: Path, monkeypatch
         snapshot = daemon.second()
         scraped = node_of(snapshot.sections, snapshot.timestamp, snapshot.monotonic)
         concluded.append((snapshot.node, scraped))
-        assert snapshot.node.judged == scraped.judged
+        for part in ("judged", "utilization", "identities", "hidden", "on_mig", "build"):
+            assert getattr(snapshot.node, part) == getattr(scraped, part), part
         assert known(snapshot.node.memory) == known(scraped.memory)
         if not seen:
             continue

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView
 from gpugauge.node.judged import Judged, Memory
-from gpugauge.sessions.session import Session
+from gpugauge.sessions.session import Counters, Session
+from gpugauge.workload.identity import Workload
 from gpugauge.workload.processfiles import HostProcess
 
 NO_READING = DeviceReading()
@@ -46,6 +47,30 @@ class Use(NamedTuple):
     busy: float | None
 
 
+class Identity(NamedTuple):
+    """A process on a GPU: its pid, how the driver lists it, its workload, and the Unix time of its start."""
+
+    pid: int | None
+    kind: str = ""
+    workload: Workload = Workload()
+    started: float | None = None
+
+
+class Assignment(NamedTuple):
+    """The workloads that a GPU or MIG device is assigned to; without one it is free, if the lists are `complete`."""
+
+    workloads: tuple[Workload, ...]
+    complete: bool
+
+    @property
+    def state(self) -> str | None:
+        """The state of the device for the scheduler, None if no scheduler reports it."""
+        if not self.workloads and not self.complete:
+            return None
+        owners = {(w.kind, w.namespace, w.pod, w.job_id) for w in self.workloads}
+        return "unallocated" if not owners else "allocated" if len(owners) == 1 else "shared"
+
+
 @dataclass(slots=True, eq=False)
 class Node:
     """One tick: Unix time and monotonic time in seconds, and the parts by their collectors. Nothing in a part changes
@@ -56,16 +81,21 @@ class Node:
     monotonic: float = 0.0
     devices: tuple[Device, ...] = ()  # device
     loads: Mapping[str, Load] = field(default_factory=dict)  # utilization
+    utilization: Mapping[str, float] = field(default_factory=dict)  # utilization: share of the last seconds
     profiled: Mapping[str, Profiled] = field(default_factory=dict)  # profiling
     xids: Mapping[str, Xids] = field(default_factory=dict)  # events
     uses: Mapping[tuple[str, str], Use] = field(default_factory=dict)  # process, by (process, uuid)
-    started: Mapping[str, float | None] = field(default_factory=dict)  # process: Unix time
+    on_mig: Collection[tuple[str, str]] = ()  # process: (process, uuid of a MIG device)
+    identities: Mapping[str, Identity] = field(default_factory=dict)  # process
+    hidden: Mapping[str, int] = field(default_factory=dict)  # process: processes of a GPU without series
     unaccounted: Mapping[str, float | None] = field(default_factory=dict)  # process: busy seconds by uuid
+    assignments: Mapping[str, Assignment] = field(default_factory=dict)  # allocation
     hosts: Mapping[str, HostProcess] = field(default_factory=dict)  # host
     sessions: Mapping[str, Session] = field(default_factory=dict)  # training, also those that ended
+    hook: Counters | None = None  # training
     memory: Mapping[str, Memory] = field(default_factory=dict)  # memory
     judged: Mapping[str, Judged] = field(default_factory=dict)  # verdict
-
+    build: tuple[str, bool] | None = None  # exporter: version, and whether the devices are simulated
     driver: DriverView = UNKNOWN_DRIVER
 
     _held: dict[str, list[str]] | None = None

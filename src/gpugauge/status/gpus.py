@@ -12,10 +12,11 @@ from gpugauge.driver.xids import xid_labels
 from gpugauge.faults.table import Ailment, slowdowns, xid_advice
 from gpugauge.metric import scaled
 from gpugauge.node.node import NO_READING, Node, Xids
-from gpugauge.status.history import History, by_labels
+from gpugauge.status.history import History
+from gpugauge.status.identity import workload
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, ProcessStatus, Use, XidStatus
 from gpugauge.status.problem import section_of_xid
-from gpugauge.status.processes import Families, current, processes_of, rows, workload
+from gpugauge.status.processes import processes_of
 
 _LOAD_WINDOW_SECONDS = 300.0
 _XID_SECONDS = 86_400.0  # for which an Xid error is shown
@@ -24,25 +25,21 @@ _NO_XIDS = Xids({}, {})
 
 
 def gpus(
-    found: Families,
     node: Node,
     history: History,
     processes: Sequence[ProcessStatus],
     faults: Mapping[str, Sequence[Ailment]],
 ) -> list[GpuStatus]:
     """Return the GPUs by index, without their states; `faults` are those of the GPUs by uuid."""
-    loads = by_labels(found.get("gpu_utilization_ratio"), "uuid")
-    hidden = by_labels(found.get("gpu_process_hidden"), "uuid")
-    allocation = _Allocation(found)
     on_mig: dict[str, set[str]] = {}
-    for label, uuid in by_labels(found.get("gpu_mig_process_memory_used_bytes"), "process", "uuid"):
+    for label, uuid in node.on_mig:
         on_mig.setdefault(uuid, set()).add(label)
     result: list[GpuStatus] = []
     for device in node.shown():
         uuid, known = device.uuid, device.reading
         reading = known if device.up else NO_READING
         index = None if known.index < 0 else known.index
-        devices = [_mig(mig, allocation, bool(on_mig.get(mig.uuid))) for mig in reading.mig_instances or ()]
+        devices = [_mig(mig, node, bool(on_mig.get(mig.uuid))) for mig in reading.mig_instances or ()]
         devices.sort(key=_instance)
         users = [_on_device(process, uuid, devices, on_mig) for process in processes if uuid in (process.devices or ())]
         pids = sorted(process.pid for process in users if process.pid is not None and not process.ended)
@@ -50,7 +47,7 @@ def gpus(
             FaultStatus(grave=f.grave, text=f.text, advice=f.advised(pids), runbook=f.runbook, kind=f.kind)
             for f in faults.get(uuid, ())
         )
-        state, holders = allocation.of(uuid)
+        state, holders = _allocation(node, uuid)
         clocks = reading.clocks_event_reasons or 0
         reason = None if device.up else down_reason(device.reason)
         gpu = GpuStatus(
@@ -61,7 +58,7 @@ def gpus(
             up=device.up,
             down_reason=reason,
             advice=None if device.up else down_advice(reason),
-            load=loads.get((uuid,)),
+            load=node.utilization.get(uuid),
             memory_used_bytes=reading.memory_used_bytes,
             memory_total_bytes=reading.memory_total_bytes,
             power_watts=scaled(reading.power_milliwatts, 1e-3),
@@ -80,7 +77,7 @@ def gpus(
             allocation=state,
             allocated_to=holders,
             processes=tuple(users),
-            processes_hidden=int(hidden.get((uuid,), 0)),
+            processes_hidden=node.hidden.get(uuid, 0),
         )
         result.append(gpu if device.up else _last_use(gpu, history, processes))
     return sorted(result, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.uuid))
@@ -91,17 +88,10 @@ def remembered(gpu: GpuStatus) -> GpuStatus:
     return replace(gpu, down_reason=REMEMBERED, advice=down_advice(REMEMBERED))
 
 
-class _Allocation:
-    """To whom the GPUs and MIG devices are allocated."""
-
-    def __init__(self, found: Families) -> None:
-        self._states = current(found.get("gpu_allocation_state"), "uuid")
-        self._holders: dict[str, list[Mapping[str, str]]] = {}
-        for facts in rows(found.get("gpu_allocation_info")):
-            self._holders.setdefault(facts["uuid"], []).append(workload(facts))
-
-    def of(self, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
-        return self._states.get(uuid), tuple(self._holders.get(uuid, ()))
+def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
+    """Return whether a GPU or MIG device is allocated, and to whom."""
+    found = node.assignments.get(uuid)
+    return (found.state, tuple(map(workload, found.workloads))) if found else (None, ())
 
 
 def _xids(found: Xids, index: object, now: float) -> Iterator[XidStatus]:
@@ -120,12 +110,12 @@ def _xids(found: Xids, index: object, now: float) -> Iterator[XidStatus]:
             )
 
 
-def _mig(mig: MigReading, allocation: _Allocation, used: bool) -> MigStatus:
+def _mig(mig: MigReading, node: Node, used: bool) -> MigStatus:
     """Return a MIG device; `used` is whether a process holds memory on it."""
     memory, load = mig.memory_used_bytes, scaled(mig.sm_active_percent, 0.01)
     busy = used or bool(load) or (memory or 0) >= _MIG_USED_BYTES
     known = load is not None or memory is not None
-    state, holders = allocation.of(mig.uuid)
+    state, holders = _allocation(node, mig.uuid)
     words = "in use" if busy else "free" if known else ""
     ids = (None if number is None else str(number) for number in (mig.gpu_instance_id, mig.compute_instance_id))
     gpu_instance, compute_instance = ids
@@ -170,7 +160,7 @@ def _last_use(gpu: GpuStatus, history: History, processes: Sequence[ProcessStatu
         return gpu
     present = {p.process: p for p in processes if p.ended is None or p.devices}
     # What it did at that moment is not kept, but for its verdict.
-    found = processes_of(use.families, use.node, History(), use.timestamp)
+    found = processes_of(use.node, History(), use.timestamp, use.processes)
     then = {process.process: replace(process, phase=None, loader={}) for process in found}
     last = [
         _using(present.get(label, then[label]), (then[label].devices or {}).get(gpu.uuid), alive=label in present)

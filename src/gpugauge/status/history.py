@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from gpugauge.metric import Family
 from gpugauge.node import training
 from gpugauge.node.judged import Judged
 from gpugauge.node.node import Load, Node
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.identity import identities
+from gpugauge.status.model import ProcessStatus
 
 _POINT_SECONDS = 5.0  # between two points
 _TICK_JITTER_SECONDS = 0.5  # ticks may be 5 s apart, but not exactly: a point may be this much early
@@ -32,9 +33,6 @@ WASTED_RATIO = 0.5
 _STILL_WASTED_RATIO = 0.45
 
 Key = tuple[str, str]  # process, uuid
-
-IDENTITIES = ("torch_process_info", "gpu_process_host_info", "gpu_process_info")
-"""The families with facts about processes; a later one takes precedence."""
 
 
 class Pace(NamedTuple):
@@ -55,19 +53,11 @@ class _Point:
 
 @dataclass(frozen=True, slots=True)
 class LastUse:
-    """The processes on a GPU when it answered last, at Unix time `timestamp`, the families about them by name, and
-    their sessions and starts.
-    """
+    """The processes on a GPU when it answered last, at Unix time `timestamp`, and what is kept of the node."""
 
     timestamp: float
-    processes: tuple[str, ...]
-    families: Mapping[str, Family]
+    processes: Mapping[str, ProcessStatus]
     node: Node
-
-
-def by_name(snapshot: Snapshot) -> dict[str, Family]:
-    """Return the families of a snapshot by name."""
-    return {family.metric.name: family for section in snapshot.sections for family in section.families}
 
 
 def is_wasted(lost: float, *, before: bool) -> bool:
@@ -75,14 +65,6 @@ def is_wasted(lost: float, *, before: bool) -> bool:
     loses about half does not change from view to view.
     """
     return lost >= (_STILL_WASTED_RATIO if before else WASTED_RATIO)
-
-
-def by_labels(family: Family | None, *labels: str) -> dict[tuple[str, ...], float]:
-    """Return the values of a family by some of its labels, without histograms; {} for an absent family."""
-    if family is None:
-        return {}
-    places = [family.metric.labels.index(label) for label in labels]
-    return {tuple(v[i] for i in places): x for v, x in family.samples if isinstance(x, (int, float))}
 
 
 class History:
@@ -102,7 +84,7 @@ class History:
         now = self._now = snapshot.monotonic
         if self._points and now - self._points[-1].monotonic < _POINT_SECONDS - _TICK_JITTER_SECONDS:
             return
-        found, node = by_name(snapshot), snapshot.node
+        node = snapshot.node
         busy = [(key, use.busy) for key, use in node.uses.items() if use.busy is not None]
         point = _Point(
             now,
@@ -110,7 +92,7 @@ class History:
             dict(busy[:_MAX_PROCESSES_PER_POINT]),
             {process: _pace(session) for process, session in node.sessions.items()},
         )
-        self._last_uses = {**self._last_uses, **_uses(found, snapshot.timestamp, node)}
+        self._last_uses = {**self._last_uses, **_uses(snapshot.timestamp, node)}
         self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
         silent = [process for process, host in node.hosts.items() if host.hook and process not in node.sessions]
         self._silent = {process: self._silent.get(process, now) for process in silent}
@@ -229,26 +211,16 @@ def _kept(node: Node) -> Node:
     """Return what is kept about the processes of GPUs that may be lost: what they were and did, and their verdict."""
     sessions = {p: replace(node.sessions[p], mistakes={}) for p in node.holders if p in node.sessions}
     verdicts = {p: replace(node.judged[p].verdict, undecidable=frozenset()) for p in node.holders if p in node.judged}
-    return Node(
-        *(node.timestamp, node.monotonic),
-        uses=node.uses,
-        started=node.started,
-        sessions=sessions,
-        judged={process: Judged(verdict) for process, verdict in verdicts.items()},
-    )
+    judged = {process: Judged(verdict) for process, verdict in verdicts.items()}
+    return Node(node.timestamp, node.monotonic, uses=node.uses, sessions=sessions, judged=judged)
 
 
-def _uses(found: Mapping[str, Family], timestamp: float, node: Node) -> dict[str, LastUse]:
+def _uses(timestamp: float, node: Node) -> dict[str, LastUse]:
     """Return the present processes of each GPU that answers."""
-    families = {name: found[name] for name in IDENTITIES if name in found}
-    processes: dict[str, list[str]] = {}
+    known, kept, empty = identities(node, node.holders), _kept(node), Node()
+    processes: dict[str, dict[str, ProcessStatus]] = {device.uuid: {} for device in node.shown() if device.up}
     for (process, uuid), use in node.uses.items():
-        if use.memory is not None:
-            processes.setdefault(uuid, []).append(process)
-    kept, empty = _kept(node), Node()
-    return {
-        device.uuid: LastUse(timestamp, tuple(users), families if users else {}, kept if users else empty)
-        for device in node.shown()
-        if device.up
-        for users in [processes.get(device.uuid, [])[:_MAX_LAST_PROCESSES]]
-    }
+        users = processes.get(uuid, {})
+        if use.memory is not None and process in known and len(users) < _MAX_LAST_PROCESSES:
+            users[process] = known[process]
+    return {uuid: LastUse(timestamp, users, kept if users else empty) for uuid, users in processes.items()}

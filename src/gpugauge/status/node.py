@@ -14,10 +14,10 @@ from gpugauge.node.node import Node
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
 from gpugauge.status.gpus import gpus, remembered
-from gpugauge.status.history import History, by_labels, by_name
+from gpugauge.status.history import History
 from gpugauge.status.model import DriverStatus, Status, as_json
 from gpugauge.status.problems import level, problems, with_state
-from gpugauge.status.processes import Families, processes_of, rows
+from gpugauge.status.processes import processes_of
 from gpugauge.status.use import totals
 
 _HOOK_TROUBLE_SECONDS = 300.0  # a replaced receiver is shown for this long
@@ -28,21 +28,20 @@ def build(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool]
     """Return the status. `may_have_gpu` returns whether the machine may have a GPU; it is called only if the driver is
     missing.
     """
-    found = by_name(snapshot)
-    build = rows(found.get("gpugauge_build_info"))
-    processes = processes_of(found, snapshot.node, history, snapshot.timestamp)
+    version, simulated = snapshot.node.build or (None, False)
+    processes = processes_of(snapshot.node, history, snapshot.timestamp)
     without_gpu = [process for process in processes if not process.devices]
     driver = _driver(snapshot.node, history, may_have_gpu)
-    of_gpus = gpus(found, snapshot.node, history, processes, faults_of(snapshot))
+    of_gpus = gpus(snapshot.node, history, processes, faults_of(snapshot))
     facts = Status(
         answer="",
         host=socket.gethostname(),
         timestamp=snapshot.timestamp,
-        version=build[0].get("version") if build else None,
-        simulated=bool(build) and build[0].get("simulated") == "true",
+        version=version,
+        simulated=simulated,
         driver=driver,
         failing_collectors=_failing(snapshot),
-        hook=_hook(found, snapshot.timestamp),
+        hook=_hook(snapshot.node),
         gpus=tuple(of_gpus if driver.needed else map(remembered, of_gpus)),
         # Trainings with the hook come first.
         without_gpu=tuple(sorted((p for p in without_gpu if p.ended is None), key=lambda p: not p.hook)),
@@ -81,13 +80,12 @@ def _driver(node: Node, history: History, may_have_gpu: Callable[[], bool]) -> D
     )
 
 
-def _hook(found: Families, now: float) -> str | None:
+def _hook(node: Node) -> str | None:
     """Return a sentence about recent trouble with the hook's socket, None without."""
-    (replaced_at,) = by_labels(found.get("gpugauge_hook_receiver_replaced_timestamp_seconds")).values() or (None,)
-    if replaced_at is not None and now - replaced_at < _HOOK_TROUBLE_SECONDS:
+    replaced_at, bans = (node.hook.replaced_at, node.hook.banned) if node.hook else (None, 0)
+    if replaced_at is not None and node.timestamp - replaced_at < _HOOK_TROUBLE_SECONDS:
         return "the process that receives from trainings hung or ended and was replaced: see the log"
-    (bans,) = by_labels(found.get("gpugauge_hook_bans")).values() or (0.0,)
-    return f"connections of {bans:.0f} users are refused for some minutes: see the log" if bans else None
+    return f"connections of {bans} users are refused for some minutes: see the log" if bans else None
 
 
 def _failing(snapshot: Snapshot) -> Mapping[str, str]:

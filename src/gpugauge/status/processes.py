@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpugauge.base.text import whole
-from gpugauge.metric import Family
 from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, first_gain_words, words
 from gpugauge.status.ended import newest, with_end
-from gpugauge.status.history import IDENTITIES, History, by_labels, is_wasted
+from gpugauge.status.history import History, is_wasted
+from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Inside, ProcessStatus, Use
 from gpugauge.status.problem import section_of_training
@@ -28,38 +27,15 @@ _ENDING_SECONDS = 60.0
 """For which a process that has ended may still be among the others. Later it runs, and only its connection ended."""
 _SILENT_SECONDS = 120.0
 """After this time without a report, a program with the hook is no longer only starting."""
-_WORKLOAD_PREFIX = "workload_"
 _WORKING = frozenset({"training", "evaluating", "generating", "checkpointing"})
 _FAILING = frozenset({"stalled", "training_on_cpu", "held_idle"})
 
-Families = Mapping[str, Family]
 
-
-def rows(family: Family | None) -> list[dict[str, str]]:
-    """Return the labels of each sample of an info family, without empty ones."""
-    if family is None:
-        return []
-    return [{k: v for k, v in zip(family.metric.labels, values, strict=True) if v} for values, _ in family.samples]
-
-
-def current(family: Family | None, subject: str) -> dict[str, str]:
-    """Return the state whose sample is 1, by subject. The states are the values of the family's other label."""
-    if family is None:
-        return {}
-    other = next(label for label in family.metric.labels if label != subject)
-    return {labels[0]: labels[1] for labels, value in by_labels(family, subject, other).items() if value == 1}
-
-
-def workload(facts: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels of the workload without their prefix."""
-    return {
-        key.removeprefix(_WORKLOAD_PREFIX): value for key, value in facts.items() if key.startswith(_WORKLOAD_PREFIX)
-    }
-
-
-def processes_of(found: Families, node: Node, history: History, now: float) -> list[ProcessStatus]:
+def processes_of(
+    node: Node, history: History, now: float, known: Mapping[str, ProcessStatus] | None = None
+) -> list[ProcessStatus]:
     """Return the processes that the driver, the host or the hook reports, and the trainings that have ended. `now` is
-    the Unix time of the snapshot.
+    the Unix time of the snapshot, `known` who they are, if the node does not tell.
     """
     ended = {process: s.ended_at for process, s in node.sessions.items() if s.ended_at is not None}
     inside = {p for p in node.sessions if p not in ended or now - ended[p] < _ENDING_SECONDS}
@@ -71,16 +47,16 @@ def processes_of(found: Families, node: Node, history: History, now: float) -> l
             load = history.process_load(process, uuid, _WINDOW_SECONDS)
             devices.setdefault(process, {})[uuid] = Use(use.memory, load)
     result = []
-    for process, labels in _identities(found).items():
+    for process, who in (identities(node, alive | gone) if known is None else known).items():
         if process in alive or process in gone:
             hooked = process in inside or process in gone
             shown = replace(
-                _process(process, labels, node, history, hooked=hooked),
+                _process(who, node, history, hooked=hooked),
                 mfu=node.judged[process].mfu if process in node.judged else None,
                 devices=devices.get(process, {}),
             )
             silent = history.silent_seconds(process)
-            if not hooked and shown.role != "display" and _starts(labels, process in node.hosts, shown, now):
+            if not hooked and shown.role != "display" and _starts(who, process in node.hosts, shown, now):
                 shown = replace(shown, starting=True, silent=silent is not None and silent >= _SILENT_SECONDS)
             if process in ended and hooked:
                 result.append(with_end(shown, node.sessions[process]))
@@ -92,14 +68,6 @@ def processes_of(found: Families, node: Node, history: History, now: float) -> l
                 shown = _judging(shown, history.reporting_seconds(process), now)
             result.append(shown)
     return result
-
-
-def _identities(found: Families) -> dict[str, dict[str, str]]:
-    known: dict[str, dict[str, str]] = {}
-    for name in IDENTITIES:
-        for facts in rows(found.get(name)):
-            known[facts["process"]] = known.get(facts["process"], {}) | facts
-    return known
 
 
 def _judging(process: ProcessStatus, seconds: float | None, now: float) -> ProcessStatus:
@@ -115,28 +83,16 @@ _SCANNED_SECONDS = 30.0
 _DECIDED = frozenset({"stalled", "held_idle", "not_training"})
 
 
-def _starts(labels: Mapping[str, str], scanned: bool, process: ProcessStatus, now: float) -> bool:
+def _starts(who: ProcessStatus, scanned: bool, process: ProcessStatus, now: float) -> bool:
     """Return whether a process that has not reported yet may still do so: it has the hook, or is too young to know."""
     young = process.started is not None and now - process.started < _SCANNED_SECONDS
-    return labels.get("hook") == "yes" or (young and not scanned)
+    return who.hook or (young and not scanned)
 
 
-def _process(process: str, facts: Mapping[str, str], node: Node, history: History, *, hooked: bool) -> ProcessStatus:
+def _process(known: ProcessStatus, node: Node, history: History, *, hooked: bool) -> ProcessStatus:
     """Return a process without a verdict."""
-    known = ProcessStatus(
-        process=process,
-        pid=_number(facts.get("pid")),
-        command=facts.get("workload_command") or facts.get("command"),
-        workload=workload(facts),
-        kind=facts.get("kind"),
-        torch_build=facts.get("torch_build"),
-        role=_role(facts, hooked=hooked),
-        hook=hooked,
-        started=node.started.get(process),
-        rank=_number(facts.get("rank")),
-        world_size=_number(facts.get("world_size")),
-    )
-    session = node.sessions.get(process)
+    process, session = known.process, node.sessions.get(known.process)
+    known = replace(known, hook=hooked, role=_role(known, hooked=hooked))
     if session is None:
         return known
     return replace(
@@ -205,14 +161,10 @@ def level(state: str | None, cause: str | None, role: str | None, waits: float |
     return "poor" if cause else "good" if state in _WORKING else "none"
 
 
-def _role(facts: Mapping[str, str], *, hooked: bool) -> str | None:
+def _role(known: ProcessStatus, *, hooked: bool) -> str | None:
     """Return what a process is: a training (torch is loaded), a display server or desktop program. None if that is not
     known: not every process can be read.
     """
-    if hooked or facts.get("torch_build"):
+    if hooked or known.torch_build:
         return "training"
-    return "display" if facts.get("kind") == "graphics" else None
-
-
-def _number(text: str | None) -> int | None:
-    return whole(text or "")
+    return "display" if known.kind == "graphics" else None

@@ -54,7 +54,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     window = since_reported(window, process) if session else window.where(lambda point: process in point.holders)
     started = session.hello.started if session else None
     if started is None:
-        started = node.started.get(process)
+        started = node.identities[process].started if process in node.identities else None
     age = None if started is None else unix - started
     if session is None:
         working, unused = used([device(window, uuid) for uuid in _uuids(node, process)])

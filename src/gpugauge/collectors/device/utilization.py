@@ -95,6 +95,7 @@ class _State:
         self.live = [
             (name, e.account) for name, e in self.engines.items() if now - e.updated <= _SOURCE_TIMEOUT_SECONDS
         ]
+        self.ratio = self.mean("gpu", reading.utilization_percent)
 
     def mean(self, engine: str, percent: int | None) -> float | None:
         """Return the mean over the last seconds sampled; without samples, the driver's last percentage as a ratio."""
@@ -128,7 +129,7 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_utilization_ratio",
         "Share of the last 5 seconds in which at least one kernel was running.",
-        lambda c: c.mean("gpu", c.reading.utilization_percent),
+        lambda c: c.ratio,
         source=f"{_SAMPLES}, {_RATES}",
     ),
     _device.gauge(
@@ -186,6 +187,7 @@ class UtilizationCollector(RegisteredCollector):
         self._states: dict[str, _State] = {}
         self._seen: list[tuple[str, bool, int]] | None = None
         self._loads: dict[str, Load] = {}
+        self._ratios: dict[str, float] = {}
         self._section = Section(self.name, ())
 
     def collect(self, tick: Tick) -> Section:
@@ -204,7 +206,8 @@ class UtilizationCollector(RegisteredCollector):
             self._section = Section(self.name, families(METRICS, subjects))
             self._seen = [self._key(device, tick.monotonic) for device in tick.driver.devices]
             self._loads = {uuid: load for (uuid,), state in subjects if (load := state.load())}
-        tick.node.loads = self._loads
+            self._ratios = {uuid: state.ratio for (uuid,), state in subjects if state.ratio is not None}
+        tick.node.loads, tick.node.utilization = self._loads, self._ratios
         return self._section
 
     def _key(self, device: Device, now: float) -> tuple[str, bool, int]:

@@ -47,10 +47,13 @@ _collector = Table[Health]("collector")
 
 
 def _build(tick: Tick) -> dict[tuple[str, ...], float]:
-    simulated = tick.driver.simulated or bool(tick.driver.facts and tick.driver.facts.simulated)
     driver = (tick.driver.facts.driver_version if tick.driver.facts else None) or ""
     build = buildinfo.build()
-    return {(build.version, build.revision, sys.version.split()[0], driver, str(simulated).lower()): 1}
+    return {(build.version, build.revision, sys.version.split()[0], driver, str(_simulated(tick)).lower()): 1}
+
+
+def _simulated(tick: Tick) -> bool:
+    return tick.driver.simulated or bool(tick.driver.facts and tick.driver.facts.simulated)
 
 
 EXPORTER: tuple[Metric, ...] = (
@@ -194,6 +197,7 @@ class ExporterCollector:
 
     def collect(self, tick: Tick) -> Section:
         """Return the exporter's own families; a new section in every tick, since it contains the time of the tick."""
+        tick.node.build = buildinfo.build().version, _simulated(tick)
         healths: list[tuple[tuple[str, ...], Health]] = [((name,), health) for name, health in tick.health.items()]
         found = families(EXPORTER, [((), tick)]) + families(COLLECTORS, healths)
         for rows, last_reload in self._reloads:

@@ -3,34 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.api import Device
-from gpugauge.metric import LabelValues, Metric, Table, families
+from gpugauge.metric import Metric, Table, families
+from gpugauge.node.node import Assignment
 from gpugauge.snapshot import Section
 from gpugauge.workload.identity import LABELS, Workload, device_names
 from gpugauge.workload.workloads import Workloads
 
 STATES = ("allocated", "shared", "unallocated")
 
-_device = Table["_Assignment"]("uuid")
+_device = Table[Assignment]("uuid")
 _exporter = Table[Workloads]()
-
-
-@dataclass(frozen=True, slots=True)
-class _Assignment:
-    """The workloads that a device is assigned to."""
-
-    workloads: tuple[Workload, ...]
-    complete: bool  # whether a device without workloads is free
-
-    def states(self) -> dict[str, int] | None:
-        if not self.workloads and not self.complete:
-            return None
-        owners = {(w.kind, w.namespace, w.pod, w.job_id) for w in self.workloads}
-        current = "unallocated" if not owners else "allocated" if len(owners) == 1 else "shared"
-        return {state: int(state == current) for state in STATES}
 
 
 DEVICES: tuple[Metric, ...] = (
@@ -46,7 +31,7 @@ DEVICES: tuple[Metric, ...] = (
         "gpu_allocation_state",
         "1 for the current state of the GPU or MIG device: allocated (to one job or pod), shared (allocated to "
         "several), or unallocated. Absent if no scheduler reports it.",
-        lambda a: a.states(),
+        lambda a: {state: int(state == a.state) for state in STATES} if a.state else None,
         "state",
         source="kubelet pod-resources, Slurm job mapping files",
     ),
@@ -80,6 +65,7 @@ class AllocationCollector(RegisteredCollector):
         self._workloads = workloads
         self._seen: object = None
         self._section = Section(self.name, ())
+        self._assignments: dict[str, Assignment] = {}
 
     @classmethod
     def create(cls, sources: Sources) -> AllocationCollector:
@@ -100,23 +86,25 @@ class AllocationCollector(RegisteredCollector):
             subjects = [*self._subjects(devices, allocations, complete)]
             found = families(DEVICES, subjects) + families(SOURCES, [((), self._workloads)])
             self._section, self._seen = Section(self.name, found), seen
+            self._assignments = {uuid: assignment for (uuid,), assignment in subjects}
+        tick.node.assignments = self._assignments
         return self._section
 
     @staticmethod
     def _subjects(
         devices: Sequence[Device], allocations: Mapping[str, tuple[Workload, ...]], complete: bool
-    ) -> Iterator[tuple[LabelValues, _Assignment]]:
+    ) -> Iterator[tuple[tuple[str], Assignment]]:
         for device in devices:
             reading = device.reading
             names = device_names(device.uuid, reading.minor_number, bus_id=reading.pci_bus_id)
             instances = reading.mig_instances or ()
             workloads = _workloads(names, allocations)
             # Of a GPU in MIG mode, the MIG devices are assigned.
-            yield (device.uuid,), _Assignment(workloads, complete and not instances and not reading.mig_mode)
+            yield (device.uuid,), Assignment(workloads, complete and not instances and not reading.mig_mode)
             for mig in instances:
                 instance = mig.gpu_instance_id
                 ids = (reading.minor_number, instance) if instance is not None else ()
-                yield (mig.uuid,), _Assignment(_workloads(device_names(mig.uuid, *ids), allocations), complete)
+                yield (mig.uuid,), Assignment(_workloads(device_names(mig.uuid, *ids), allocations), complete)
 
 
 def _indexes(devices: Sequence[Device]) -> dict[str, str]:

@@ -72,6 +72,11 @@ class DeviceProcesses:
         """Busy seconds of no known process, None without samples of processes."""
         return self.split.unaccounted if self.split else None
 
+    @property
+    def hidden(self) -> int | None:
+        """The number of processes without series of their own, None if the driver lists none."""
+        return len(self.present) - len(self.shown) if self.listed else None
+
     def set_list(self, uses: dict[str, Use], now: float, max_shown: int) -> None:
         """Replace the list of the processes that are present."""
         for process, known in self.present.items():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from gpugauge.collectors.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
@@ -11,7 +12,7 @@ from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
 from gpugauge.collectors.process.device_processes import KINDS, OTHER, DeviceProcesses, Use, merge, on_mig
 from gpugauge.driver.api import Device
-from gpugauge.metric import Family, LabelValues, Metric, Table, families
+from gpugauge.metric import Family, Metric, Table, families
 from gpugauge.node import node
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
@@ -98,9 +99,15 @@ DEVICES: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_process_hidden",
         'Processes on the GPU that are not exported one by one but summed up as process="other".',
-        lambda c: len(c.present) - len(c.shown) if c.listed else None,
+        lambda c: c.hidden,
         source=_LISTS,
     ),
+)
+
+
+_Parts: TypeAlias = (
+    "tuple[Mapping[tuple[str, str], node.Use], Mapping[str, node.Identity], Mapping[str, float | None], "
+    "Mapping[str, int], Collection[tuple[str, str]]]"
 )
 
 
@@ -132,9 +139,9 @@ class ProcessCollector(RegisteredCollector):
         self._resolved: tuple[object, ...] = ({}, None, 0)  # names of devices by process, allocations, changes of jobs
         self._resolved_at = 0.0
         self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
-        self._process_families: tuple[Set[str], tuple[Family, ...]] = (frozenset(), ())  # processes, families
-        self._parts: tuple[Mapping[tuple[str, str], node.Use], Mapping[str, float | None], Mapping[str, float | None]]
-        self._parts = {}, {}, {}
+        self._shown: Mapping[str, node.Identity] = {}
+        self._process_families: tuple[Family, ...] = ()  # of these
+        self._parts: _Parts = ({}, {}, {}, {}, ())
         self._section = Section(self.name, ())
 
     @classmethod
@@ -164,7 +171,8 @@ class ProcessCollector(RegisteredCollector):
         resolved = self._take_workloads()
         if used or listed or resolved or any(expired):
             self._section = Section(self.name, self._families(tick.driver.devices, changed=listed or resolved))
-        tick.node.uses, tick.node.started, tick.node.unaccounted = self._parts
+        on = tick.node
+        on.uses, on.identities, on.unaccounted, on.hidden, on.on_mig = self._parts
         return self._section
 
     def _add_samples(self, tick: Tick) -> bool:
@@ -271,16 +279,19 @@ class ProcessCollector(RegisteredCollector):
         ]
         names = dict.fromkeys(process for (process, _), _ in uses)
         names.pop(OTHER, None)
-        if changed or names.keys() != self._process_families[0]:
-            subjects: list[tuple[LabelValues, _Identity]] = [((name,), self._identities[name]) for name in names]
-            self._process_families = (names.keys(), families(PROCESSES, subjects))
-        states: list[tuple[LabelValues, DeviceProcesses]] = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
+        if changed or names.keys() != self._shown.keys():
+            identities = [(name, self._identities[name]) for name in names]
+            self._shown = {name: node.Identity(i.owner.pid, i.kind, i.workload, i.started_at) for name, i in identities}
+            self._process_families = families(PROCESSES, [((name,), identity) for name, identity in identities])
+        states = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
         self._parts = (
             {key: node.Use(use.memory, use.busy) for key, use in uses},
-            {name: self._identities[name].started_at for name in names},
-            {d.uuid: self._states[d.uuid].unaccounted for d in devices if d.up},
+            self._shown,
+            {uuid: state.unaccounted for (uuid,), state in states},
+            {uuid: hidden for (uuid,), state in states if (hidden := state.hidden) is not None},
+            [key for key, _ in parts],
         )
-        return families(USES, uses) + families(ON_MIG, parts) + self._process_families[1] + families(DEVICES, states)
+        return families(USES, uses) + families(ON_MIG, parts) + self._process_families + families(DEVICES, states)
 
 
 def _resolve(workloads: Workloads, owner: PidOwner, devices: DeviceNames) -> tuple[str, Workload, int | None]:

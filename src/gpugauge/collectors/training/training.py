@@ -175,7 +175,7 @@ class TrainingCollector(RegisteredCollector):
         if resolved or self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
             self._seen = (view, counters)
             self._section = Section(self.name, self._families(view, counters, tick))
-        tick.node.sessions = self._shown
+        tick.node.sessions, tick.node.hook = self._shown, counters
         return self._section
 
     def _families(self, view: Sequence[Session], counters: Counters, tick: Tick) -> tuple[Family, ...]:
