@@ -23,7 +23,7 @@ LEFT_OUT = {"card-lost-shift", "hanging-card", "hung-before-start", "no-driver"}
 _RUNNER = """
 import json, sys, tempfile
 from pathlib import Path
-from gpugauge.collectors import background
+from gpugauge.base import background
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.node import status
 from tests.golden_metrics import _VARYING

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gpugauge.base import background
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors import background
 from gpugauge.collectors.base import Sources
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.daemon.sampler import Sampler

@@ -14,7 +14,8 @@ from tests.certificates import Authority
 from tests.drawn import cases
 from tests.needs import give_up
 
-from gpugauge.settings.files import MAX_BYTES, FileError, TimedReading, TimeoutExceeded, read_file
+from gpugauge.base.background import Background, TimeoutExceeded
+from gpugauge.settings.files import MAX_BYTES, FileError, read_file
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.simulator.scenario.load import load_scenario
@@ -143,7 +144,7 @@ def test_content_whose_size_the_kernel_does_not_state() -> None:
 
 
 def test_a_call_that_hangs_is_left_and_the_next_one_after_its_end_works() -> None:
-    reading: TimedReading[int] = TimedReading()
+    reading: Background[int] = Background("read-files")
     end, calls = threading.Event(), []
 
     def hang() -> int:
@@ -156,7 +157,7 @@ def test_a_call_that_hangs_is_left_and_the_next_one_after_its_end_works() -> Non
             reading.call(0.05, hang)
     end.set()
     assert reading._thread
-    reading._thread.join(10)
+    reading._thread.join(10)  # it ends with the call
 
     assert reading.call(10, lambda: 2) == 2
     assert len(calls) == 1  # while it hung, no other thread was started

@@ -21,8 +21,8 @@ from tests.golden_metrics import START, rank
 from tests.virtual import ACCEPT
 
 from gpugauge import catalog
+from gpugauge.base import background
 from gpugauge.catalog import create_collectors
-from gpugauge.collectors import background
 from gpugauge.collectors.base import Sources
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
@@ -87,6 +87,8 @@ class ThreadlessSessions(Sessions):
 
     def _run(self) -> None:
         """Do nothing, see serve()."""
+        assert self._thread is not None
+        self._thread.stopping.set()
 
     def serve(self) -> None:
         """Wait for all messages and ends that were sent."""

@@ -12,7 +12,7 @@ from tests.needs import need
 from tests.virtual import VirtualDaemon
 from tests.web.page.reading import Reader
 
-from gpugauge.collectors import background
+from gpugauge.base import background
 from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Snapshot

@@ -21,10 +21,12 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Result of a collector's last run. `duration` is in seconds, `last_success` a Unix time, 0 if there was none."""
+    """Result of the last run of a collector, or of a thread that has failed. `duration` is in seconds, None for a
+    thread; `last_success` is a Unix time, 0 if there was none.
+    """
 
     success: bool
-    duration: float
+    duration: float | None
     last_success: float
     failures: int
     error: str = ""

@@ -86,7 +86,7 @@ def test_stuck_sampler_ends_the_process(
     monkeypatch.setattr("gpugauge.daemon.app.faulthandler", SimpleNamespace(dump_traceback=lambda: None))
     monkeypatch.setattr("gpugauge.daemon.app.os", SimpleNamespace(_exit=exits))
     with pytest.raises(EndedError):
-        daemon._watch()
+        list(iter(daemon._watch, "ended"))
     assert (slept if slept < 1000 else None) == expected
 
 
@@ -106,6 +106,7 @@ def test_a_daemon_whose_parts_do_not_stop_ends_before_its_service_manager_kills_
     monkeypatch.setattr("gpugauge.daemon.app.os", SimpleNamespace(_exit=codes.append))
     stop.set()
     daemon._watch()
+    daemon._end()
     assert codes == ([0] if late else [])
     assert waited[0] < _stop_limit()
     assert [record.message for record in caplog.records] == (["stopping takes too long, exiting"] if late else [])

@@ -139,25 +139,6 @@ def test_run_ticks_when_the_timetable_says_so() -> None:
     assert expecting.ticking == pytest.approx(expecting.asked[-1][2] - 0.03)
 
 
-def test_failed_tick_loses_only_its_snapshot(caplog: pytest.LogCaptureFixture) -> None:
-    published: list[Snapshot] = []
-    stop = threading.Event()
-    s = sampler(Fake("good"), published=published)
-    outcomes = [MemoryError("planted"), MemoryError("planted"), None]
-
-    def publish(snapshot: Snapshot) -> None:
-        if outcomes and (error := outcomes.pop(0)):
-            raise error
-        published.append(snapshot)
-
-    s._publish = publish
-    with caplog.at_level("INFO"):
-        s.run(stop, stop.set)
-
-    assert len(published) == 1
-    assert [record.message for record in caplog.records] == ["tick failed", "tick succeeded again"]
-
-
 def test_wake_causes_a_tick() -> None:
     published: list[Snapshot] = []
     hourly = Sampler([Fake("good")], reader, published.append, 3600.0, after_readings=True)

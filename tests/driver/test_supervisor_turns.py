@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge.base.guard import Loop
 from gpugauge.driver import recycling, supervisor
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.recycling import RecyclingLimits
@@ -275,11 +276,11 @@ def test_a_thread_that_publishes_is_not_stuck(run: Any, monkeypatch: pytest.Monk
 # --- the end of the thread ---
 
 
-class Unending(threading.Thread):
+class Unending(Loop):
     """A thread that does not end; records for how long it is waited for."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("unending", lambda: None)
         self.waits: list[float] = []
 
     def join(self, timeout: float | None = None) -> None:

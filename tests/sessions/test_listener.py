@@ -330,11 +330,9 @@ def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions) -> None:
 def test_stop_wakes_the_thread_and_waits_for_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     turn, last = Sessions._turn, threading.Event()
 
-    def watched(listener: Sessions, seconds: float) -> bool:
-        goes_on = turn(listener, 600)
-        if not goes_on:
-            last.set()
-        return goes_on
+    def watched(listener: Sessions, _: float) -> None:
+        turn(listener, 600)
+        last.set()
 
     monkeypatch.setattr(Sessions, "_turn", watched)
     with started(tmp_path / "hook.sock"):
@@ -349,11 +347,13 @@ def test_view_raises_while_the_thread_fails(listener: Sessions, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(listener._reception, "watch", broken)
-        hooks.until(lambda: listener.is_failing)
+        assert listener._thread
+        guard = listener._thread.guard
+        hooks.until(lambda: bool(guard.failing))
         with pytest.raises(SessionsError, match="planted"):
             listener.view()
-    monkeypatch.setattr("gpugauge.sessions.listener._FAILING_SECONDS", 0.0)
-    assert "gpugauge-sessions" in {thread.name for thread in threading.enumerate()}
+    monkeypatch.setattr("gpugauge.base.guard.SETTLED_SECONDS", 0.0)
+    hooks.until(lambda: not guard.failing)
     assert listener.view() == ()
 
 
@@ -362,10 +362,10 @@ def test_the_listener_continues_after_a_memory_error(
 ) -> None:
     turn, short = listener._turn, [MemoryError(), MemoryError()]
 
-    def sometimes(seconds: float) -> bool:
+    def sometimes(seconds: float) -> None:
         if short:
             raise short.pop()
-        return turn(seconds)
+        turn(seconds)
 
     monkeypatch.setattr(listener, "_turn", sometimes)
     connect().send(hello())

@@ -183,3 +183,14 @@ def test_many_owners_share_the_threads_that_close(monkeypatch: pytest.MonkeyPatc
 
     until(lambda: closer.total == 0)
     assert len(started) <= 2 * MAX_THREADS
+
+
+def test_an_unexpected_error_of_a_thread_that_closes_ends_the_receiver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The daemon reports it, and starts another one."""
+    closer = Closer()
+    monkeypatch.setattr(posix, "close", lambda _: 1 // 0)
+    closer.close(CgroupUser(1, ""), [1000])
+    until(lambda: closer.error is not None)
+
+    with pytest.raises(ZeroDivisionError):
+        closer.retry()

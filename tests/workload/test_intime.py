@@ -56,6 +56,9 @@ def test_a_read_that_hangs_ends_in_time_and_refuses_its_user_only(release: threa
 
     assert taken < _SECONDS + 1
     assert reads.read(lambda: b"theirs", owned(2)) == b"theirs"
+    with pytest.raises(ZeroDivisionError):  # no error of the work is a hang
+        reads.read(lambda: 1 // 0, owned(2))  # type: ignore[arg-type, return-value]
+    assert reads.read(lambda: b"theirs", owned(2)) == b"theirs"
 
 
 def test_a_user_is_read_again_some_time_after_the_read_has_ended(release: threading.Event) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from gpugauge.workload import users
 from gpugauge.workload.users import Users, shares_host_users
+from tests.sessions.hooks import until
 
 
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +46,7 @@ def test_hanging_directory_service_loses_the_name_only(monkeypatch: pytest.Monke
 
     assert [names.name(1000), names.name(2000)] == ["1000", "2000"]
     answer.set()
-    thread = names._lookup
-    assert thread is not None
-    thread.join(20)
+    until(lambda: names._lookup.running is None)
     assert names.name(1000) == "user1000"
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from gpugauge import __version__
+from gpugauge.base.guard import Loop
 from gpugauge.base.logline import fields
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.last_scrape import LastScrape
@@ -87,7 +88,8 @@ class _Daemon:
 
     def __init__(self, parts: Parts, stack: ExitStack, stop: threading.Event, ended: threading.Event) -> None:
         self._parts, self._stack, self._stop, self._ended = parts, stack, stop, ended
-        self._last_tick = time.monotonic()
+        self._last_tick = self._seen_tick = time.monotonic()
+        self._stuck_seconds = 0.0
         self._exit_code = 0
         self._sampling = False
         self._last_scrape = LastScrape(parts.forecast, parts.sessions, self._finish)
@@ -115,7 +117,7 @@ class _Daemon:
                 return 1
         reloader.start(parts.configure)
         self._stack.callback(reloader.stop)
-        threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
+        Loop("watchdog", self._watch, self._stop, self._end).start()
         listening = ", ".join(f"{host}:{port}" for host, port in parts.server.addresses)
         log.info("serving", extra=fields(version=__version__, listen=listening, simulate=settings.simulate or "no"))
         # Modules and tables live until the end; without this, each full collection traverses them and delays scrapes.
@@ -178,16 +180,20 @@ class _Daemon:
         return True
 
     def _watch(self) -> None:
-        """Exit the process when the sampler is stuck, or when its parts do not stop in time."""
-        previous_tick, stuck_seconds = self._last_tick, 0.0
-        while not self._stop.wait(_WATCHDOG_PERIOD_SECONDS):
-            # Counts own periods instead of clock time: after SIGSTOP and SIGCONT the sampler is not stuck.
-            stuck_seconds = stuck_seconds + _WATCHDOG_PERIOD_SECONDS if self._last_tick == previous_tick else 0.0
-            previous_tick = self._last_tick
-            if stuck_seconds > max(_STUCK_SAMPLER_SECONDS, 3 * self._parts.settings.sampling.interval_seconds):
-                log.critical("sampler stuck, exiting", extra=fields(seconds=round(stuck_seconds)))
-                faulthandler.dump_traceback()
-                os._exit(_EXIT_SOFTWARE)
+        """Exit the process when the sampler is stuck."""
+        if self._stop.wait(_WATCHDOG_PERIOD_SECONDS):
+            return
+        # Counts own periods instead of clock time: after SIGSTOP and SIGCONT the sampler is not stuck.
+        self._stuck_seconds += _WATCHDOG_PERIOD_SECONDS
+        if self._last_tick != self._seen_tick:
+            self._seen_tick, self._stuck_seconds = self._last_tick, 0.0
+        if self._stuck_seconds > max(_STUCK_SAMPLER_SECONDS, 3 * self._parts.settings.sampling.interval_seconds):
+            log.critical("sampler stuck, exiting", extra=fields(seconds=round(self._stuck_seconds)))
+            faulthandler.dump_traceback()
+            os._exit(_EXIT_SOFTWARE)
+
+    def _end(self) -> None:
+        """Exit the process when its parts do not stop in time."""
         if not self._ended.wait(_STOP_SECONDS):
             log.warning("stopping takes too long, exiting", extra=fields(seconds=_STOP_SECONDS))
             os._exit(self._exit_code)

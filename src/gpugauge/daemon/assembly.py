@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpugauge import catalog
+from gpugauge.base import guard
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.base.logline import Condition
 from gpugauge.collectors.base import RegisteredCollector, Sources
@@ -186,7 +187,8 @@ class Parts:
             self.notifier.ready()
 
     def _note(self) -> str:
-        return self._hook.trouble() if self._hook else ""
+        failing = ", ".join(thread.name for thread in guard.failed() if thread.failing)
+        return f"threads fail, see the log: {failing}" if failing else self._hook.trouble() if self._hook else ""
 
     def sessions(self) -> list[Session]:
         """Return the training processes that are exported."""

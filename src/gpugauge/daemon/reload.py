@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
 
+from gpugauge.base.guard import Loop
 from gpugauge.base.logline import fields
 from gpugauge.daemon import logs
 from gpugauge.settings.kinds import ConfigError
@@ -40,7 +40,8 @@ class Reloader:
 
     def start(self, apply: Callable[[Settings], None]) -> None:
         """Start the thread. `apply` applies new settings, or raises ConfigError."""
-        threading.Thread(target=self._run, args=(apply,), name="reload", daemon=True).start()
+        self._loop = Loop("reload", functools.partial(self._turn, apply))
+        self._loop.start()
 
     def stop(self) -> None:
         """End the thread after the pending requests; does not wait for it."""
@@ -53,15 +54,15 @@ class Reloader:
         self._requests.put(future)
         return future
 
-    def _run(self, apply: Callable[[Settings], None]) -> None:
-        requests: list[Future[str] | None] = []
-        while None not in requests:
-            # One reload for all requests that came before it begins.
-            requests = [self._requests.get()]
-            while not self._requests.empty():
-                requests.append(self._requests.get())
-            if futures := [future for future in requests if future]:
-                self._handle(futures, apply)
+    def _turn(self, apply: Callable[[Settings], None]) -> None:
+        requests = [self._requests.get()]
+        # One reload for all requests that came before it begins.
+        while not self._requests.empty():
+            requests.append(self._requests.get())
+        if None in requests:
+            self._loop.stopping.set()
+        if futures := [future for future in requests if future]:
+            self._handle(futures, apply)
 
     def _handle(self, futures: Sequence[Future[str]], apply: Callable[[Settings], None]) -> None:
         try:

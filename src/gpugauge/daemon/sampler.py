@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from gpugauge.base import guard
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.base.logline import Condition, fields
+from gpugauge.base.logline import fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.exporter.exporter import ExporterCollector
 from gpugauge.driver.api import DriverView, Reply
@@ -48,7 +49,7 @@ class Sampler:
         self._exporter = exporter or ExporterCollector()
         self._forecast = forecast or ScrapeForecast()
         self._health: dict[str, Health] = {}
-        self._snapshot_failure = Condition(log, logging.ERROR)
+        self._guard = guard.Guard("sampler")
         self._patience = _PATIENCE_INTERVALS if after_readings else 0.0
         self._wake = threading.Event()
 
@@ -71,7 +72,7 @@ class Sampler:
         while not stop.is_set():
             self._wake.clear()
             began = time.monotonic()
-            if not self._try_tick(began, after_tick):
+            if not self._guard.run(partial(self.tick, time.time(), began), after_tick):
                 time.sleep(min(1.0, self._interval))
                 continue
             if stop.is_set():
@@ -94,18 +95,6 @@ class Sampler:
         # Missed ticks (a stopped or busy machine) are not made up for.
         return max(now, self._forecast.next_tick(last, self._interval + patience, self._idle + patience, lead))
 
-    def _try_tick(self, began: float, after_tick: Callable[[], None]) -> bool:
-        """Tick; return whether the tick succeeded."""
-        try:
-            self.tick(time.time(), began)
-            self._snapshot_failure.recovered("tick succeeded again")
-            after_tick()
-        except Exception as error:  # noqa: BLE001  (out of memory, for example; the condition logs it once)
-            with contextlib.suppress(MemoryError):
-                self._snapshot_failure.failing("tick failed", error=f"{type(error).__name__}: {error}")
-            return False
-        return True
-
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
         """Collect, publish and return one snapshot."""
         view, replies = self._driver()
@@ -117,6 +106,9 @@ class Sampler:
             if section:
                 sections.append(section)
         health = {collector.name: self._health[collector.name] for collector in collectors}
+        for thread in guard.failed():
+            error = thread.failing
+            health[f"{thread.name} thread"] = Health(not error, None, thread.last_success, thread.failures, error)
         sections.append(self._exporter.collect(replace(tick, health=health)))
         snapshot = Snapshot(timestamp, monotonic, tuple(sections), health, tick.node)
         self._publish(snapshot)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpugauge.base.forecast import ScrapeForecast
+from gpugauge.base.guard import Loop
 from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.advice import advice
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Reply, code_name
@@ -240,7 +241,7 @@ class Supervisor:
         self._stop = threading.Event()
         self.on_reading: Callable[[], None] = lambda: None  # called by the thread when it has read, or tried to
         self.settled = threading.Event()  # set once the first attempt to open the driver has ended
-        self._thread = threading.Thread(target=self._run, name="driver", daemon=True)
+        self._thread = Loop("driver", self._run, self._stop, self._finish)
 
     def start(self) -> None:
         """Start the thread, which starts the first worker."""
@@ -303,13 +304,14 @@ class Supervisor:
     # --- the thread ---
 
     def _run(self) -> None:
-        while not self._stop.is_set():
-            try:
-                back = self._pass()
-            except _InterruptedError:
-                self._slot.end(grace_seconds=GRACE_SECONDS if self._stop.is_set() else _PLANNED_GRACE_SECONDS)
-                continue
+        try:
+            back = self._pass()
+        except _InterruptedError:
+            self._slot.end(grace_seconds=GRACE_SECONDS if self._stop.is_set() else _PLANNED_GRACE_SECONDS)
+        else:
             self._pace.wait(back)
+
+    def _finish(self) -> None:
         if self._slot.current:
             self._slot.end()
         self._roster.close()
@@ -321,8 +323,8 @@ class Supervisor:
             self._turn()
         except _InterruptedError:
             raise
-        except Exception:  # out of memory, for example: the readings must not stay as they are
-            log.exception("reading the driver failed")
+        except Exception as error:  # noqa: BLE001  (out of memory, for example: the readings must not stay as they are)
+            self._thread.guard.record(error)
             self._down("failed", graceful=False)
         self._publish()
         self.settled.set()

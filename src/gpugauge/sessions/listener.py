@@ -7,15 +7,14 @@ ends or hangs. Other threads get frozen sessions and never wait for a training p
 from __future__ import annotations
 
 import logging
-import math
 import os
 import selectors
 import socket
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
 
+from gpugauge.base.guard import Loop
 from gpugauge.base.logline import Occasions, fields
 from gpugauge.sessions import ends
 from gpugauge.sessions.budget import Budget
@@ -59,7 +58,6 @@ def _age(pid: int) -> float | None:
 
 log = logging.getLogger(__name__)
 
-_FAILING_SECONDS = 5.0  # for so long after an error of the thread, the sessions are not known
 SWEEP_INTERVAL_SECONDS = 1.0  # between two sweeps of shared records and ended sessions
 REJECTION_LOG_INTERVAL_SECONDS = 60.0  # between two log lines for the same user and reason
 LOST_SECONDS = 60.0  # in which a process that has no pid here connects again, after its receiver has ended
@@ -86,8 +84,7 @@ class Sessions:
         self._lost: dict[str, Connection] = {}  # by session: of a receiver that has ended, not yet opened again
         self._endings: list[ends.Ending] = []  # of sessions without connection, whose reason is not settled
         self._logged = Occasions(REJECTION_LOG_INTERVAL_SECONDS, _MAX_LOGGED)  # by uid and reason
-        self._thread: threading.Thread | None = None
-        self._failed, self._error = -math.inf, ""  # the last time at which a turn failed
+        self._thread: Loop | None = None
         self._reception = Reception(self.path, self._options, self._selector, self._store, self._lose)
         self._swept = time.monotonic()
 
@@ -113,7 +110,7 @@ class Sessions:
             raise SessionsError(f"cannot listen on {self.path}: {error.strerror or error}") from None
         self._wake, self._woken = socket.socketpair()
         self._selector.register(self._woken, selectors.EVENT_READ)
-        self._thread = threading.Thread(target=self._run, name="gpugauge-sessions", daemon=True)
+        self._thread = Loop("gpugauge-sessions", self._run)
         self._thread.start()
 
     def stop(self) -> None:
@@ -121,6 +118,7 @@ class Sessions:
         thread, self._thread = self._thread, None
         if thread is None:
             return
+        thread.stopping.set()
         self._wake.close()
         thread.join(timeout=5)
         self._reception.stop()
@@ -137,8 +135,8 @@ class Sessions:
 
         Raises SessionsError while the thread fails.
         """
-        if self.is_failing:
-            raise SessionsError(f"reading the hook's socket fails: {self._error}")
+        if self._thread and (error := self._thread.guard.failing):
+            raise SessionsError(f"reading the hook's socket fails: {error}")
         return self._store.view()
 
     def counters(self) -> Counters:
@@ -154,33 +152,13 @@ class Sessions:
         return self._reception.pid
 
     def _run(self) -> None:
-        while self._run_turn():
-            pass
+        self._turn(max(SWEEP_INTERVAL_SECONDS, 0.0 if self._changes() else self._reception.rest()))
 
-    def _run_turn(self) -> bool:
-        try:
-            return self._turn(
-                SWEEP_INTERVAL_SECONDS if self._changes() else max(SWEEP_INTERVAL_SECONDS, self._reception.rest())
-            )
-        except Exception as error:  # an error of ours must not end the thread
-            # Memory may be available in a moment; unread messages stay in the queue.
-            if not isinstance(error, MemoryError):
-                if not self.is_failing:
-                    log.exception("reading the hook's socket failed")
-                self._failed, self._error = time.monotonic(), f"{type(error).__name__}: {error}"
-            time.sleep(0.1)
-            return True
-
-    @property
-    def is_failing(self) -> bool:
-        """Whether the thread has failed to read the socket in the last seconds."""
-        return time.monotonic() - self._failed < _FAILING_SECONDS
-
-    def _turn(self, seconds: float) -> bool:
-        """Read what arrives within `seconds`, and sweep if it is time. Return False after stop()."""
+    def _turn(self, seconds: float) -> None:
+        """Read what arrives within `seconds`, and sweep if it is time. After an error, unread messages stay queued."""
         for key, _ in self._selector.select(seconds):
             if key.fileobj is self._woken:
-                return False
+                return
             for datagram in self._reception.receive():
                 self._handle(*datagram)
         now = time.monotonic()
@@ -189,7 +167,6 @@ class Sessions:
             self._swept = now
             if self._changes():
                 self._sweep(now)
-        return True
 
     def _changes(self) -> bool:
         """Return whether sessions may change without a word from the receiver."""

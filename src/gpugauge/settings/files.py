@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
-from threading import Thread
-from typing import Any, Generic, TypeVar
 
 MAX_BYTES = 1 << 20
 """The size of a file that a person wrote, or of certificates, at most."""
 
-_T = TypeVar("_T")
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a named pipe",
@@ -24,10 +20,6 @@ _KINDS = {
 
 class FileError(Exception):
     """A file that cannot be read. The message continues a path: `/etc/x: MESSAGE`."""
-
-
-class TimeoutExceeded(Exception):  # noqa: N818  (the caller names the file)
-    """The files were not read in time."""
 
 
 def read_file(path: Path, name: str) -> bytes:
@@ -61,39 +53,3 @@ def _content(descriptor: int, name: str) -> bytes:
         if len(content) > MAX_BYTES:
             raise FileError(f"larger than {MAX_BYTES} bytes, this is no {name}")
     return content
-
-
-class TimedReading(Generic[_T]):
-    """Calls a function that reads files in a thread, and waits for it at most some seconds: the files may be on a file
-    system that hangs. While a call hangs, no other one is started.
-    """
-
-    def __init__(self) -> None:
-        self._thread: Thread | None = None
-
-    @property
-    def hangs(self) -> bool:
-        """Whether the last call still runs."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def call(self, seconds: float, function: Callable[[], _T]) -> _T:
-        """Return the result of the function, or raise its exception. Raises TimeoutExceeded."""
-        if self.hangs:
-            raise TimeoutExceeded
-        result: list[Any] = []
-        self._thread = Thread(target=_call, args=(function, result), name="read-files", daemon=True)
-        self._thread.start()
-        self._thread.join(seconds)
-        if not result:
-            raise TimeoutExceeded
-        value, error = result
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]  # of another thread
-
-
-def _call(function: Callable[[], object], result: list[Any]) -> None:
-    try:
-        result += [function(), None]
-    except BaseException as error:  # noqa: BLE001  (raised in the thread that waits)
-        result += [None, error]

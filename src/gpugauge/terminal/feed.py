@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpugauge.base.guard import Loop
 from gpugauge.status.model import Status
 
 
@@ -27,16 +28,11 @@ class Feed:
 
     def start(self) -> None:
         """Begin to ask, until the program ends or `stop`."""
-        threading.Thread(target=self._run, name="status", daemon=True).start()
+        Loop("status", self.ask, self._stopped, wait=lambda: self._stopped.wait(self._interval_seconds)).start()
 
     def stop(self) -> None:
         """End after the present request."""
         self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            self.ask()
-            self._stopped.wait(self._interval_seconds)
 
     def ask(self) -> None:
         """Ask once, and keep the earlier status if there is no answer."""

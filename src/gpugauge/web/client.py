@@ -5,14 +5,12 @@ from __future__ import annotations
 import http.client
 import netrc
 import ssl
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from concurrent.futures import Future
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from gpugauge.base.background import Background, TimeoutExceeded
 from gpugauge.base.text import printable
 
 _MAX_REFUSAL_BYTES = 10_000
@@ -38,8 +36,10 @@ def request(url: str, method: str = "GET", *, timeout_seconds: float, max_bytes:
     """
     _check(url)
     try:
-        body = _within(timeout_seconds, lambda: _send(url, method, timeout_seconds, max_bytes))
-    except TimeoutError:
+        # In a thread: the time-out of a socket bounds each read instead of their sum, and name resolution has none.
+        work: Background[bytes] = Background("request")
+        body = work.call(timeout_seconds, lambda: _send(url, method, timeout_seconds, max_bytes))
+    except (TimeoutError, TimeoutExceeded):
         raise RequestError(f"{url} does not answer within {timeout_seconds:g} s") from None
     except urllib.error.URLError as error:
         raise _error_of(url, error.reason) from None
@@ -82,27 +82,6 @@ def _send(url: str, method: str, timeout_seconds: float, max_bytes: int) -> byte
             text = error.read(_MAX_REFUSAL_BYTES).decode(errors="replace").strip().partition("\n")[0]
         sentence = f"{url} answers {error.code}: {text or error.reason}"
         raise RequestError(sentence, wrong_request=error.code == 400) from None
-
-
-def _within(seconds: float, work: Callable[[], bytes]) -> bytes:
-    """Return what `work` returns. Raises TimeoutError after `seconds`, and what `work` raises.
-
-    It runs in a thread: the time-out of a socket bounds each read instead of their sum, and name resolution has none.
-    """
-    done: Future[bytes] = Future()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:  # noqa: BLE001  (raised again in the caller's thread)
-            done.set_exception(error)
-
-    thread = threading.Thread(target=run, name="request", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
-        raise TimeoutError
-    return done.result()
 
 
 def _opener() -> urllib.request.OpenerDirector:

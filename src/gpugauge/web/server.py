@@ -9,8 +9,10 @@ import socket
 import ssl
 import threading
 from collections.abc import Awaitable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
+from gpugauge.base.guard import Guard
 from gpugauge.base.logline import fields
 from gpugauge.web.connections import Listener
 from gpugauge.web.listen import ListenError, bind
@@ -70,6 +72,7 @@ class Server:
         self._answer = _Dispatcher(routes, access)
         self._sockets: list[socket.socket] = []
         self._thread: threading.Thread | None = None
+        self._guard = Guard("http-server")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self.addresses: tuple[tuple[str, int], ...] = ()
@@ -117,8 +120,7 @@ class Server:
         started.set()
         stopping = asyncio.ensure_future(self._stopping.wait())
         while not stopping.done():
-            listener.close_overdue(self._loop.time())
-            listener.resume()
+            self._guard.run(partial(listener.close_overdue, self._loop.time()), listener.resume)
             await asyncio.wait([stopping], timeout=_SWEEP_SECONDS * (_IDLE_SWEEP_FACTOR if listener.is_idle else 1))
         listener.stop()
         await listener.close_all()

@@ -34,7 +34,7 @@ class _Reader:
     """A thread that reads. It ends after a read that it was left behind with."""
 
     todo: queue.SimpleQueue[Callable[[], bytes]] = field(default_factory=queue.SimpleQueue)
-    done: queue.SimpleQueue[bytes | OSError] = field(default_factory=queue.SimpleQueue)
+    done: queue.SimpleQueue[bytes | BaseException] = field(default_factory=queue.SimpleQueue)
     cpu: float = 0.0  # seconds of its last read
 
 
@@ -61,7 +61,7 @@ class InTime:
 
     def read(self, work: Callable[[], bytes], owner: Callable[[], ProcessOwner]) -> bytes:
         """Return the result of `work`; `owner` is asked if any read hangs. Raises TimeoutError if it takes too long or
-        is refused, and the OSError of the work.
+        is refused, and what the work raises.
         """
         if self._refused or self._left:
             self._check(owner())
@@ -75,7 +75,7 @@ class InTime:
             self._spent.seconds = self.cpu_seconds() + reader.cpu
             with self._lock:
                 self._idle.append(reader)
-        if isinstance(found, OSError):
+        if isinstance(found, BaseException):
             raise found
         return found
 
@@ -102,7 +102,7 @@ class InTime:
             raise TimeoutError(0, "there is no thread to read it in") from None
         return reader
 
-    def _leave(self, reader: _Reader, owner: ProcessOwner) -> bytes | OSError:
+    def _leave(self, reader: _Reader, owner: ProcessOwner) -> bytes | BaseException:
         with self._lock:
             if not reader.done.empty():
                 self._idle.append(reader)
@@ -113,12 +113,12 @@ class InTime:
 
     def _run(self, reader: _Reader) -> None:
         while True:
-            found: bytes | OSError
+            found: bytes | BaseException
             work = reader.todo.get()
             begin = time.thread_time()
             try:
                 found = work()
-            except OSError as error:
+            except BaseException as error:  # noqa: BLE001  (raised by read())
                 found = error
             reader.cpu = time.thread_time() - begin
             with self._lock:

@@ -21,6 +21,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from gpugauge.base.guard import Loop
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.environ import is_number
 from gpugauge.workload.identity import Workload, address_name, clean
@@ -169,19 +170,19 @@ class Orchestrators:
         self.reads_jobs = job_mapping_dir is not None
         self.ignored = 0  # devices in the last reply of the kubelet
         self._pods_seen = False
-        self.wake, self._stopping = threading.Event(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self.wake = threading.Event()
+        self._thread: Loop | None = None
 
     def start(self) -> None:
         """Refresh now and then every `poll_seconds`, in a thread."""
-        self._thread = threading.Thread(target=self._run, name="orchestrators", daemon=True)
+        self._thread = Loop("orchestrators", self._turn, wait=self._wait)
         self._thread.start()
 
     def stop(self) -> None:
         """End the thread; a thread that hangs for longer than the kubelet's time-out is left running."""
-        self._stopping.set()
-        self.wake.set()
         if self._thread:
+            self._thread.stopping.set()
+            self.wake.set()
             self._thread.join(timeout=6.0)
 
     def request_pod_names(self, uid: str) -> None:
@@ -210,11 +211,13 @@ class Orchestrators:
             self.sources[source].set_down(f"reading {source} failed: {type(error).__name__}: {error}")
             return before
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self.wake.clear()
-            self.refresh()
-            self._stopping.wait(_MIN_REFRESH_SECONDS)
+    def _turn(self) -> None:
+        self.wake.clear()
+        self.refresh()
+
+    def _wait(self) -> None:
+        assert self._thread
+        if not self._thread.stopping.wait(_MIN_REFRESH_SECONDS):
             self.wake.wait(max(0.0, self._poll_seconds - _MIN_REFRESH_SECONDS))
 
     def _ask_kubelet(self) -> Mapping[str, tuple[Workload, ...]]:

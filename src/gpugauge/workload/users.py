@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
-import threading
+from functools import partial
 from pathlib import Path
+
+from gpugauge.base.background import Background
+from gpugauge.base.guard import Guard
 
 # A directory service that does not respond must not delay the caller, which uses the number instead.
 _LOOKUP_WAIT_SECONDS = 0.2
@@ -26,14 +29,13 @@ class Users:
         """`known`: whether the user database of this process has the names."""
         self._known = known
         self._names: dict[int, str] = {}
-        self._lookup: threading.Thread | None = None
+        self._lookup: Background[bool] = Background("users")
+        self._guard = Guard("users")
 
     def name(self, uid: int) -> str:
         """Return the name of a user; the number if there is no name, not in time, or names are not known."""
-        if self._known and uid and uid not in self._names and (self._lookup is None or not self._lookup.is_alive()):
-            self._lookup = threading.Thread(target=self._look_up, args=(uid,), name="users", daemon=True)
-            self._lookup.start()
-            self._lookup.join(_LOOKUP_WAIT_SECONDS)
+        if self._known and uid and uid not in self._names and self._lookup.running is None:
+            self._lookup.start(partial(self._guard.run, partial(self._look_up, uid)), _LOOKUP_WAIT_SECONDS)
         return self._names.get(uid) or self.number(uid)
 
     def is_known(self, uid: int) -> bool:

@@ -226,7 +226,7 @@ class RecordingWorkloads:
 def test_workloads_are_resolved_when_processes_or_allocations_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpugauge.collectors.background.START_WAIT_SECONDS", 30)
+    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 30)
     machine = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)])
     workloads = RecordingWorkloads()
     collector = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, workloads)  # type: ignore[arg-type]  # a stand-in

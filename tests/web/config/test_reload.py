@@ -165,7 +165,7 @@ def test_files_that_hang_keep_the_previous_configuration(
         assert caplog.text.count("is it on a file system that does not respond?") == 1
 
         end.set()
-        wait_for(lambda: not site.access._reading.hangs)
+        wait_for(lambda: site.access._reading.running is None)
         site.check_twice()
         assert site.access.last_reload.successful
 

@@ -107,7 +107,7 @@ EXPORTER: tuple[Metric, ...] = (
 COLLECTORS: tuple[Metric, ...] = (
     _collector.gauge(
         "gpugauge_collector_success",
-        "1 if the last run of the collector succeeded.",
+        "1 if the last run of the collector succeeded. Threads of the daemon that have failed are here, too.",
         lambda h: int(h.success),
     ),
     _collector.gauge(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gpugauge.collectors.background import Background
+from gpugauge.base.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpugauge.collectors.background import Background
+from gpugauge.base.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training import loader_rows, session_rows
 from gpugauge.collectors.training.continued import continued

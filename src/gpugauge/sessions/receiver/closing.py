@@ -29,6 +29,7 @@ class Closer:
         self._waiting: dict[CgroupUser, list[int]] = {}  # none is empty
         self._running: dict[CgroupUser, float] = {}  # by owner, the monotonic time at which its current close began
         self.total = 0  # descriptors not yet closed
+        self.error: Exception | None = None  # of a thread that it has ended
         _thread.stack_size(_STACK_BYTES)
 
     def close(self, owner: CgroupUser, descriptors: Iterable[int]) -> None:
@@ -43,7 +44,9 @@ class Closer:
             self._start(owner)
 
     def retry(self) -> None:
-        """Start the threads that could not be started before."""
+        """Start the threads that could not be started before. Raises the error that has ended one."""
+        if self.error:
+            raise self.error
         with self._lock:
             owners = [owner for owner, queue in self._waiting.items() if queue and self._claim(owner)]
         for owner in owners:
@@ -68,10 +71,16 @@ class Closer:
 
     def _start(self, owner: CgroupUser) -> None:
         try:
-            _thread.start_new_thread(self._run, (owner,))
+            _thread.start_new_thread(self._guarded, (owner,))
         except RuntimeError:  # out of threads: retry() tries again
             with self._lock:
                 del self._running[owner]
+
+    def _guarded(self, owner: CgroupUser) -> None:
+        try:
+            self._run(owner)
+        except Exception as error:  # noqa: BLE001 - the receiver ends by it, and is replaced
+            self.error = error
 
     def _run(self, owner: CgroupUser) -> None:
         while True:

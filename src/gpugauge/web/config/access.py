@@ -5,15 +5,15 @@ from __future__ import annotations
 import ipaddress
 import logging
 import os
-import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from ssl import CERT_REQUIRED, SSLContext
 from typing import Any
 
+from gpugauge.base.background import Background, TimeoutExceeded
+from gpugauge.base.guard import Loop
 from gpugauge.base.logline import Condition, fields
-from gpugauge.settings.files import TimedReading, TimeoutExceeded
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import LastReload
 from gpugauge.web.config.load import WebConfig, load_web_config
@@ -47,25 +47,23 @@ class WebAccess:
         """Read the file; raises ConfigError."""
         self._path = path
         self._logins = Logins()
-        self._reading: TimedReading[tuple[WebConfig, _Signature] | None] = TimedReading()
+        self._reading: Background[tuple[WebConfig, _Signature] | None] = Background("read-files")
         found = self._timed(_START_SECONDS, lambda: _load(path, (path,)))
         assert found
         self._config, self._read = found
         self._seen = self._read
         self._bucket = _Bucket(self._config.rate_limit)
         self._problem = Condition(log)
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = Loop("web-config", self._watch)
         self.last_reload = LastReload(True, time.time())
 
     def start(self) -> None:
         """Start to check the files, in a separate thread: a file system that hangs delays no scrape."""
-        self._thread = threading.Thread(target=self._watch, name="web-config", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop to check the files. Does not wait for the thread."""
-        self._stop.set()
+        self._thread.stopping.set()
 
     @property
     def tls(self) -> SSLContext | None:
@@ -108,17 +106,11 @@ class WebAccess:
         return None if self._bucket.take(time.monotonic()) else _OVER_RATE
 
     def _watch(self) -> None:
-        while not self._stop.wait(_CHECK_INTERVAL_SECONDS):
+        if not self._thread.stopping.wait(_CHECK_INTERVAL_SECONDS):
             self.check()
 
     def check(self) -> None:
-        """Read the files again if they have changed and are settled, or could not be used before. Never raises."""
-        try:
-            self._check()
-        except Exception:
-            log.exception("web configuration check failed", extra=fields(file=str(self._path)))
-
-    def _check(self) -> None:
+        """Read the files again if they have changed and are settled, or could not be used before."""
         try:
             found = self._timed(_RELOAD_SECONDS, self._changed)
             if found is None:

@@ -10,7 +10,6 @@ import binascii
 import hashlib
 import secrets
 import string
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from typing import NamedTuple
 
 import bcrypt
 
+from gpugauge.base.guard import Loop
 from gpugauge.web.config.waiting import WaitingLogins
 
 # Logins that were verified, so that a scrape each second costs its 60 ms of CPU time only once.
@@ -77,7 +77,7 @@ class Logins:
         self._guesses_from = 0.0  # the time from which the share of one core allows another guess
         self._computing = False
         self._jobs: SimpleQueue[tuple[_Job, str]] = SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._thread: Loop | None = None
 
     def is_remembered(self, users: Mapping[bytes, bytes], login: Login) -> bool:
         """Return whether this login was verified before, against the current hash of the user."""
@@ -118,7 +118,7 @@ class Logins:
             leaving.future.set_exception(Busy())
         if self._thread is None:
             # A daemon thread: a running computation does not delay the end of the process.
-            self._thread = threading.Thread(target=self._compute, name="bcrypt", daemon=True)
+            self._thread = Loop("bcrypt", self._compute)
             self._thread.start()
         self._next(loop)
         return future
@@ -133,13 +133,12 @@ class Logins:
             self._jobs.put(taken)
 
     def _compute(self) -> None:
-        while True:
-            job, remote = self._jobs.get()
-            before = time.thread_time()
-            try:
+        job, remote = self._jobs.get()
+        before, matches = time.thread_time(), False
+        try:
+            with suppress(ValueError):  # a password that bcrypt refuses, for example with a NUL byte
                 matches = bcrypt.checkpw(job.password, job.hashed)
-            except Exception:  # noqa: BLE001  (a password that bcrypt refuses, for example with a NUL byte)
-                matches = False
+        finally:
             seconds = time.thread_time() - before
             with suppress(RuntimeError):  # the server has stopped
                 job.future.get_loop().call_soon_threadsafe(self._computed, job, remote, matches, seconds)

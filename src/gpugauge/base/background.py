@@ -8,9 +8,15 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from gpugauge.base.guard import Loop
+
 T = TypeVar("T")
 # Time for which start() waits for the result: most work ends within it.
 START_WAIT_SECONDS = 0.2
+
+
+class TimeoutExceeded(Exception):  # noqa: N818  (the caller names the work)
+    """The work did not end in time."""
 
 
 class Background(Generic[T]):
@@ -20,29 +26,30 @@ class Background(Generic[T]):
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._thread: threading.Thread | None = None
+        self._thread: Loop | None = None
         self._todo: queue.SimpleQueue[Callable[[], T]] = queue.SimpleQueue()
         self._done = threading.Event()
         self._busy = False
         self._began = 0.0
         self._result: T | None = None
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
 
     @property
     def running(self) -> float | None:
         """Seconds since the start of the work, None if none is running."""
         return time.monotonic() - self._began if self._busy and not self._done.is_set() else None
 
-    def start(self, work: Callable[[], T]) -> None:
-        """Start `work` and wait up to START_WAIT_SECONDS for its end. Must not be called while work is running."""
+    def start(self, work: Callable[[], T], wait_seconds: float | None = None) -> None:
+        """Start `work` and wait, up to START_WAIT_SECONDS, for its end. Must not be called while work is running."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread = Loop(self._name, self._turn)
             self._thread.start()
         self._began = time.monotonic()
         self._done.clear()
+        self._result = self._error = None
         self._busy = True
         self._todo.put(work)
-        self._done.wait(START_WAIT_SECONDS)
+        self._done.wait(START_WAIT_SECONDS if wait_seconds is None else wait_seconds)
 
     def take(self) -> T | None:
         """Return the result once, None if there is none (yet). Raises the exception of the work."""
@@ -54,11 +61,28 @@ class Background(Generic[T]):
             raise error
         return result
 
-    def _run(self) -> None:
-        while True:
-            work = self._todo.get()
-            try:
-                self._result = work()
-            except Exception as error:  # noqa: BLE001 - raised again by take()
-                self._error = error
+    def call(self, seconds: float, work: Callable[[], T]) -> T:
+        """Return the result of `work`, or raise its exception. Raises TimeoutExceeded, too, while older work hangs.
+        The thread ends with the work.
+        """
+
+        def only() -> T:
+            assert self._thread
+            self._thread.stopping.set()
+            return work()
+
+        if self.running is None:
+            self._thread = None
+            self.start(only, seconds)
+            if self._done.is_set():
+                return self.take()  # type: ignore[return-value]
+        raise TimeoutExceeded
+
+    def _turn(self) -> None:
+        work = self._todo.get()
+        try:
+            self._result = work()
+        except BaseException as error:  # noqa: BLE001 - raised again by take()
+            self._error = error
+        finally:
             self._done.set()
