@@ -114,8 +114,9 @@ def _idle_jobs(s: Selectors) -> str:
 def _cpu_jobs(s: Selectors) -> str:
     # The exporter reports these causes only on hosts with a GPU.
     on_cpu = s.jobs_with(f"max_over_time({s('training_limited_by', s.patience, cause=CPU_CAUSES)})")
-    share = s.by_job("max", f"({s.seen(s.rate('training_seconds_total', s.patience, state='training_on_cpu'))} >= 0.8)")
-    return share + s.and_job(on_cpu) + _not_stalled(s)
+    share = s.seen(s.rate("training_seconds_total", s.patience, state="training_on_cpu"))
+    # increase() extrapolates, so that the share of a short window may be above 1.
+    return s.by_job("max", f"(clamp_max({share}, 1) >= 0.8)") + s.and_job(on_cpu) + _not_stalled(s)
 
 
 def _ooms(s: Selectors) -> str:
