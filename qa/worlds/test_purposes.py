@@ -1,6 +1,7 @@
 """What batches are for, in drawn programs: windows fetched ahead, evaluations that end or are cut short, teachers with
-a loader of their own, batches fetched without gradients or in evaluation mode. Each wait and batch is found where it
-belongs, whatever the modes are.
+a loader of their own, batches fetched without gradients or in evaluation mode, micro-batches used one by one before a
+step, trainings on batches of a loader that nobody sees. Each wait and batch is found where it belongs, whatever the
+modes are. Where nothing shows a step, the modes are all that there is.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import random
 from collections.abc import Callable
 
 from tests import needs
-from tests.drawn import seeds
+from tests.drawn import cases, seeds
 
 needs.torch()
 
@@ -36,7 +37,8 @@ class Program:
         self.waited = {TRAINING: 0, EVALUATING: 0}
         self.samples = 0
         self.in_eval_mode = False
-        self.pending = 0  # the most batches that the training has taken ahead
+        self.unseen = rng.random() < 0.3  # it trains on batches of a loader that nobody sees
+        self.accumulates = not self.unseen and rng.random() < 0.2  # it uses several batches before an effect
 
     def fetch(self, run: Run, purpose: int, *, without_grad: bool = False) -> None:
         """Take a batch of an iterator."""
@@ -62,9 +64,15 @@ class Program:
 
     def train(self, teacher: Run | None = None, *, trains_in_eval_mode: bool = False) -> None:
         """Train for an epoch, with so many batches fetched before they are used."""
-        run, ahead, without_grad = self.purposes.start(), self.rng.choice((1, 1, 4)), self.rng.random() < 0.3
-        batches = self.rng.randrange(1, 20)
-        if teacher is not None:
+        run, ahead = self.purposes.start(), 4 if self.accumulates else self.rng.choice((1, 1, 4))
+        without_grad = not self.accumulates and self.rng.random() < 0.3
+        batches = self.rng.randrange(1 + self.accumulates, 20)
+        if self.unseen:
+            for _ in range(batches):
+                self.now += _USED
+                self.purposes.effect()
+            return
+        if teacher is not None or self.accumulates:
             self.in_eval_mode = False
         while batches > 0:
             taken = min(ahead, batches)
@@ -73,12 +81,12 @@ class Program:
                 if teacher is not None:
                     self.fetch(teacher, TRAINING, without_grad=self.rng.random() < 0.8)
                 self.fetch(run, TRAINING, without_grad=without_grad)
-                self.now += _FETCHED
+                self.now += _USED if self.accumulates else _FETCHED
             if batches == 0 and ahead > 1 and self.rng.random() < 0.5:
                 self.end(run, TRAINING)
                 batches = -1
-            self.in_eval_mode = trains_in_eval_mode  # train(), or not
-            for _ in range(taken):
+            self.in_eval_mode = trains_in_eval_mode and not self.accumulates  # train(), or not
+            for _ in range(1 if self.accumulates else taken):
                 self.now += _USED
                 self.purposes.effect()  # a backward pass, or a step
             self.recorder.work.count()
@@ -93,11 +101,13 @@ class Program:
         for _ in range(batches):
             self.fetch(run, EVALUATING, without_grad=shown == "no_grad")
             self.now += _USED
-        if self.rng.random() < 0.7:
+        ended = self.rng.random() < 0.7
+        if ended:
             self.end(run, EVALUATING)
-            if shown != "neither" and self.rng.random() < 0.5:  # a step on data that come from no loader
-                self.purposes.effect()
-                assert run.purpose == EVALUATING
+        # A step on data that come from no loader. Only its end shows such an evaluation beside several batches a step.
+        if self.rng.random() < 0.5 and (not self.accumulates or (ended and shown != "neither")):
+            self.purposes.effect()
+            assert run.purpose == EVALUATING
 
     def read_ahead(self) -> None:
         """Read all batches of a loader, then train on them."""
@@ -119,9 +129,53 @@ class Program:
         self.purposes.close()
 
 
+class Blind(Program):
+    """A program without an optimizer and backward passes: only the modes show an evaluation."""
+
+    def __init__(self, rng: random.Random) -> None:
+        super().__init__(rng)
+        self.purposes = Purposes(self.recorder, lambda: False)
+        self.resumes = rng.choice(("after", "after each", "never"))  # how it calls train() after eval()
+        self.shows = ("no_grad",) if self.resumes == "never" else ("no_grad", "eval", "both")
+
+    def resume(self) -> None:
+        """Call train() after eval()."""
+        if self.in_eval_mode:
+            self.in_eval_mode = False
+            self.purposes.resume()
+
+    def run(self) -> None:
+        """Train for some epochs with evaluations in them, which end or are cut short."""
+        for _ in range(self.rng.randrange(1, 4)):
+            run = self.purposes.start()
+            for _ in range(self.rng.randrange(2, 20)):
+                self.fetch(run, TRAINING)
+                if self.resumes == "after each":
+                    self.resume()
+                self.now += _USED
+                if self.rng.random() < 0.2:
+                    self.evaluate()
+                self.in_eval_mode = self.in_eval_mode or self.resumes == "after each"  # it shows what it has learned
+            self.end(run, TRAINING)
+        self.recorder.work.count()
+
+    def evaluate(self) -> None:
+        """Evaluate in a mode that shows it."""
+        run, shown = self.purposes.start(), self.rng.choice(self.shows)
+        self.in_eval_mode = shown != "no_grad" or self.resumes == "never"
+        for _ in range(self.rng.randrange(2, 6)):
+            self.fetch(run, EVALUATING, without_grad=shown != "eval")
+            self.now += _USED
+        if self.rng.random() < 0.5:
+            self.end(run, EVALUATING)
+        if self.resumes != "never":
+            self.resume()
+
+
 @seeds(range(1000))
-def test_every_wait_and_sample_is_found_where_it_belongs(seed: int) -> None:
-    program = Program(random.Random(seed))
+@cases("kind", (Program, Blind))
+def test_every_wait_and_sample_is_found_where_it_belongs(seed: int, kind: type[Program]) -> None:
+    program = kind(random.Random(seed))
     program.run()
     words = program.record.words
     assert {phase: words[WAITED + phase] for phase in program.waited} == program.waited

@@ -119,6 +119,8 @@ class Observer:
         """End the evaluation of a module by module.train()."""
         if self.evaluated is not None and self.evaluated() is module and getattr(module, "training", False):
             self.evaluated = None
+            if self.record.on_training_thread():
+                self.purposes.resume()
             self._change_base(EVALUATING, TRAINING)
 
     def _change_base(self, before: int, after: int) -> None:
@@ -290,7 +292,7 @@ class Observer:
         if not trains and self.recorder.source is None:
             trains = self.state.follow_caller()
         # Some evaluations make backward passes: attacks, forces. A step would show that they train.
-        if trains and not self._in_eval_mode():
+        if trains and (self.purposes.blind or not self._in_eval_mode()):
             self.purposes.effect()
             if self.record.base != TRAINING:
                 self.record.set_base(TRAINING, now)

@@ -50,6 +50,8 @@ class Purposes:
     def __init__(self, recorder: Recorder, has_optimizer: Callable[[], bool]) -> None:
         self._recorder, self._has_optimizer = recorder, has_optimizer
         self._trains_without_grad = False  # the last batches that were fetched without gradients were for the training
+        self._accumulates = False  # the program uses several batches for an effect
+        self._left_in_eval_mode = False  # by an evaluation without gradients
         self._effects = 0
         self._pending: list[Run] = []
         self.clear()
@@ -71,7 +73,7 @@ class Purposes:
         return bool(self._pending) or (current is not None and current.purpose == EVALUATING)
 
     @property
-    def _blind(self) -> bool:
+    def blind(self) -> bool:
         """Whether nothing can show an effect, as far as is known."""
         return not self._effects and not self._has_optimizer()
 
@@ -83,6 +85,8 @@ class Purposes:
         """Note a batch for which the program has waited from `start` to `now`."""
         self._fetch(run, start, now)
         run.count += 1
+        if self.blind and not without_grad:  # then only a mode from the start shows an evaluation
+            in_eval_mode = in_eval_mode and (run.in_eval_mode or run.count == 1) and not self._left_in_eval_mode
         run.in_a_row = run.in_a_row or self._current is run
         run.in_eval_mode, run.without_grad = in_eval_mode, without_grad
         self._current = run
@@ -93,8 +97,14 @@ class Purposes:
             if len(self._pending) >= _MOST_RUNS:
                 self._decide(self._pending[0], EVALUATING)
             self._pending.append(run)
-        if run.purpose is None and run.count >= (_MOST_BLIND if self._blind else MOST_PENDING):
+        if run.purpose is None and run.count >= (_MOST_BLIND if self.blind else MOST_PENDING):
             self._decide_by_use(run)
+
+    def resume(self) -> None:
+        """Note that a model trains after an evaluation: on the last batch, where nothing can show an effect."""
+        run, self._left_in_eval_mode = self._current, False
+        if run is not None and run.purpose is None and run.count == 1 and self.blind:
+            self._decide(run, TRAINING)
 
     def book(
         self, run: Run | None, waited: int, named: int | None = None, batch: Any = None, read: Reader | None = None
@@ -130,15 +140,21 @@ class Purposes:
         if run.purpose is not None:
             return run.purpose
         guessed = run.in_eval_mode or (run.without_grad and not self._trains_without_grad)
-        return EVALUATING if guessed or (run.count > 1 and run.in_use and not self._blind) else TRAINING
+        return EVALUATING if guessed or (run.count > 1 and run.in_use and not self.blind) else TRAINING
 
     def effect(self) -> None:
         """Decide what is pending: the program has made a backward pass or a step."""
-        self._effects += 1
         current = self._current
+        unlike = current is not None and self._is_unlike_training(current)
+        self._effects += 1
         if current is not None and current.purpose != TRAINING:
-            self._trains_without_grad = self._trains_without_grad or current.without_grad
-            self._decide(current, TRAINING)
+            if unlike:
+                self._decide(current, EVALUATING)
+                self._current, current.effects = None, -1  # the next effect after more of its batches says otherwise
+            else:
+                self._accumulates = self._accumulates or (current.in_a_row and current.in_use)
+                self._trains_without_grad = self._trains_without_grad or current.without_grad
+                self._decide(current, TRAINING)
         for run in tuple(self._pending):
             # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
             several = run.in_a_row or (run.in_eval_mode and run.count == 1)
@@ -155,14 +171,21 @@ class Purposes:
         if run.in_eval_mode or run.without_grad:
             if run.in_use:
                 self._decide(run, EVALUATING)
-        elif self._blind:
+        elif self.blind:
             self._decide(run, TRAINING)
+        elif self._is_unlike_training(run):
+            self._decide(run, EVALUATING)
+
+    def _is_unlike_training(self, run: Run) -> bool:
+        """Return whether several batches were used, each without the effect that others have had in this program."""
+        return run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
 
     def _decide(self, run: Run, purpose: int) -> None:
         if run in self._pending:
             self._pending.remove(run)
-        if purpose == EVALUATING and run.without_grad and not run.in_eval_mode:
-            self._trains_without_grad = False
+        if purpose == EVALUATING and run.without_grad:
+            self._left_in_eval_mode = run.in_eval_mode
+            self._trains_without_grad = self._trains_without_grad and run.in_eval_mode
         run.effects = self._effects
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited

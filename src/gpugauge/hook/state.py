@@ -197,9 +197,9 @@ class TrainingState:
             self.set_facts(batch_device=device)
 
     def trains(self, module: Any) -> bool:
-        """Return whether a module contains the first parameter that is trained; false while none is known."""
-        parameter = next(models.trained(self._optimizers_of_loop()), None)
-        return parameter is not None and any(parameter is part for part in module.parameters())
+        """Return whether a module contains the first parameter that is trained; without visible effects, any one."""
+        parameter, blind = next(models.trained(self._optimizers_of_loop()), None), self.purposes.blind
+        return any(part is parameter or (blind and part.requires_grad) for part in module.parameters())
 
     def _optimizers_of_loop(self) -> list[Any]:
         """Return the optimizers of the present training loop; before the first step all of them."""
