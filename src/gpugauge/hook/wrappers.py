@@ -104,35 +104,25 @@ def within(observer: Observer, phase: int, function: Callable[..., Any]) -> Call
     return wrapper
 
 
-def after(observer: Observer, function: Callable[..., Any], callback: Callable[[Any], object]) -> Callable[..., Any]:
-    """Return a wrapper of the method that afterwards calls `callback` with the object."""
+def after(
+    observer: Observer, function: Callable[..., Any], callback: Callable[[Any], object], first: bool = False
+) -> Callable[..., Any]:
+    """Return a wrapper of the method that afterwards, or `first`, calls `callback` with the object."""
 
     @functools.wraps(function)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = function(self, *args, **kwargs)
+        result = None if first else function(self, *args, **kwargs)
         if not is_compiling() and not observer.off:
             try:
                 callback(self)
             except Exception:
                 observer.count_error()
-        return result
+        return function(self, *args, **kwargs) if first else result
 
     return wrapper
 
 
-def before(observer: Observer, function: Callable[..., Any], callback: Callable[[Any], object]) -> Callable[..., Any]:
-    """Return a wrapper of the method that first calls `callback` with the object."""
-
-    @functools.wraps(function)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not is_compiling() and not observer.off:
-            try:
-                callback(self)
-            except Exception:
-                observer.count_error()
-        return function(self, *args, **kwargs)
-
-    return wrapper
+before = functools.partial(after, first=True)
 
 
 def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
