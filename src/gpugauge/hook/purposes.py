@@ -95,7 +95,9 @@ class Purposes:
             run.purpose, run.count, run.used, run.in_a_row = None, 1, 0, False
         if run.purpose is None and run not in self._pending:
             if len(self._pending) >= _MOST_RUNS:
-                self._decide(self._pending[0], EVALUATING)
+                first = self._pending[0]
+                sure = not self.blind or first.in_eval_mode or first.without_grad
+                self._decide(first, EVALUATING if sure else TRAINING)
             self._pending.append(run)
         if run.purpose is None and run.count >= (_MOST_BLIND if self.blind else MOST_PENDING):
             self._decide_by_use(run)
@@ -150,7 +152,7 @@ class Purposes:
         if current is not None and current.purpose != TRAINING:
             if unlike:
                 self._decide(current, EVALUATING)
-                self._current, current.effects = None, -1  # the next effect after more of its batches says otherwise
+                self._current, current.effects = None, -1  # the next effect says otherwise
             else:
                 self._accumulates = self._accumulates or (current.in_a_row and current.in_use)
                 self._trains_without_grad = self._trains_without_grad or current.without_grad
@@ -186,7 +188,7 @@ class Purposes:
         if purpose == EVALUATING and run.without_grad:
             self._left_in_eval_mode = run.in_eval_mode
             self._trains_without_grad = self._trains_without_grad and run.in_eval_mode
-        run.effects = self._effects
+        run.effects = self._effects if purpose == EVALUATING else -1
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
