@@ -66,7 +66,8 @@ def watching(_: Path, stack: ExitStack) -> Poke:
     stop: Any = threading.Event()
     stack.callback(stop.set)
     parts: Any = SimpleNamespace(settings=Settings(), forecast=None, sessions=None)
-    daemon = _Daemon(parts, stack, SimpleNamespace(wait=lambda _: stop.wait(0.01)), threading.Event())  # type: ignore[arg-type]
+    soon: Any = SimpleNamespace(wait=lambda _: stop.wait(0.01))
+    daemon = _Daemon(parts, stack, soon, threading.Event())
     guard.Loop("watchdog", daemon._watch, stop).start()
     return idle
 

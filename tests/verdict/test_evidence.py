@@ -56,6 +56,7 @@ def gpu(uuid: str, busy: float, observed: float) -> list[Sample]:
     labels = {"uuid": uuid, "engine": "gpu"}
     return [
         ("gpu_up", {"uuid": uuid}, 1.0),
+        ("gpu_process_info", {}, 1.0),
         ("gpu_process_memory_used_bytes", {"uuid": uuid}, 1e9),
         ("gpu_busy_seconds_total", labels, busy),
         ("gpu_observed_seconds_total", labels, observed),
@@ -445,6 +446,7 @@ def shared(busy: float, own: float, unowned: float) -> Series:
         "gpu_process_busy_seconds_total": ({}, own),
         "gpu_unaccounted_busy_seconds_total": ({}, unowned),
         "gpu_process_memory_used_bytes": ({}, 1e9),
+        "gpu_process_info": ({}, 1.0),
         "gpu_process_start_timestamp_seconds": ({}, 900.0),
         "gpu_process_cgroup_throttled_seconds_total": ({}, busy),
     }

@@ -57,7 +57,7 @@ def test_a_read_that_hangs_ends_in_time_and_refuses_its_user_only(release: threa
     assert taken < _SECONDS + 1
     assert reads.read(lambda: b"theirs", owned(2)) == b"theirs"
     with pytest.raises(ZeroDivisionError):  # no error of the work is a hang
-        reads.read(lambda: 1 // 0, owned(2))  # type: ignore[arg-type, return-value]
+        reads.read(lambda: 1 // 0, owned(2))  # type: ignore[arg-type, return-value]  # no bytes
     assert reads.read(lambda: b"theirs", owned(2)) == b"theirs"
 
 

@@ -75,7 +75,7 @@ class Background(Generic[T]):
             self._thread = None
             self.start(only, seconds)
             if self._done.is_set():
-                return self.take()  # type: ignore[return-value]
+                return self.take()  # type: ignore[return-value]  # it is done
         raise TimeoutExceeded
 
     def _turn(self) -> None:

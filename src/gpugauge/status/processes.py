@@ -35,7 +35,7 @@ def processes_of(
     node: Node, history: History, now: float, known: Mapping[str, ProcessStatus] | None = None
 ) -> list[ProcessStatus]:
     """Return the processes that the driver, the host or the hook reports, and the trainings that have ended. `now` is
-    the Unix time of the snapshot, `known` who they are, if the node does not tell.
+    the Unix time of the snapshot, `known` who they are, if the node does not know.
     """
     ended = {process: s.ended_at for process, s in node.sessions.items() if s.ended_at is not None}
     inside = {p for p in node.sessions if p not in ended or now - ended[p] < _ENDING_SECONDS}
