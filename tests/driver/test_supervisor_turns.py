@@ -12,12 +12,13 @@ import pytest
 
 from gpugauge.base.guard import Loop
 from gpugauge.driver import recycling, supervisor
+from gpugauge.driver.api import DriverFacts
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
-from gpugauge.driver.supervisor import Supervisor
+from gpugauge.driver.supervisor import DriverState, Supervisor
 from tests.drawn import cases
-from tests.driver.fakeworker import INTERVALS, FakeWorker, Node, until, up
+from tests.driver.fakeworker import INTERVALS, FakeWorker, Node, running, until, up
 
 # The next reading of the schedule is far: whatever happens has another cause.
 RARE = ReadingIntervals({"fast": 3600.0, "normal": 3600.0}, deadline=0.05, open_deadline=0.05)
@@ -228,6 +229,26 @@ def test_a_reading_on_demand_replaces_no_worker(rare: Any) -> None:
 
     assert read.wait(10)
     assert (len(node.workers), node.ends) == (1, [])
+
+
+def test_a_driver_of_which_nothing_can_be_read_is_up_once_one_gpu_is(run: Any) -> None:
+    node, reader = running(run, "GPU-a", "GPU-b")
+    node.devices[:] = [999, 999]
+    until(reader, lambda v: v.reason == "unknown")
+    node.devices[0] = "GPU-a"
+
+    assert up(until(reader, lambda v: v.reason == "ok")) == {"GPU-a": True, "GPU-b": False}
+
+
+@pytest.mark.parametrize(("devices", "reason"), [(2, "unknown"), (0, "ok")])
+def test_a_driver_that_could_not_be_read_and_is_opened_is_up_only_without_gpus(devices: int, reason: str) -> None:
+    state = DriverState()
+    state.set_open(DriverFacts(device_count=2))
+    state.set_down("unknown", unread=True)
+
+    state.set_open(DriverFacts(device_count=devices))
+
+    assert state.reason == reason
 
 
 # --- what is published ---
