@@ -53,7 +53,7 @@ generate: $(VENV)/dev ## write every generated file: reference, settings, rules,
 	@$(BIN)/python -m tests.generated
 
 .PHONY: pictures
-pictures: $(VENV)/frameworks ## take the picture of the page, docs/page.png, from the running product; needs chromium
+pictures: $(VENV)/e2e ## take the picture of the page, docs/page.png, from the running product; needs chromium
 	@$(BIN)/python -m tests.e2e.pictures
 
 # Of all packages but torch, whose build for the tests comes from elsewhere (tests/install_torch.py).
@@ -65,7 +65,7 @@ lock: ## write the lock files of deploy/requirements: the newest versions that p
 	@$(LOCK) --extra kubernetes pyproject.toml --output-file deploy/requirements/image.txt
 	@echo 'hatchling>=1.25' | $(LOCK) - --output-file deploy/requirements/build.txt
 	@$(LOCK) --extra dev --extra top --extra docs pyproject.toml --output-file deploy/requirements/dev.txt
-	@$(LOCK) --extra dev --extra top --extra docs --extra frameworks --constraints deploy/requirements/dev.txt pyproject.toml --output-file deploy/requirements/frameworks.txt
+	@$(LOCK) --extra dev --extra top --extra docs --extra e2e --constraints deploy/requirements/dev.txt pyproject.toml --output-file deploy/requirements/e2e.txt
 
 .PHONY: sbom
 sbom: ## write dist/gpugauge-VERSION.cdx.json: what the image contains, as CycloneDX
@@ -144,13 +144,16 @@ lint: $(VENV)/dev
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/vulture & unused=$$!; MYPY_NUM_WORKERS=2 $(BIN)/mypy && wait $$unused
 
-$(VENV)/frameworks: $(VENV)/dev
-	@$(BIN)/python -c 'import torch' || { echo "make e2e needs torch, see CONTRIBUTING.md" >&2; exit 1; }
-	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,top,docs,frameworks]' torch==$(TORCH)
+# The end-to-end tests of a push need less than all of the frameworks.
+$(VENV)/e2e: EXTRAS = e2e
+$(VENV)/frameworks: EXTRAS = e2e,frameworks
+$(VENV)/e2e $(VENV)/frameworks: $(VENV)/dev
+	@$(BIN)/python -c 'import torch' || { echo "$(@F) needs torch, see CONTRIBUTING.md" >&2; exit 1; }
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,top,docs,$(EXTRAS)]' torch==$(TORCH)
 	@touch $@
 
-e2e: $(VENV)/frameworks ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
-	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e qa/worlds
+e2e: $(VENV)/e2e ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
+	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e $(shell grep -l 'mark.e2e' qa/worlds/test_*.py)
 
 .PHONY: test-torch
 test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)

@@ -14,7 +14,16 @@ settings.load_profile("gpugauge")
 
 # The files of the tests that take longest begin first, so that no worker is left with one of them at the end.
 LONG = (
-    *("test_health_chain", "test_rules", "test_chain", "test_planted", "test_drawn", "test_lifecycle", "test_page"),
+    *(
+        "test_threads",
+        "test_health_chain",
+        "test_rules",
+        "test_chain",
+        "test_planted",
+        "test_drawn",
+        "test_lifecycle",
+        "test_page",
+    ),
     *("test_hostile", "test_frameworks", "test_main_job", "test_fault_histories", "test_chart", "test_rule_texts"),
     *("test_training", "test_simulated", "test_oracle", "test_inside", "test_golden", "test_idioms", "test_flops"),
 )

@@ -1,5 +1,7 @@
 """Installs the torch of the tests into this interpreter's environment: `python tests/install_torch.py VERSION PYTHON`.
 
+With a third argument, `alone`, what torch depends on is left for another call, so that this one can run beside others.
+
 The package index's own build for Linux is the CUDA build: 4.7 GB, which no test needs. So torch comes, in this order,
 from: this environment; a wheel that pip is configured to find without an index (PIP_FIND_LINKS); the interpreter PYTHON
 from which this environment was made; PyTorch's index of CPU builds, or TORCH_INDEX, if it answers within some seconds.
@@ -24,12 +26,16 @@ PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version
 
 def main() -> int:
     """Install; return the exit status."""
-    version, base = sys.argv[1:]
+    version, base, *_ = sys.argv[1:]
     if version == "none":
         return _without("TORCH=none")
-    if importlib.util.find_spec("torch") or _from_wheel(version) or _from_base(base) or _from_cpu_index(version):
+    if _is_complete() or _from_wheel(version) or _from_base(base) or _from_cpu_index(version):
         return 0
     return _without(f"torch {version} is not installed, and {CPU_INDEX} does not answer")
+
+
+def _is_complete() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("torch", "sympy"))
 
 
 def _from_wheel(version: str) -> bool:
@@ -41,7 +47,7 @@ def _install(version: str, *index: str) -> bool:
     alone = [*PIP, *index, "--no-deps", f"torch=={version}"]
     if subprocess.run(alone, capture_output=True, check=False).returncode:
         return False
-    return subprocess.run([*PIP, f"torch=={version}"], check=False).returncode == 0
+    return "alone" in sys.argv or subprocess.run([*PIP, f"torch=={version}"], check=False).returncode == 0
 
 
 def _from_base(base: str) -> bool:

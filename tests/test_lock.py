@@ -26,7 +26,7 @@ ASKED = {
     "image": asked("kubernetes"),
     "build": re.findall(r'^requires = \["(.+)"\]$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE),
     "dev": asked("dev", "top", "docs"),
-    "frameworks": asked("dev", "top", "docs", "frameworks"),
+    "e2e": asked("dev", "top", "docs", "e2e"),
 }
 
 

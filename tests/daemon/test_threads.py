@@ -44,6 +44,12 @@ class Panic(BaseException):
     """As of a library in Rust."""
 
 
+@pytest.fixture(autouse=True)
+def logs_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave caplog in place, also while a thread of the case before still reloads."""
+    monkeypatch.setattr("gpugauge.daemon.logs.setup", lambda *_: None)
+
+
 def idle() -> None:
     """Do nothing."""
 
@@ -134,7 +140,6 @@ def test_a_thread_whose_work_fails_is_reported_and_goes_on(
     for interval in ("web.config.access._CHECK_INTERVAL", "web.server._SWEEP", "base.guard.SETTLED"):
         monkeypatch.setattr(f"gpugauge.{interval}_SECONDS", 0.01)
     monkeypatch.setattr(guard, "_FIRST_DELAY_SECONDS", 0.01)
-    monkeypatch.setattr("gpugauge.daemon.logs.setup", lambda *_: None)  # it would end caplog
     monkeypatch.setattr(guard, "_failed", {})
     original, mended, raised, worked = getattr(owner, broken), threading.Event(), list[None](), list[None]()
 
