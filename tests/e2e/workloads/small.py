@@ -11,6 +11,7 @@ import torch
 
 seconds, out = float(sys.argv[1]), sys.argv[2]
 enough = Path(f"{out}.enough")
+torch.set_num_threads(1)
 model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 1))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 data = torch.utils.data.TensorDataset(torch.randn(4096, 64), torch.randn(4096, 1))
@@ -31,7 +32,7 @@ while not ended():
         optimizer.step()
         times.append(time.time())
         # At fixed times, so that the rate does not depend on the load of the machine.
-        time.sleep(max(0.0, start + len(times) / 50 - time.time()))
+        time.sleep(max(0.0, start + len(times) / 20 - time.time()))
         if ended():
             break
 Path(out).write_text(json.dumps({"steps": len(times), "times": times, "end": time.time()}))
