@@ -12,7 +12,7 @@ def bus(*addresses: str) -> list[BusDevice]:
 
 @cases(
     ("named", "address"),
-    [("00000000:3B:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "10000:01:00.0"), ("0000:3b:00.0", "0000:3b:00.0")],
+    [("00000000:3B:00.0", "0000:3b:00.0"), ("00010000:01:00.0", "10000:01:00.0"), ("0018:01:00.0", "0018:01:00.0")],
 )
 def test_addresses(named: str, address: str) -> None:
     assert pci_address(named) == address

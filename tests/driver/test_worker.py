@@ -84,7 +84,6 @@ def test_opens_reads_and_closes() -> None:
         assert opened.values["driver"] == {
             "device_count": 1,
             "driver_version": "570.124.06",
-            "nvml_version": "12.570.124.06",
             "cuda_driver_version": 12080,
             "simulated": True,
         }

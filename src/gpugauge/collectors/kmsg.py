@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from gpugauge.driver.missing import pci_address
+
 # "6,1234,5678901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 # With MIG "(PCI:0000:3b:00 GPU-I:05)", with old drivers "(0000:3b:00)".
 # The end of a fault is "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", the start of the
@@ -28,20 +30,14 @@ _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class KernelXid(NamedTuple):
-    """An Xid error of the GPU at a PCI address in the spelling of `pci_address`; `seconds` is the kernel's time, since
-    boot. `xid` is None where the driver was loaded, and `over` is set where it requires no action any more.
+    """An Xid error of the GPU at a PCI address without its function; `seconds` is the kernel's time, since boot. `xid` is
+    None where the driver was loaded, and `over` is set where it requires no action any more.
     """
 
     address: str
     xid: int | None
     seconds: float = 0.0
     over: bool = False
-
-
-def pci_address(bus_id: str) -> str:
-    """Return domain (four digits), bus and device of a PCI bus id. NVML writes the domain with eight digits."""
-    domain, _, rest = bus_id.lower().partition(":")
-    return f"{domain.lstrip('0').rjust(4, '0')}:{rest.partition('.')[0]}"
 
 
 class KernelLog:

@@ -109,6 +109,5 @@ class DriverFacts(NamedTuple):
 
     device_count: int
     driver_version: str | None = None
-    nvml_version: str | None = None
     cuda_driver_version: int | None = None  # 12040 is CUDA 12.4
     simulated: bool = False

@@ -11,8 +11,9 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.device.kernelxids import KernelXids, Placed
-from gpugauge.collectors.kmsg import KernelLog, pci_address
+from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import XID_EVENT, Device
+from gpugauge.driver.missing import pci_address
 from gpugauge.driver.xids import XID_CLASSES, xid_class, xid_labels, xid_name
 from gpugauge.metric import Metric, Table, families
 from gpugauge.node.node import Xids

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.kmsg import KernelLog, KernelXid, pci_address
+from gpugauge.collectors.kmsg import KernelLog, KernelXid
 from gpugauge.driver.api import Device
+from gpugauge.driver.missing import pci_address
 
 _MAX_WAITING = 1000
 
@@ -58,7 +59,8 @@ class KernelXids:
         return [each._replace(at=boot + each.at) for each in self._placed(found, tick.driver.devices)]
 
     def _placed(self, found: Sequence[Placed], devices: tuple[Device, ...]) -> list[Placed]:
-        addresses = {pci_address(d.reading.pci_bus_id): d.uuid for d in devices if d.reading.pci_bus_id}
+        named = [(d.reading.pci_bus_id, d.uuid) for d in devices if d.reading.pci_bus_id]
+        addresses = {pci_address(bus_id).partition(".")[0]: uuid for bus_id, uuid in named}
         placed: list[Placed] = []
         waiting: list[Placed] = []
         for each in found:

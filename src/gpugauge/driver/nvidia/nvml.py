@@ -72,7 +72,6 @@ class Nvml:
         return DriverFacts(
             device_count=count,
             driver_version=self._optional("nvmlSystemGetDriverVersion"),
-            nvml_version=self._optional("nvmlSystemGetNVMLVersion"),
             cuda_driver_version=self._optional("nvmlSystemGetCudaDriverVersion_v2"),
         )
 

@@ -205,10 +205,6 @@ class Library:
         return self.objects.event_set_wait(handles, t, events, out, foreign=self.world.foreign_events)
 
 
-def _cuda(library: Library) -> int:
-    return library.world.cuda_version
-
-
 # Functions of the driver, of samples and of event sets: (library, second, arguments).
 SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlInitWithFlags": Library.init,
@@ -216,9 +212,7 @@ SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
     "nvmlDeviceGetCount_v2": number(lambda library, _t: len(library._devices or ())),
     "nvmlDeviceGetHandleByIndex_v2": Library.handle,
     "nvmlSystemGetDriverVersion": text(lambda library: library.world.driver_version),
-    # It begins with the CUDA major version.
-    "nvmlSystemGetNVMLVersion": text(lambda library: f"{_cuda(library) // 1000}.{library.world.driver_version}"),
-    "nvmlSystemGetCudaDriverVersion_v2": number(lambda library, _t: _cuda(library)),
+    "nvmlSystemGetCudaDriverVersion_v2": number(lambda library, _t: library.world.cuda_version),
     "nvmlGpmSampleAlloc": lambda library, *arguments: library.objects.sample_alloc(*arguments),
     "nvmlGpmSampleFree": lambda library, *arguments: library.objects.sample_free(*arguments),
     "nvmlGpmMetricsGet": lambda library, *arguments: library.objects.metrics_get(*arguments),
