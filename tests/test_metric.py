@@ -62,7 +62,7 @@ def test_catalog_has_no_name_twice() -> None:
     assert len(names) == len(set(names))
 
 
-@cases("number", [None, -1, 2, 255])
-def test_state_without_a_name_is_unknown(number: int | None) -> None:
-    assert states(("none", "reset"), number) is None
-    assert states(("none", "reset"), 1) == {"none": 0, "reset": 1}
+@cases("name", [None, "", "reset_2"])
+def test_state_without_a_series_is_unknown(name: str | None) -> None:
+    assert states(("none", "reset"), name) is None
+    assert states(("none", "reset"), "reset") == {"none": 0, "reset": 1}

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.base import isolated
-from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group, code_name
+from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group
 from gpugauge.driver.frames import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
@@ -55,7 +55,7 @@ class Device:
     def __init__(self, index: int) -> None:
         self.index = index
         self.values: dict[str, Any] = {}
-        self.errors: dict[str, int] = {}
+        self.errors: dict[str, str] = {}
         self.samples: dict[str, dict[int, int]] = {}  # by engine: percent by the time of the driver in microseconds
         # Unix time, seconds since boot, monotonic time, and the time of the newest sample of the first ring.
         self.clocks: list[tuple[float, float, float, int]] = []
@@ -81,7 +81,7 @@ class Device:
             if field in self.values:
                 yield field, json.dumps(self.values[field], default=str)
             else:
-                yield field, code_name(self.errors[field]) if field in self.errors else "not reported"
+                yield field, self.errors.get(field, "not reported")
 
     def clock(self) -> dict[str, Any]:
         """Return the clock of the samples, their period and their gaps."""

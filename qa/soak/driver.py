@@ -12,7 +12,7 @@ from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from qa.soak.load import BOOTED, DEVICES, MIG_DEVICE, STEP, Happening, Load
 
-_LOST = 15  # NVML_ERROR_GPU_IS_LOST
+_LOST = "gpu_is_lost"
 _LIMITS: Any = dict.fromkeys(GROUPS, 2.0 * STEP + 5)
 _SCENARIO = """
 description: the two kinds of GPUs

@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpugauge.base.text import whole
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView, Failure, MigReading
+from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView, Failure, MigReading
 from gpugauge.metric import Family
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
 from gpugauge.node.node import Assignment, Identity, Load, Node, Profiled, Use, Xids
@@ -228,8 +228,8 @@ def _device(s: _Samples, uuid: str) -> Device:
                 values[field] = round(value / unit) if unit == 1e-3 else value / unit if unit > 1 else value
     active = s.by("gpu_clocks_event_active", "reason", uuid=uuid)
     if active:
-        values["clocks_event_reasons"] = sum(CLOCKS_EVENT_REASONS[reason] for reason, on in active.items() if on)
-        values["clocks_event_reasons_supported"] = sum(CLOCKS_EVENT_REASONS[reason] for reason in active)
+        values["clocks_event_reasons"] = [reason for reason, on in active.items() if on]
+        values["clocks_event_reasons_supported"] = list(active)
     return Device(uuid, up != 0, RELEASED if up is None else down, DeviceReading.of([values]), {}, failures)
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.drawn import seeds
 from tests.status.test_advice import host, subject
 
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, Device, DeviceReading
+from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.status.advice import advice_of
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.workload.processfiles import Cgroup
@@ -64,10 +64,7 @@ def test_what_lowers_the_clocks_says_what_to_check(seed: int) -> None:
             f"GPU-{index}",
             True,
             "ok",
-            DeviceReading(
-                clocks_event_reasons=sum(CLOCKS_EVENT_REASONS[reason] for reason in reasons),
-                temperature_celsius=heat,
-            ),
+            DeviceReading(clocks_event_reasons=reasons, temperature_celsius=heat),
             {},
         )
         for index, (reasons, heat) in enumerate(readings)

@@ -7,7 +7,7 @@ rules use these tables.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -171,13 +171,11 @@ def each(readings: Mapping[str, float] | None, change: Callable[[float], float])
     return None if readings is None else {name: change(value) for name, value in readings.items()}
 
 
-def states(names: Sequence[str], current: int | None) -> dict[str, int] | None:
-    """Return 1 for the state with the number `current` and 0 for the others; None for None, and for a number without
-    a name, which is not the same as none of the states.
+def states(names: Collection[str], current: str | None) -> dict[str, int] | None:
+    """Return 1 for the state `current` and 0 for the others; None for None, and for a state without a series, which is
+    not the same as none of the states.
     """
-    if current is None or not 0 <= current < len(names):
-        return None
-    return {name: int(number == current) for number, name in enumerate(names)}
+    return {name: int(name == current) for name in names} if current in names else None
 
 
 def flag(value: bool | None) -> int | None:

@@ -13,7 +13,7 @@ from qa.worlds.scraped import snapshot_of
 from gpugauge.cli.common import DEFAULT_URL, with_scheme
 from gpugauge.cli.status import command, exit_status, fetch, show
 from gpugauge.driver.advice import down_phrase
-from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
+from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, of
@@ -171,7 +171,7 @@ def test_device_that_is_down_for_a_known_reason() -> None:
 
 
 def test_phrases_are_short() -> None:
-    reasons = (*DOWN_REASONS, *CODE_NAMES.values(), "code_77", None)
+    reasons = (*DOWN_REASONS, *CODES, "code_77", None)
 
     assert max(len(down_phrase(reason)) for reason in reasons) <= 51
 

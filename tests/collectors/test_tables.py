@@ -73,8 +73,8 @@ def test_same_section_until_something_is_new() -> None:
 
 def test_supported_reasons_are_zero_and_others_absent() -> None:
     reading = DeviceReading(
-        clocks_event_reasons=0x4,
-        clocks_event_reasons_supported=0x44,
+        clocks_event_reasons=["sw_power_cap"],
+        clocks_event_reasons_supported=["sw_power_cap", "hw_thermal_slowdown"],
         clocks_event_nanoseconds={"hw_thermal_slowdown": 5 * 10**8},
     )
 
@@ -85,7 +85,7 @@ def test_supported_reasons_are_zero_and_others_absent() -> None:
 
 
 def test_recovery_action_is_exactly_one() -> None:
-    exported = values(HealthCollector(), device(DeviceReading(recovery_action=2)))
+    exported = values(HealthCollector(), device(DeviceReading(recovery_action="node_reboot")))
 
     assert [action for (_, action), value in exported["gpu_recovery_action"].items() if value] == ["node_reboot"]
 

@@ -20,8 +20,12 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
 @pytest.mark.parametrize(
     ("check", "reading", "level", "cause", "text"),
     [
-        (condition.modes, {"compute_mode": 0}, "pass", None, "every GPU allows computation"),
-        (condition.modes, {"compute_mode": 2}, "failure", None, "GPU 1 (GPU-1): the compute mode is Prohibited"),
+        (condition.modes, {"compute_mode": "default"}, "pass", None, "every GPU allows computation"),
+        (
+            condition.modes,
+            {"compute_mode": "prohibited"},
+            *("failure", None, "GPU 1 (GPU-1): the compute mode is Prohibited"),
+        ),
         (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU allows computation"),
         (
             condition.modes,
@@ -30,17 +34,17 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             "no_visible_device",
             "GPU 1 (GPU-1): MIG is on and there is no MIG device",
         ),
-        (condition.health, {"recovery_action": 0}, "pass", None, "the driver reports none"),
+        (condition.health, {"recovery_action": "none"}, "pass", None, "the driver reports none"),
         (
             condition.health,
-            {"recovery_action": 2},
+            {"recovery_action": "node_reboot"},
             "failure",
             None,
             "GPU 1 (GPU-1): the driver requires a reboot of the node after an error",
         ),
         (
             condition.health,
-            {"recovery_action": 9},
+            {"recovery_action": "recovery_action_9"},
             "failure",
             None,
             "GPU 1 (GPU-1): the driver requires recovery action 9 after an error",
@@ -82,10 +86,10 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
         ),
         (condition.health, {"retired_pages": {"single_bit": 59}}, "pass", None, "the driver reports none"),
         (condition.health, {"ecc_errors": {"corrected_volatile": 9}}, "pass", None, "the driver reports none"),
-        (condition.clocks, {"clocks_event_reasons": 0x1 | 0x4}, "pass", None, "not reduced now"),
+        (condition.clocks, {"clocks_event_reasons": ["gpu_idle", "sw_power_cap"]}, "pass", None, "not reduced now"),
         (
             condition.clocks,
-            {"clocks_event_reasons": 0x48},
+            {"clocks_event_reasons": ["hw_slowdown", "hw_thermal_slowdown"]},
             "warning",
             "throttled",
             "GPU 1: thermal slowdown (hardware), hardware slowdown",
@@ -141,7 +145,8 @@ def test_obstacle(tmp_path: Path) -> None:
 
 
 def test_every_device_is_reported(tmp_path: Path) -> None:
-    both = driver(device(0, compute_mode=2, remapped_rows_pending=True), device(1, compute_mode=2, recovery_action=3))
+    off = {"compute_mode": "prohibited"}
+    both = driver(device(0, remapped_rows_pending=True, **off), device(1, recovery_action="drain_p2p", **off))
 
     assert [f.found[:14] for f in findings(condition.modes, case(tmp_path, both))] == [
         "GPU 0 (GPU-0):",
@@ -151,7 +156,8 @@ def test_every_device_is_reported(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_read(tmp_path: Path) -> None:
-    both = replace(driver(device(0), device(1)), errors={0: {"a": 3, "b": 2, "c": 4}, 1: {"a": 999, "b": 14, "c": -1}})
+    soft, hard = ("not_supported", "invalid_argument", "no_permission"), ("unknown", "corrupted_inforom", "implausible_value")
+    both = replace(driver(device(0), device(1)), errors={0: dict(zip("abc", soft)), 1: dict(zip("abc", hard))})
 
     (only,) = findings(condition.values, case(tmp_path, both))
 

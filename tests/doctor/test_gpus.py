@@ -10,6 +10,7 @@ from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import load_scenario
 
 SIMULATED = partial(Worker, WORKER)
+ERRORS = {"x": "unknown", "y": "not_supported"}
 
 
 def test_a_simulated_machine() -> None:
@@ -51,7 +52,7 @@ def opened(count: int = 3) -> Reply:
 
 def read(index: int) -> tuple[Reply, Reply]:
     identity = Reply(2, "read", index, values={"static": {"uuid": f"GPU-{index}", "index": index}})
-    return identity, Reply(3, "read", index, values={"fast": {"utilization_percent": 7}}, errors={"x": 999, "y": 3})
+    return identity, Reply(3, "read", index, values={"fast": {"utilization_percent": 7}}, errors=ERRORS)
 
 
 def asked(*workers: Scripted) -> devices.Driver:
@@ -64,7 +65,7 @@ def states(driver: devices.Driver) -> list[tuple[int, str, str]]:
 
 
 def test_a_device_that_is_lost() -> None:
-    worker = Scripted(opened(4), *read(0), Reply(3, "read", 1, failed=15), read(2)[0], Reply(5, "read", 2, failed=16))
+    worker = Scripted(opened(4), *read(0), Reply(3, "read", 1, failed="gpu_is_lost"), read(2)[0], Reply(5, "read", 2, failed="reset_required"))
     worker.answers += [Reply(6, "read", 3, values={"static": {}}), Reply(7, "read", 3, values={"fast": {}})]
 
     driver = asked(worker)
@@ -75,7 +76,7 @@ def test_a_device_that_is_lost() -> None:
         (2, "GPU-2", "reset_required"),
         (3, "", "reports no uuid"),
     ]
-    assert driver.errors[0] == {"x": 999, "y": 3}
+    assert driver.errors[0] == ERRORS
     assert worker.ended == [True]
 
 

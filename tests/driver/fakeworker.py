@@ -8,6 +8,7 @@ from typing import Any
 
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
+from gpugauge.driver.nvidia.codes import code_name
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 
@@ -19,7 +20,7 @@ class Node:
 
     def __init__(self, *devices: str | int | Exception) -> None:
         self.devices = list(devices)
-        self.opening: int | Exception | None = None
+        self.opening: int | str | Exception | None = None
         self.failed_call = "nvmlInitWithFlags"
         self.silent = False  # no replies and no failures
         self.killable, self.killed = True, False
@@ -65,12 +66,14 @@ class FakeWorker(Worker):
             if isinstance(self.node.opening, Exception):
                 raise self.node.opening
             values: dict[str, dict[str, Any]] = {"driver": {"device_count": len(self.node.devices)}}
-            return Reply(number, op, values=values, failed=self.node.opening, failed_call=self.node.failed_call)
+            code = self.node.opening
+            failed = code_name(code) if isinstance(code, int) else code
+            return Reply(number, op, values=values, failed=failed, failed_call=self.node.failed_call)
         device = self.node.devices[arguments["index"]]
         if isinstance(device, Exception):
             raise device
         if isinstance(device, int):
-            return Reply(number, op, arguments["index"], failed=device, failed_call="nvmlDeviceGetUUID")
+            return Reply(number, op, arguments["index"], failed=code_name(device), failed_call="nvmlDeviceGetUUID")
         values = {group: {"utilization_percent": 50} if group == "fast" else {} for group in arguments["groups"]}
         if "static" in values:
             values["static"] = {"uuid": device, "index": arguments["index"]}

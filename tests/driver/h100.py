@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS
+
 LINKS = {str(link): True for link in range(18)}
 PCIE_ERRORS = (
     *("correctable", "naks_received", "receiver", "bad_tlp", "naks_sent", "bad_dllp", "non_fatal", "fatal"),
@@ -35,9 +37,9 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "temperature_slowdown_celsius": 92,
         "temperature_gpu_max_celsius": 87,
         "temperature_memory_max_celsius": 95,
-        "clocks_event_reasons_supported": 0x7FF,
+        "clocks_event_reasons_supported": list(CLOCKS_EVENT_REASONS),
         "gpm_supported": True,
-        "event_types": 0x10A,
+        "event_types": ["ecc_double_bit", "xid", "mig"],
     },
     "fast": {"utilization_percent": 50, "memory_utilization_percent": 25},
     "profiling": {
@@ -73,7 +75,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "clock_memory_mhz": 2619,
         "clock_video_mhz": 1545,
         "performance_state": 0,
-        "clocks_event_reasons": 0,
+        "clocks_event_reasons": [],
         "clocks_event_nanoseconds": {
             "sw_power_cap": 0,
             "thermal": 0,
@@ -103,7 +105,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "remapped_rows_pending": False,
         "remapped_rows_failure": False,
         "row_remapper_banks": {"max": 640, "high": 0, "partial": 0, "low": 0, "none": 0},
-        "recovery_action": 0,
+        "recovery_action": "none",
         "pcie_generation": 5,
         "pcie_width": 16,
         "pcie_replays": 0,
@@ -111,7 +113,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "nvlink_active": LINKS,
         "nvlink_speed_megabytes_per_second": dict.fromkeys(LINKS, 26562),
         "nvlink_errors": dict.fromkeys(("crc_flit", "crc_data", "replay", "recovery", "ecc_data"), 0),
-        "compute_mode": 0,
+        "compute_mode": "default",
         "persistence_mode": True,
         "mig_mode": False,
         "mig_mode_pending": False,

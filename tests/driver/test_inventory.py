@@ -4,12 +4,14 @@ from typing import Any
 from gpugauge.driver.api import Device, DeviceReading, ProcessReading, Reply
 from gpugauge.driver.inventory import Inventory
 
+LOST = "gpu_is_lost"
+
 
 def inventory() -> Inventory:
     return Inventory({"fast": 7, "normal": 15})
 
 
-def reply(index: int, uuid: str = "", failed: int | None = None, **fast: Any) -> Reply:
+def reply(index: int, uuid: str = "", failed: str | None = None, **fast: Any) -> Reply:
     values: dict[str, dict[str, Any]] = {"fast": fast}
     if uuid:
         values["static"] = {"uuid": uuid, "index": index, "name": "H100"}
@@ -73,7 +75,7 @@ def test_lost_device_keeps_its_identity_and_comes_back() -> None:
 
     states = []
     # Nothing is read twice in a row; then it must be read three times, and for ten seconds.
-    for second, code in [(2, 15), (3, None), (4, 15), (5, 999), (6, 15), *((n, None) for n in (7, 8, 9, 16, 17, 18))]:
+    for second, code in [(2, LOST), (3, None), (4, LOST), (5, "unknown"), (6, LOST), *zip((7, 8, 9, 16, 17, 18), [None] * 6)]:
         values: dict[str, Any] = {} if code else {"utilization_percent": second}
         devices.apply(reply(0, failed=code, **values), float(second))
         shown = only(devices.devices(float(second)))

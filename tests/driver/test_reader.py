@@ -3,9 +3,10 @@ from __future__ import annotations
 import time
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.driver.api import Reply, code_name
+from gpugauge.driver.api import Reply
 from gpugauge.driver.client import Worker
 from gpugauge.driver.inventory import Inventory
+from gpugauge.driver.nvidia.codes import code_name
 from gpugauge.driver.reader import Quarantine, Reader
 from gpugauge.driver.schedule import ReadingIntervals
 from tests.drawn import cases

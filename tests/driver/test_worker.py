@@ -104,7 +104,7 @@ def test_devices_that_are_read_together_have_a_reply_each_and_one_signal() -> No
         child.channel.sendall(frame({"id": 7, "op": "read", "indexes": [2, 0, 9], "groups": ["fast"]}))
         answers = [reply(child.inbox.receive()) for _ in range(3)]
 
-        assert [(a.id, a.index, a.failed) for a in answers] == [(7, 2, None), (8, 0, None), (9, 9, 2)]
+        assert [(a.id, a.index, a.failed) for a in answers] == [(7, 2, None), (8, 0, None), (9, 9, "invalid_argument")]
         assert answers[0].calls == {}
         assert answers[1].calls == {}
         assert sum(a.calls["nvmlDeviceGetUtilizationRates"][0] for a in answers if a.calls) == 2
@@ -175,10 +175,10 @@ def test_failures_are_replies() -> None:
     with worker() as child:
         child.ask("open", simulate=scenario("gpus: {model: h100}\nfaults: [{code: gpu_is_lost}]").simulation())
 
-        assert child.ask("read", index=0, groups=["fast"]).failed == 15
-        assert child.ask("read", index=7, groups=["fast"]).failed == 2
-        assert child.ask("read", index="0", groups=["fast"]).failed == 2
-        assert child.ask("dance").failed == 2
+        assert child.ask("read", index=0, groups=["fast"]).failed == "gpu_is_lost"
+        assert child.ask("read", index=7, groups=["fast"]).failed == "invalid_argument"
+        assert child.ask("read", index="0", groups=["fast"]).failed == "invalid_argument"
+        assert child.ask("dance").failed == "invalid_argument"
 
 
 def test_call_that_hangs_needs_sigkill() -> None:
@@ -227,7 +227,7 @@ def test_machine_without_the_library() -> None:
     with worker(REAL) as child:
         reply = child.ask("open")
 
-        assert (reply.failed, reply.failed_call) == (12, "nvmlInitWithFlags")
+        assert (reply.failed, reply.failed_call) == ("library_not_found", "nvmlInitWithFlags")
         assert child.ask("close").failed is None
         assert child.ending() == (0, b"", b"")
 

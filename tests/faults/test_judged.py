@@ -22,6 +22,6 @@ def test_rates_are_known_after_half_a_minute_and_forget_the_window() -> None:
     assert len(track._points) <= 6
 
 
-@pytest.mark.parametrize(("action", "words"), [(None, "none"), (1, "gpu_reset"), (9, "none")])
-def test_an_action_without_a_name_is_none(action: int | None, words: str) -> None:
+@pytest.mark.parametrize(("action", "words"), [(None, "none"), ("gpu_reset",) * 2, ("recovery_action_9", "none")])
+def test_an_action_without_a_name_is_none(action: str | None, words: str) -> None:
     assert health_of(DeviceReading(recovery_action=action)).recovery_action == words

@@ -7,7 +7,7 @@ import pytest
 
 from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.driver.advice import down_advice
-from gpugauge.driver.api import CODE_NAMES, DOWN_REASONS
+from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.xids import XID_CLASSES
 from gpugauge.faults.table import FAULTS, RECOVERY, GpuHealth, ailments
@@ -46,7 +46,7 @@ def test_each_other_problem_has_a_section() -> None:
 
 
 def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
-    reasons = {*DOWN_REASONS, *CODE_NAMES.values(), "unknown"}
+    reasons = {*DOWN_REASONS, *CODES, "unknown"}
 
     assert {reason for reason in reasons if not down_advice(reason)} == {"driver_down"}
 

@@ -9,16 +9,14 @@ from itertools import chain
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import name_of
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, CODE_NAMES, IMPLAUSIBLE, UNSUPPORTED, Device, code_name
-from gpugauge.driver.codes import RECOVERY_ACTIONS
+from gpugauge.driver.api import CODES, IMPLAUSIBLE, UNSUPPORTED, Device
+from gpugauge.driver.codes import INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, RECOVERY_ACTIONS
 from gpugauge.faults.judged import health_of
 from gpugauge.faults.table import ailments, slowdowns
 
-_COMPUTE_MODE_PROHIBITED = 2  # nvmlComputeMode_t
-# Return codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
+# Codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
 # does not have.
-_INVALID_ARGUMENT, _NO_PERMISSION, _NOT_FOUND = 2, 4, 6
-_FAULTS = CODE_NAMES.keys() - UNSUPPORTED - {IMPLAUSIBLE, _INVALID_ARGUMENT, _NO_PERMISSION, _NOT_FOUND}
+_FAULTS = CODES - UNSUPPORTED - {IMPLAUSIBLE, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND}
 _LOWERED_POWER_LIMIT_RATIO = 0.95  # of the default limit; a lower limit was set on purpose
 _UNUSED_MEMORY_GIB = 1.0  # drivers and desktops hold less
 _MAX_SHOWN_PIDS = 4
@@ -36,7 +34,7 @@ def modes(case: Case) -> Sequence[Finding]:
 
 def _modes(device: Device) -> Iterator[Finding]:
     reading, name = device.reading, name_of(device)
-    if reading.compute_mode == _COMPUTE_MODE_PROHIBITED:
+    if reading.compute_mode == "prohibited":
         yield failure("Modes", f"{name}: the compute mode is Prohibited", f"nvidia-smi -i {reading.index} -c DEFAULT")
     if reading.mig_mode and reading.mig_instances == ():
         advice = f"create one (nvidia-smi mig -i {reading.index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)"
@@ -49,9 +47,9 @@ def health(case: Case) -> Sequence[Finding]:
 
 
 def _errors(device: Device) -> Iterator[Finding]:
-    found, action = health_of(device.reading), device.reading.recovery_action or 0
-    if action >= len(RECOVERY_ACTIONS):
-        found = replace(found, recovery_action=f"recovery action {action}")
+    found, action = health_of(device.reading), device.reading.recovery_action
+    if action is not None and action not in RECOVERY_ACTIONS:
+        found = replace(found, recovery_action=action)
     for ailment in ailments(found, device.reading.index):
         make = failure if ailment.grave else warning
         yield make("Errors", f"{name_of(device)}: {ailment.text}", ailment.advised(computing(device)))
@@ -65,7 +63,7 @@ def values(case: Case) -> Sequence[Finding]:
 
 def _unread(case: Case, device: Device) -> Iterator[Finding]:
     errors = case.driver.errors.get(device.reading.index, {})
-    failed = [f"{field} ({code_name(code)})" for field, code in sorted(errors.items()) if code in _FAULTS]
+    failed = [f"{field} ({code})" for field, code in sorted(errors.items()) if code in _FAULTS]
     if failed:
         advice = "check the kernel log for Xid errors and messages of the NVIDIA driver (dmesg | grep -e Xid -e NVRM)"
         yield warning("Values", f"{name_of(device)}: cannot be read: {', '.join(failed)}", advice)
@@ -82,8 +80,7 @@ def clocks(case: Case) -> Finding:
 
 def _reductions(device: Device) -> str:
     reading = device.reading
-    mask = reading.clocks_event_reasons or 0
-    reasons = slowdowns([reason for reason, bit in CLOCKS_EVENT_REASONS.items() if mask & bit])
+    reasons = slowdowns(reading.clocks_event_reasons or ())
     limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
     if limit and default and limit < _LOWERED_POWER_LIMIT_RATIO * default:
         reasons.append(f"power limit {limit / 1000:.0f} W, default {default / 1000:.0f} W")

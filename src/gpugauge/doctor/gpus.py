@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpugauge.driver.api import Device, DeviceReading, DriverFacts, Group, code_name
+from gpugauge.driver.api import Device, DeviceReading, DriverFacts, Group
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.inventory import Inventory
 
@@ -30,7 +30,7 @@ class Driver:
     reason: str
     facts: DriverFacts | None = None
     devices: tuple[Device, ...] = ()
-    errors: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    errors: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def up(self) -> tuple[Device, ...]:
@@ -60,7 +60,7 @@ def ask(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None = None) 
         return Driver(str(failed))
     worker: Worker | None = first
     devices: list[Device] = []
-    errors: dict[int, dict[str, int]] = {}
+    errors: dict[int, dict[str, str]] = {}
     for index in range(facts.device_count):
         try:
             worker = worker or _opened_again(spawn, simulate, facts.device_count)
@@ -103,13 +103,13 @@ def _opened(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None) -> 
         raise _OpenError("timeout" if hangs else "worker_failed") from None
     if reply.failed is not None:
         worker.end()
-        raise _OpenError(code_name(reply.failed))
+        raise _OpenError(reply.failed)
     return worker, DriverFacts(**reply.values["driver"])
 
 
-def _read(index: int, worker: Worker) -> tuple[Device, dict[str, int]]:
+def _read(index: int, worker: Worker) -> tuple[Device, dict[str, str]]:
     """Return a GPU, and the codes of its values that could not be read."""
-    inventory, errors = Inventory({}), dict[str, int]()
+    inventory, errors = Inventory({}), dict[str, str]()
     for groups in _REQUESTS:
         try:
             reply = worker.ask("read", _READ_SECONDS, index=index, groups=list(groups))
@@ -118,7 +118,7 @@ def _read(index: int, worker: Worker) -> tuple[Device, dict[str, int]]:
         except WorkerGoneError:
             return _down(index, CRASHES, inventory), {}
         if reply.failed is not None:
-            return _down(index, code_name(reply.failed), inventory), {}
+            return _down(index, reply.failed, inventory), {}
         inventory.apply(reply, time.monotonic())
         errors |= reply.errors
     devices = inventory.devices(time.monotonic())

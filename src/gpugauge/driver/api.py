@@ -6,14 +6,13 @@ accounting. Standard library only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, Literal, NamedTuple
 
 from gpugauge.driver.codes import (
-    CLOCKS_EVENT_REASONS,
-    CODE_NAMES,
+    CODES,
     DRIVER_DOWN,
     ENGINES,
     IMPLAUSIBLE,
@@ -21,16 +20,13 @@ from gpugauge.driver.codes import (
     RELEASED,
     UNSUPPORTED,
     WORKER_ERROR,
-    XID_EVENT,
     DriverError,
     DriverFacts,
     Group,
-    code_name,
 )
 
 __all__ = [
-    "CLOCKS_EVENT_REASONS",
-    "CODE_NAMES",
+    "CODES",
     "DEVICE_FIELDS",
     "DRIVER_DOWN",
     "ENGINES",
@@ -38,7 +34,6 @@ __all__ = [
     "NO_UUID",
     "RELEASED",
     "UNSUPPORTED",
-    "XID_EVENT",
     "Device",
     "DeviceReading",
     "DriverError",
@@ -48,7 +43,6 @@ __all__ = [
     "MigReading",
     "ProcessReading",
     "Reply",
-    "code_name",
 ]
 
 
@@ -114,9 +108,9 @@ class DeviceReading:
     temperature_shutdown_celsius: int | None = None
     temperature_gpu_max_celsius: int | None = None
     temperature_memory_max_celsius: int | None = None
-    clocks_event_reasons_supported: int | None = None  # bit mask (CLOCKS_EVENT_REASONS)
+    clocks_event_reasons_supported: Sequence[str] | None = None
     gpm_supported: bool | None = None
-    event_types: int | None = None  # bit mask of the registered events; XID_EVENT is one
+    event_types: Sequence[str] | None = None  # that are registered, such as xid; empty while that fails
     # fast
     utilization_percent: int | None = None
     memory_utilization_percent: int | None = None
@@ -138,7 +132,7 @@ class DeviceReading:
     power_instant_milliwatts: int | None = None
     bar1_total_bytes: int | None = None
     bar1_used_bytes: int | None = None
-    clocks_event_reasons: int | None = None  # bit mask (CLOCKS_EVENT_REASONS)
+    clocks_event_reasons: Sequence[str] | None = None  # that lower the clocks now
     clocks_event_nanoseconds: dict[str, int] | None = None  # by reason, since the driver was loaded
     encoder_utilization_percent: int | None = None
     decoder_utilization_percent: int | None = None
@@ -169,7 +163,7 @@ class DeviceReading:
     row_remapper_banks: dict[str, int] | None = None  # by spare rows left: max, high, partial, low, none
     retired_pages: dict[str, int] | None = None  # by single_bit, double_bit
     retired_pages_pending: bool | None = None
-    recovery_action: int | None = None  # nvmlDeviceGpuRecoveryAction_t
+    recovery_action: str | None = None  # of RECOVERY_ACTIONS, or another name
     pcie_generation: int | None = None
     pcie_width: int | None = None
     pcie_replays: int | None = None
@@ -181,7 +175,7 @@ class DeviceReading:
     nvlink_received_bytes: int | None = None
     fan_speed_percent: dict[str, int] | None = None  # by fan, of the maximum; may exceed 100
     fan_rpm: dict[str, int] | None = None  # by fan
-    compute_mode: int | None = None
+    compute_mode: str | None = None  # of COMPUTE_MODES
     persistence_mode: bool | None = None
     mig_mode: bool | None = None
     mig_mode_pending: bool | None = None
@@ -207,13 +201,13 @@ class DeviceReading:
         return self.__dict__.get(field)
 
 
-# The reasons for which a GPU is down, besides the names of return codes of the driver: a closed list.
+# The reasons for which a GPU is down, besides the codes of its driver: a closed list.
 DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_DOWN, NO_UUID, "stale")
 
 
 def down_reason(reason: str) -> str:
-    """Return the reason of a device that is down, `unknown` for a return code without a name."""
-    return reason if reason in DOWN_REASONS or reason in CODE_NAMES.values() else "unknown"
+    """Return the reason of a device that is down, `unknown` for a code that is not in CODES."""
+    return reason if reason in DOWN_REASONS or reason in CODES else "unknown"
 
 
 DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))
@@ -234,18 +228,18 @@ def typed(values: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class Reply:
-    """The reply of the worker to one request. `values` has JSON values by group and field, `errors` the NVML codes of
-    the fields that failed. When the whole request failed, `failed` is the code and `failed_call` the NVML function.
+    """The reply of the worker to one request. `values` has JSON values by group and field, `errors` the codes of the
+    fields that failed. When the whole request failed, `failed` is the code and `failed_call` the function.
     """
 
     id: int
     op: str
     index: int | None = None
     values: dict[str, dict[str, Any]] = field(default_factory=dict)  # by group
-    errors: dict[str, int] = field(default_factory=dict)
-    failed: int | None = None
+    errors: dict[str, str] = field(default_factory=dict)
+    failed: str | None = None
     failed_call: str = ""
-    # By NVML function: number of calls, seconds, longest seconds. For GPUs read together the last reply has them.
+    # By function: number of calls, seconds, longest seconds. For GPUs read together the last reply has them.
     calls: dict[str, list[float]] = field(default_factory=dict)
     spent: tuple[float, int] = (0.0, 0)  # seconds that the calls about the GPU took, and their number
     # Ring samples since the last request, by engine (ENGINES): (microseconds, percent); empty when the ring has nothing

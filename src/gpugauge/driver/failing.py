@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from gpugauge.driver.api import Failure, Reply
-from gpugauge.driver.codes import UNSUPPORTED, code_name
+from gpugauge.driver.codes import UNSUPPORTED
 
 # What is lost with a field, by the first fitting begin of its name; a field without an entry is about the modes.
 _PARTS = (
@@ -55,7 +55,7 @@ class _Field:
     good: float
     limit: float
     since: float
-    codes: Counter[int] = field(default_factory=Counter)
+    codes: Counter[str] = field(default_factory=Counter)
     fails: int = 0
     succeeds: int = 0
     reported: bool = False
@@ -67,7 +67,7 @@ class Failing:
     def __init__(self) -> None:
         self._fields: dict[str, _Field] = {}
         self._rings: set[str] = set()  # that have answered
-        self._codes: Counter[int] = Counter()  # of the readings without a value
+        self._codes: Counter[str] = Counter()  # of the readings without a value
         self._nothing = self._something = 0  # readings in a row
         self._since = self._retry = 0.0
 
@@ -92,7 +92,7 @@ class Failing:
                     del self._fields[name]
 
     def _fail(
-        self, name: str, code: int, asked: set[str], held: tuple[str, float, float] | None, now: float, unix: float
+        self, name: str, code: str, asked: set[str], held: tuple[str, float, float] | None, now: float, unix: float
     ) -> None:
         known = self._fields.get(name)
         if known is None:
@@ -106,13 +106,13 @@ class Failing:
         known.codes[code] += 1
         known.fails, known.succeeds = known.fails + 1, 0
 
-    def read_nothing(self, code: int) -> str | None:
+    def read_nothing(self, code: str) -> str | None:
         """Record a reply without any value; return the reason once the GPU is down."""
         if not self._nothing:
             self._codes.clear()
         self._codes[code] += 1
         self._nothing, self._something = self._nothing + 1, 0
-        return code_name(self._codes.most_common(1)[0][0]) if self.is_down else None
+        return self._codes.most_common(1)[0][0] if self.is_down else None
 
     @property
     def is_down(self) -> bool:
@@ -160,7 +160,7 @@ class Failing:
         return tuple(
             Failure(
                 part,
-                code_name(sum((f.codes for f in fields), Counter[int]()).most_common(1)[0][0]),
+                sum((f.codes for f in fields), Counter[str]()).most_common(1)[0][0],
                 min(f.since for f in fields),
             )
             for part, fields in sorted(parts.items())

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, Device, DeviceReading, Group, Reply, code_name, typed
+from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, Device, DeviceReading, Group, Reply, typed
 from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED
 from gpugauge.driver.failing import UP_SECONDS, Failing
 from gpugauge.driver.missing import (
@@ -30,7 +30,7 @@ _UNREAD = "unread"  # remembered, and the driver has not been asked yet
 _GENERAL = frozenset({"ok", RELEASED, DRIVER_DOWN, NOT_ENUMERATED, REMOVED, _UNREAD})
 
 # Reasons of a driver that are about the GPU.
-_OF_GPU = frozenset({code_name(GPU_IS_LOST), code_name(RESET_REQUIRED)})
+_OF_GPU = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 
 
 class _Entry:
@@ -200,7 +200,7 @@ class Inventory:
             self.forgotten -= self._names(device)
         known = self._by_index.get(reply.index)
         if reply.failed is not None:
-            reason = known.failing.read_nothing(reply.failed) if known else code_name(reply.failed)
+            reason = known.failing.read_nothing(reply.failed) if known else reply.failed
             if reason and not (known and known.silent):
                 self.fail_index(reply.index, reason, **reply.failed_field)
                 if known:

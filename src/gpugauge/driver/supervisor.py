@@ -18,7 +18,7 @@ from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.base.guard import Loop
 from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.advice import advice
-from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Reply, code_name
+from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Reply
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.failing import UP_SECONDS
 from gpugauge.driver.inventory import Inventory
@@ -397,7 +397,7 @@ class Supervisor:
                 same_devices = self._state.set_open(DriverFacts(**reply.values["driver"]))
                 self._reader.begin(self._slot.starts, same_devices=same_devices and same_bus)
             else:
-                self._down(code_name(reply.failed), **reply.failed_field)
+                self._down(reply.failed, **reply.failed_field)
 
     def _read(self, worker: Worker, now: float) -> None:
         """Read all GPUs that are due; end the worker if it or the driver failed."""
@@ -419,7 +419,7 @@ class Supervisor:
             self._roster.settle(facts.device_count, self._devices, now)
             self._state.set_read(self._state.reason == "ok" or any(d.up for d in self._inventory.devices(now)))
         else:
-            self._down(code_name(failed.failed or 0), unread=True, **failed.failed_field)
+            self._down(failed.failed or "", unread=True, **failed.failed_field)
 
     def _receive(self, worker: Worker, number: int, deadline: float) -> Reply:
         """Return a reply; publish meanwhile, so that old values are dropped. Raises _InterruptedError, too."""

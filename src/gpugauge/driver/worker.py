@@ -77,10 +77,10 @@ class Backend(Protocol):
     def facts(self) -> DriverFacts:
         """Return the facts of the driver as a whole."""
 
-    def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Return the values of a GPU by group and field, and the codes of the fields that failed."""
 
-    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
+    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the samples since the last call (see `Reply.samples`), and the codes of the rings that failed."""
 
     def lacks(self, index: int) -> Collection[str]:
@@ -156,7 +156,7 @@ class Service:
         return self._backend.facts()._asdict()
 
 
-def _raise_common(errors: dict[str, int], lacks: Collection[str]) -> None:
+def _raise_common(errors: dict[str, str], lacks: Collection[str]) -> None:
     """Raise DriverError with the most frequent code of a reading without any value, unless nothing failed in it."""
     codes = [code for field, code in errors.items() if field not in lacks and field != "events"]
     if codes:

@@ -29,10 +29,9 @@ def faults_of(snapshot: Snapshot) -> Mapping[str, tuple[Ailment, ...]]:
 
 def health_of(reading: DeviceReading) -> GpuHealth:
     """Return the figures of a reading. An action without a name is as none."""
-    action = reading.recovery_action or 0
     lanes = reading.pcie_width, reading.pcie_width_max
     return GpuHealth(
-        RECOVERY_ACTIONS[action] if 0 <= action < len(RECOVERY_ACTIONS) else "none",
+        action if (action := reading.recovery_action) in RECOVERY_ACTIONS else "none",
         bool(reading.remapped_rows_failure),
         bool(reading.remapped_rows_pending),
         sum((reading.retired_pages or {}).values()),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
+from gpugauge.driver.api import DeviceReading
 from gpugauge.node.node import Load, Node, Profiled, Use
 from gpugauge.sessions.session import Session
 from gpugauge.workload.processfiles import Cgroup
@@ -17,7 +17,7 @@ _NO_LOAD, _NOT_PROFILED = Load(), Profiled()
 
 
 class GpuSample(NamedTuple):
-    """What is kept of a GPU: its counters, its power draw and SM clock, and masks of the reasons that lower clocks."""
+    """What is kept of a GPU: its counters, its power draw and SM clock, and the reasons that lower its clocks."""
 
     busy: float | None
     observed: float | None
@@ -29,14 +29,15 @@ class GpuSample(NamedTuple):
     unaccounted: float | None
     power_milliwatts: int | None
     clock_mhz: int | None
-    reasons: int | None
-    supported: int | None
+    reasons: Sequence[str] | None
+    supported: Sequence[str] | None
 
     def slowed(self, reason: str) -> int | None:
         """Return 1 while the reason lowers the clocks, 0 while it does not; None if the GPU does not support it."""
         # A driver that does not report the supported reasons supports at least those that it sets.
-        bit, supported = CLOCKS_EVENT_REASONS[reason], (self.supported or 0) | (self.reasons or 0)
-        return None if self.reasons is None or not supported & bit else int(bool(self.reasons & bit))
+        if self.reasons is None or reason not in (*(self.supported or ()), *self.reasons):
+            return None
+        return int(reason in self.reasons)
 
 
 class Point(NamedTuple):

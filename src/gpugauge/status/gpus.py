@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpugauge.driver.advice import REMEMBERED, down_advice
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, MigReading, down_reason
+from gpugauge.driver.api import MigReading, down_reason
 from gpugauge.driver.xids import xid_labels
 from gpugauge.faults.table import Ailment, slowdowns, xid_advice
 from gpugauge.metric import scaled
@@ -48,7 +48,6 @@ def gpus(
             for f in faults.get(uuid, ())
         )
         state, holders = _allocation(node, uuid)
-        clocks = reading.clocks_event_reasons or 0
         reason = None if device.up else down_reason(device.reason)
         gpu = GpuStatus(
             index=index,
@@ -70,7 +69,7 @@ def gpus(
             temperature_celsius=reading.temperature_celsius,
             faults=own,
             health=tuple(replace(fault, kind=None) for fault in own if fault.kind == "gpu_health"),
-            slowed_by=tuple(slowdowns([reason for reason, bit in CLOCKS_EVENT_REASONS.items() if clocks & bit])),
+            slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
             xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), "?" if index is None else index, node.timestamp)),
             unread={failure.reading: failure.reason for failure in device.failures},
             mig=tuple(devices),

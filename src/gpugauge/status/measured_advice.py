@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpugauge.base.text import whole
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
+from gpugauge.driver.api import DeviceReading
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node.judged import Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
@@ -145,7 +145,7 @@ def throttled(subject: Subject) -> str | None:
     """Return what to check for the reasons that lower the clocks now, with the temperature; None without a reason."""
     reasons: list[str] = []
     for gpu in subject.gpus:
-        active = [reason for reason, bit in CLOCKS_EVENT_REASONS.items() if (gpu.clocks_event_reasons or 0) & bit]
+        active = gpu.clocks_event_reasons or ()
         found = [SLOWDOWNS[reason][1] for reason in active if reason in SLOWDOWNS]
         heat = gpu.temperature_celsius
         at = f", it is at {heat:.0f} °C" if heat is not None and any("thermal" in reason for reason in active) else ""

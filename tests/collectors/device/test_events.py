@@ -14,7 +14,7 @@ Values = dict[str, dict[LabelValues, Value]]
 LOST = b"2,17,90001,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.\n"
 
 
-def device(uuid: str = "GPU-a", bus: str = "00000000:3B:00.0", *, up: bool = True, events: int | None = 8) -> Device:
+def device(uuid: str = "GPU-a", bus: str = "00000000:3B:00.0", *, up: bool = True, events: Any = ("xid",)) -> Device:
     reading = DeviceReading(pci_bus_id=bus, event_types=events if up else None)
     return Device(uuid, up, "ok" if up else "gpu_is_lost", reading, {})
 
@@ -142,9 +142,9 @@ def test_sources_that_are_up(kmsg: Path) -> None:
     log, missing = KernelLog(kmsg), KernelLog(kmsg.with_name("none"))
     exported = [
         values(EventsCollector(log), 1.0),
-        values(EventsCollector(missing), 1.0, devices=(device(events=0),)),
+        values(EventsCollector(missing), 1.0, devices=(device(events=()),)),
         values(EventsCollector(None), 1.0, devices=(device(events=None),)),
-        values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", events=0))),
+        values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", events=()))),
         values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", events=None))),
     ]
     log.close()

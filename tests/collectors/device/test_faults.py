@@ -14,7 +14,7 @@ UNLINKED, LINKED, OF_A_PROGRAM = 119, 48, 31
 
 
 def device(
-    counter: int | None, n: int, action: int | None = None, *, up: bool = True, reasons: int | None = None
+    counter: int | None, n: int, action: str | None = None, *, up: bool = True, reasons: int | None = None
 ) -> tuple[Device, ...]:
     """Return the GPU as the `n`th reading shows it."""
     nanoseconds = None if reasons is None else {"sw_power_cap": reasons, "low_utilization": 5}
@@ -81,7 +81,7 @@ def test_a_lost_gpu_keeps_its_errors() -> None:
     faults = Faults()
     faults.record("GPU-a", 79, T)
     for n in range(5):
-        faults.observe(device(0, n, 0, up=False), T + n)
+        faults.observe(device(0, n, "none", up=False), T + n)
 
     assert faults.of("GPU-a") == {79: T}
 
@@ -90,7 +90,7 @@ def test_the_end_of_the_recovery_action_closes_all_errors() -> None:
     faults = Faults()
     faults.record("GPU-a", UNLINKED, T)
     open_after = []
-    for n, action in enumerate((0, 1, 1, 0)):
+    for n, action in enumerate(("none", "gpu_reset", "gpu_reset", "none")):
         faults.observe(device(None, n, action), T + n)
         open_after.append(bool(faults.of("GPU-a")))
 
@@ -100,12 +100,12 @@ def test_the_end_of_the_recovery_action_closes_all_errors() -> None:
 def test_no_recovery_action_closes_the_errors_that_it_covers() -> None:
     """But not before a reading that began after the error."""
     faults = Faults()
-    faults.observe(device(None, 1, 0), T)
+    faults.observe(device(None, 1, "none"), T)
     faults.record("GPU-a", LINKED, T + 1)
     faults.record("GPU-a", UNLINKED, T + 1)
     open_after = []
     for n in (1, 2, 3):
-        faults.observe(device(None, n, 0), T + n)
+        faults.observe(device(None, n, "none"), T + n)
         open_after.append(set(faults.of("GPU-a")))
 
     assert open_after == [{LINKED, UNLINKED}, {LINKED, UNLINKED}, {UNLINKED}]

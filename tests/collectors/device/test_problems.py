@@ -6,7 +6,7 @@ import pytest
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.problems import FaultsCollector
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, DriverView
+from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView
 from gpugauge.faults.judged import Judged
 from gpugauge.node.node import Load, Node
 from gpugauge.settings.model import Faults, Settings
@@ -37,7 +37,7 @@ def test_a_fault_is_exported_while_it_is_there() -> None:
     assert values(run.tick()) == {"gpu_problems": {("GPU-a",): 0}}
 
     hot: dict[str, Any] = {"temperature_celsius": 88, "temperature_slowdown_celsius": 90, "remapped_rows_pending": True}
-    found = values(run.tick(**hot, recovery_action=1))
+    found = values(run.tick(**hot, recovery_action="gpu_reset"))
     assert found["gpu_problem"] == {("GPU-a", "GpuNeedsReset", "warning"): 1, ("GPU-a", "GpuHot", "warning"): 1}
     assert found["gpu_problems"] == {("GPU-a",): 2}
     assert [labels[1:6] for labels in found["gpu_problem_info"]] == [
@@ -65,9 +65,9 @@ def test_clocks_are_judged_over_the_window_and_under_load(counted: bool) -> None
         for tick in range(60):
             lowered = tick % 10 < active
             seconds += 5 * lowered
-            mask = CLOCKS_EVENT_REASONS["sw_thermal_slowdown"] * lowered
+            reasons = ["sw_thermal_slowdown"] * lowered
             nanoseconds = {"sw_thermal_slowdown": int(seconds * 1e9)} if counted else {}
-            found = run.names(clocks_event_reasons=mask, clocks_event_nanoseconds=nanoseconds)
+            found = run.names(clocks_event_reasons=reasons, clocks_event_nanoseconds=nanoseconds)
         assert found == ({"GpuThrottled"} if expected else set())
 
 

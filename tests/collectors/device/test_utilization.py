@@ -112,7 +112,7 @@ def test_lost_device_has_no_rows_and_keeps_its_counters() -> None:
 def test_failed_percentage_does_not_count_as_idle() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
-    failed = Reply(2, "read", 0, {"fast": {}}, {"utilization_percent": 999}, samples={"gpu": []}, uuid=UUID)
+    failed = Reply(2, "read", 0, {"fast": {}}, {"utilization_percent": "unknown"}, samples={"gpu": []}, uuid=UUID)
     exported = run.tick(failed)
 
     assert exported["gpu_observed_seconds_total"] == {(UUID, "gpu"): 0}
@@ -235,7 +235,7 @@ def test_each_engine_has_its_own_percentage_and_counters() -> None:
 def test_a_failed_reply_is_no_percentage() -> None:
     run = Run()
     run.tick(reply({"gpu": ring(0, 0)}, utilization_percent=0))
-    run.tick(replace(reply(), failed=999))
+    run.tick(replace(reply(), failed="unknown"))
     exported = run.tick(reply({"gpu": []}))
 
     # The last percentage, 0, is of before the failure: the silent ring is not known to be idle.

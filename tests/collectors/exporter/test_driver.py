@@ -25,10 +25,10 @@ def test_calls_are_summed_over_replies() -> None:
 
 def test_unsupported_reading_is_no_error_and_counts_once() -> None:
     collector = DriverCollector()
-    errors = {"fan_rpm": 3, "power_milliwatts": 999}
+    errors = {"fan_rpm": "not_supported", "power_milliwatts": "unknown"}
     first = Reply(1, "read", 0, errors=errors, uuid="GPU-a")
 
-    section = collector.collect(tick(1, first, first, Reply(3, "read", 0, failed=15, uuid="GPU-a")))
+    section = collector.collect(tick(1, first, first, Reply(3, "read", 0, failed="gpu_is_lost", uuid="GPU-a")))
 
     assert values(section, "gpugauge_driver_errors_total") == {
         ("GPU-a", "power_milliwatts", "unknown"): 2,
@@ -39,7 +39,7 @@ def test_unsupported_reading_is_no_error_and_counts_once() -> None:
 
 def test_reading_that_is_supported_again_does_not_count() -> None:
     collector = DriverCollector()
-    errors = {"fan_rpm": 3, "power_milliwatts": 3, "samples_gpu": 3}
+    errors = dict.fromkeys(("fan_rpm", "power_milliwatts", "samples_gpu"), "not_supported")
     again = {"normal": {"power_milliwatts": 70_000}}
     collector.collect(tick(1, Reply(1, "read", 0, errors=errors, uuid="GPU-a")))
 

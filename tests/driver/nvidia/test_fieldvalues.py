@@ -71,7 +71,7 @@ def test_ecc_and_remapped_rows() -> None:
     assert values["ecc_errors"]["corrected_aggregate"] == 7
     assert values["remapped_rows"] == {"correctable": 0, "uncorrectable": 1}
     assert (values["remapped_rows_pending"], values["remapped_rows_failure"]) == (True, False)
-    assert values["recovery_action"] == 1
+    assert values["recovery_action"] == "gpu_reset"
     assert "retired_pages" not in values
 
 

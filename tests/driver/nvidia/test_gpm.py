@@ -69,7 +69,7 @@ def test_device_without_gpm_is_read_once() -> None:
     nvml.calls.take()
     values, second = nvml.read(0, ["profiling"])
 
-    assert set(first.values()) == {3}
+    assert set(first.values()) == {"not_supported"}
     assert "sm_active_percent" in first
     assert (values, second) == ({"profiling": {}}, {})
     assert not any("Gpm" in call for call in nvml.calls.take())
@@ -78,7 +78,7 @@ def test_device_without_gpm_is_read_once() -> None:
 def test_library_without_gpm() -> None:
     _, errors = opened("driver: {version: 515.65.01}\ngpus: {model: h100}").read(0, ["profiling"])
 
-    assert set(errors.values()) == {13}
+    assert set(errors.values()) == {"function_not_found"}
 
 
 def test_reading_starts_again_after_a_failure() -> None:
@@ -91,6 +91,6 @@ def test_reading_starts_again_after_a_failure() -> None:
     clock.now = 3.0
 
     assert failed == {"profiling": {}}
-    assert errors["sm_active_percent"] == 999
+    assert errors["sm_active_percent"] == "unknown"
     assert again is None
     assert (read(nvml) or {})["profiling_seconds"] == 1.0

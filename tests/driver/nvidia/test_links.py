@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.collectors.device.links import METRICS
-from gpugauge.driver.api import DeviceReading
+from gpugauge.driver.api import IMPLAUSIBLE, DeviceReading
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import clocked
 from tests.simulator.build import opened
@@ -22,7 +22,7 @@ def test_an_impossible_state_is_absent() -> None:
     values, errors = nvml.read(0, ["slow"])
 
     assert "nvlink_active" not in values["slow"]
-    assert errors["nvlink_active"] == -1
+    assert errors["nvlink_active"] == IMPLAUSIBLE
 
 
 @cases("speed", [1, 25781, 26562, 53125])

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.driver.codes import IMPLAUSIBLE, NOT_SUPPORTED
+from gpugauge.driver.codes import IMPLAUSIBLE
 from gpugauge.driver.nvidia.nvml import use_library, used_library
+from gpugauge.simulator.nvml.answers import NOT_SUPPORTED
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver, clocked
 from tests.simulator.build import Clock, opened
@@ -70,7 +71,7 @@ def test_device_with_mig_has_no_utilization() -> None:
     values, errors = opened(LAYOUT).read(0, ["fast"])
 
     assert values["fast"] == {}
-    assert errors == {"utilization_percent": 3, "memory_utilization_percent": 3}
+    assert errors == dict.fromkeys(["utilization_percent", "memory_utilization_percent"], "not_supported")
 
 
 @cases(("model", "expected"), [("h100", {"mig_instances": []}), ("geforce", {})])
@@ -120,17 +121,17 @@ def test_mode_that_changes_without_an_event() -> None:
     }
     use_library(Driver(**functions))
 
-    def utilization() -> tuple[bool, int | None]:
+    def utilization() -> tuple[bool, str | None]:
         values, errors = nvml.read(0, ["fast", "mig"])
         return "utilization_percent" in values["fast"], errors.get("utilization_percent")
 
-    assert [utilization(), utilization()] == [(False, 3), (False, None)]
+    assert [utilization(), utilization()] == [(False, "not_supported"), (False, None)]
     mode[0] = 0
     utilization()
     assert [utilization(), utilization()] == [(True, None)] * 2
     mode[0] = 1
     utilization()
-    assert [utilization(), utilization()] == [(False, 3), (False, None)]
+    assert [utilization(), utilization()] == [(False, "not_supported"), (False, None)]
 
 
 def test_counters_from_before_a_failure_are_not_read_again() -> None:

@@ -7,8 +7,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import IMPLAUSIBLE, INSUFFICIENT_SIZE, SUCCESS
+from gpugauge.driver.codes import IMPLAUSIBLE
+from gpugauge.driver.nvidia.codes import code_name
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
+from gpugauge.simulator.nvml.answers import INSUFFICIENT_SIZE, SUCCESS
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import opened
@@ -41,7 +43,7 @@ def reader(**functions: Callable[..., int] | None) -> Nvml:
     return nvml
 
 
-def listed(nvml: Nvml) -> tuple[dict[int, int] | None, dict[str, int]]:
+def listed(nvml: Nvml) -> tuple[dict[int, int] | None, dict[str, str]]:
     values, errors = nvml.read(0, ["processes", "fast"])
     assert "utilization_percent" in values["fast"]
     processes = values["processes"].get("processes")
@@ -79,7 +81,7 @@ def test_list_that_grows_between_two_calls() -> None:
 def test_list_that_is_always_too_long_is_an_error() -> None:
     endless = lists(lambda call: 100 * 3**call)
 
-    assert listed(reader(**{f"{_COMPUTE}_v3": endless})) == (None, {"processes": INSUFFICIENT_SIZE})
+    assert listed(reader(**{f"{_COMPUTE}_v3": endless})) == (None, {"processes": "insufficient_size"})
 
 
 @cases("count", [65, 1 << 20, _NONE])
@@ -97,7 +99,7 @@ def test_endless_room_is_not_allocated() -> None:
         out._obj.value = _NONE
         return INSUFFICIENT_SIZE
 
-    assert listed(reader(**{f"{_COMPUTE}_v3": greedy})) == (None, {"processes": INSUFFICIENT_SIZE})
+    assert listed(reader(**{f"{_COMPUTE}_v3": greedy})) == (None, {"processes": "insufficient_size"})
 
 
 @cases("code", [3, 13, 999])
@@ -111,4 +113,4 @@ def test_list_that_has_worked_and_fails_is_not_empty(code: int) -> None:
         values, errors = nvml.read(0, ["processes"])
         found.append(([p["pid"] for p in values["processes"].get("processes", ())], errors))
 
-    assert found == [([4], {}), ([], {"processes": code}), ([4], {})]
+    assert found == [([4], {}), ([], {"processes": code_name(code)}), ([4], {})]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.collectors.device.readings import ReadingsCollector
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, DeviceReading
+from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import Metric, Table, by, each, scaled
 
 _device = Table[DeviceReading]("uuid")
@@ -11,12 +11,11 @@ _MHZ = 1_000_000
 
 
 def _active(d: DeviceReading) -> dict[str, int] | None:
-    mask = d.clocks_event_reasons
-    if mask is None:
+    active = d.clocks_event_reasons
+    if active is None:
         return None
     # A driver that does not report the supported reasons supports at least those that it sets.
-    supported = mask if d.clocks_event_reasons_supported is None else d.clocks_event_reasons_supported | mask
-    return {reason: int(bool(mask & bit)) for reason, bit in CLOCKS_EVENT_REASONS.items() if supported & bit}
+    return {reason: int(reason in active) for reason in (*(d.clocks_event_reasons_supported or ()), *active)}
 
 
 METRICS: tuple[Metric, ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DOWN_REASONS, RELEASED, Device, DeviceReading, down_reason
+from gpugauge.driver.codes import COMPUTE_MODES
 from gpugauge.driver.failing import PARTS
 from gpugauge.metric import Metric, Table, by, each, families, flag, scaled, states
 from gpugauge.snapshot import Section
@@ -76,8 +77,6 @@ IDENTITY: tuple[Metric, ...] = (
         "reading",
     ),
 )
-
-_COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process")  # nvmlComputeMode_t
 
 READINGS: tuple[Metric, ...] = (
     _reading.gauge(
@@ -212,7 +211,7 @@ READINGS: tuple[Metric, ...] = (
     _reading.gauge(
         "gpu_compute_mode",
         "Compute mode: 1 for the mode in force, 0 for the others.",
-        lambda d: states(_COMPUTE_MODES, d.compute_mode),
+        lambda d: states(COMPUTE_MODES, d.compute_mode),
         "mode",
         source="nvmlDeviceGetComputeMode",
     ),

@@ -12,7 +12,7 @@ from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.device.kernelxids import KernelXids, Placed
 from gpugauge.collectors.kmsg import KernelLog
-from gpugauge.driver.api import XID_EVENT, Device
+from gpugauge.driver.api import Device
 from gpugauge.driver.missing import pci_address
 from gpugauge.driver.xids import XID_CLASSES, xid_class, xid_labels, xid_name
 from gpugauge.metric import Metric, Table, families
@@ -152,9 +152,9 @@ class EventsCollector(RegisteredCollector):
             changed |= self._apply(placed, tick)
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
-        masks = {d.reading.event_types for d in devices if d.up} - {None}
+        types = [d.reading.event_types for d in devices if d.up and d.reading.event_types is not None]
         failing = any(failure.reading == "events" for d in devices for failure in d.failures)
-        sources = {"nvml": int(not failing and 0 not in masks and any((mask or 0) & XID_EVENT for mask in masks))}
+        sources = {"nvml": int(not failing and all(types) and any("xid" in each for each in types))}
         if self._kernel:
             sources["kmsg"] = int(self._kernel.log.up)
         if changed or sources != self._sources:

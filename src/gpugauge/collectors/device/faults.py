@@ -121,14 +121,14 @@ class Faults:
         action, generation = device.reading.recovery_action, device.generations.get("slow", 0)
         if action is None:
             return
-        if action == 0 and gpu.action:
+        if action == "none" and gpu.action not in {"none", None}:
             # An error since the last tick may have come after the reading.
             self._repaired(device, "the driver requires no action any more", self._observed)
         gpu.action = action
         for error in gpu.xids.values():
             if error.reading is None:
                 error.reading = generation + 2  # the next one may have begun before the error
-        if action == 0:
+        if action == "none":
             covered = {xid for xid, error in gpu.xids.items() if error.reading is not None} & LINKED
             gpu.repair(math.inf, frozenset(x for x in covered if generation >= (gpu.xids[x].reading or 0)))
 

@@ -62,7 +62,7 @@ class GpuFaults:
     xids: dict[int, OpenError] = field(default_factory=dict)
     repaired: float = 0.0
     counters: dict[str, Counter] = field(default_factory=dict)
-    action: int | None = None
+    action: str | None = None
     generation: int | None = None
 
     def move(self, seconds: float) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpugauge.base.logline import fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.advice import unread_advice, unread_words
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, RELEASED, Device, DeviceReading, down_reason
+from gpugauge.driver.api import RELEASED, Device, DeviceReading, down_reason
 from gpugauge.driver.xids import xid_labels
 from gpugauge.faults.judged import Judged, Track, health_of
 from gpugauge.faults.table import (
@@ -121,10 +121,10 @@ class _State:
     def _lowered(self, reading: DeviceReading, now: float) -> dict[str, float]:
         """Return the seconds with lowered clocks by reason. Drivers before R575 do not count all of them."""
         passed, self._now = min(now - self._now, _MAX_STEP_SECONDS), now
-        mask, counted = reading.clocks_event_reasons, reading.clocks_event_nanoseconds or {}
+        active, counted = reading.clocks_event_reasons, reading.clocks_event_nanoseconds or {}
         for reason in SLOWDOWNS:
-            self._slowed[reason] += passed if (mask or 0) & CLOCKS_EVENT_REASONS[reason] else 0.0
-        sampled = {} if mask is None else self._slowed
+            self._slowed[reason] += passed if reason in (active or ()) else 0.0
+        sampled = {} if active is None else self._slowed
         return {**sampled, **{reason: counted[reason] / 1e9 for reason in SLOWDOWNS if reason in counted}}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
-from gpugauge.driver.api import UNSUPPORTED, Reply, code_name
+from gpugauge.driver.api import UNSUPPORTED, Reply
 from gpugauge.metric import Metric, Table, families
 from gpugauge.snapshot import Section
 
@@ -81,9 +81,9 @@ class _Account:
             if code in UNSUPPORTED:
                 self.unsupported[reply.uuid].add(reading)
             else:
-                self.errors[reply.uuid, reading, code_name(code)] += 1
+                self.errors[reply.uuid, reading, code] += 1
         if reply.failed is not None:
-            self.errors[reply.uuid, "all", code_name(reply.failed)] += 1
+            self.errors[reply.uuid, "all", reply.failed] += 1
 
 
 class DriverCollector(RegisteredCollector):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.driver.codes import FUNCTION_NOT_FOUND, IMPLAUSIBLE, TOO_SLOW, DriverError
+from gpugauge.driver.nvidia.codes import code_name
 from gpugauge.driver.worker import Calls
 
 # member(structure, name) and put(structure, name, value) access a number in a structure of the binding. They bypass its
@@ -69,7 +70,7 @@ class Caller(Calls):
         try:
             return bound(*arguments, **more)
         except self.binding.NVMLError as error:
-            raise DriverError(error.value, function) from None
+            raise DriverError(code_name(error.value), function) from None
         except self.binding.NVMLLibraryMismatchError:  # not an NVMLError: the library lacks a versioned symbol
             raise DriverError(FUNCTION_NOT_FOUND, function) from None
         except UnicodeDecodeError:
@@ -77,15 +78,15 @@ class Caller(Calls):
         finally:
             self.count(function, began)
 
-    def code(self, function: str, *arguments: Any) -> int:
-        """Call the library directly, with buffers of the caller, and return its code. For frequent calls: the binding
+    def code(self, function: str, *arguments: Any) -> str:
+        """Call the library directly, with buffers of the caller, and return its code, empty for success. For frequent calls: the binding
         allocates each time, and raises where nothing is new. Raises DriverError if the library lacks the function.
         """
         symbol = self._symbol(function)
         began = self._begin(function)
-        code: int = symbol(*arguments)
+        number: int = symbol(*arguments)
         self.count(function, began)
-        return code
+        return code_name(number)
 
     def direct(self, function: str, *arguments: Any) -> None:
         """Call the library directly. Raises DriverError."""
@@ -113,7 +114,7 @@ class Caller(Calls):
         try:
             return self.binding._nvmlGetFunctionPointer(function)  # noqa: SLF001  (the binding has no public function)
         except self.binding.NVMLError as error:
-            raise DriverError(error.value, function) from None
+            raise DriverError(code_name(error.value), function) from None
 
     def begin(self, seconds: float) -> None:
         """Let no call begin after so many seconds."""

@@ -9,8 +9,9 @@ import ctypes
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from gpugauge.driver.codes import IMPLAUSIBLE, DriverError, Group
+from gpugauge.driver.codes import COMPUTE_MODES, IMPLAUSIBLE, DriverError, Group
 from gpugauge.driver.nvidia.caller import Caller, member
+from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, named
 from gpugauge.driver.nvidia.plausible import (
     ANY,
     BITS,
@@ -26,6 +27,7 @@ from gpugauge.driver.nvidia.plausible import (
     MILLIWATTS,
     MILLIWATTS_LIMIT,
     MODE,
+    NAMED,
     NODE,
     NUMBER,
     P_STATE,
@@ -69,6 +71,22 @@ def _flag(function: str) -> Source:
 
 def _as_flag(value: int) -> bool | int:
     return bool(value) if FLAG(value) else value  # the check rejects other values
+
+
+def _reasons(function: str) -> Source:
+    """Return the source for a mask of reasons: their names."""
+
+    def read(call: Caller, handle: Any) -> list[str] | int:
+        mask: int = call(function, handle)
+        return named(mask, CLOCKS_EVENT_REASONS) if BITS(mask) else mask  # the check rejects a number
+
+    return read
+
+
+def _compute_mode(call: Caller, handle: Any) -> str | int | None:
+    """Return the name of the mode, None for a mode without one."""
+    mode: int = call("nvmlDeviceGetComputeMode", handle)
+    return mode if not MODE(mode) else COMPUTE_MODES[mode] if mode < len(COMPUTE_MODES) else None
 
 
 def _first(function: str) -> Source:
@@ -218,9 +236,9 @@ CALLS = (
     _row(
         "static",
         "clocks_event_reasons_supported",
-        BITS,
-        _plain("nvmlDeviceGetSupportedClocksEventReasons"),
-        _plain("nvmlDeviceGetSupportedClocksThrottleReasons"),  # before R535
+        NAMED,
+        _reasons("nvmlDeviceGetSupportedClocksEventReasons"),
+        _reasons("nvmlDeviceGetSupportedClocksThrottleReasons"),  # before R535
     ),
     _row("static", "gpm_supported", ANY, _gpm_supported),
     Call("fast", {"utilization_percent": PERCENT, "memory_utilization_percent": PERCENT}, (_utilization,)),
@@ -253,9 +271,9 @@ CALLS = (
     _row(
         "normal",
         "clocks_event_reasons",
-        BITS,
-        _plain("nvmlDeviceGetCurrentClocksEventReasons"),
-        _plain("nvmlDeviceGetCurrentClocksThrottleReasons"),  # before R535
+        NAMED,
+        _reasons("nvmlDeviceGetCurrentClocksEventReasons"),
+        _reasons("nvmlDeviceGetCurrentClocksThrottleReasons"),  # before R535
     ),
     _row("normal", "encoder_utilization_percent", PERCENT, _first("nvmlDeviceGetEncoderUtilization")),
     _row("normal", "decoder_utilization_percent", PERCENT, _first("nvmlDeviceGetDecoderUtilization")),
@@ -267,7 +285,7 @@ CALLS = (
     _row("slow", "pcie_width", LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
     _row("slow", "fan_speed_percent", each(FAN_PERCENT), _fans(_fan_speed)),
     _row("slow", "fan_rpm", each(RPM), _fans(_fan_rpm)),
-    _row("slow", "compute_mode", MODE, _plain("nvmlDeviceGetComputeMode")),
+    _row("slow", "compute_mode", NAMED, _compute_mode),
     _row("slow", "persistence_mode", FLAG, _flag("nvmlDeviceGetPersistenceMode")),
     Call("slow", {"mig_mode": FLAG, "mig_mode_pending": FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
     _row("slow", "display_active", FLAG, _flag("nvmlDeviceGetDisplayActive")),

@@ -32,7 +32,7 @@ _CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
 
 
 class Device:
-    """A GPU. `clock` returns seconds of a steady clock. The methods add values to `found` by field, and the return
+    """A GPU. `clock` returns seconds of a steady clock. The methods add values to `found` by field, and the
     codes of failed fields to `errors`. Whatever a call returns, the others are made.
     """
 
@@ -40,8 +40,8 @@ class Device:
         self.handle = handle
         self.uuid = ""
         self.events = Events(call)
-        self.event_types: int | None = 0
-        """The registered events as a bit mask; 0 while the registration fails, None for a GPU that supports none."""
+        self.event_types: list[str] | None = []
+        """The registered events; empty while the registration fails, None for a GPU that supports none."""
         self._events_settled = self._events_tried = False
         self.layout_changed = False  # MIG; until the next reading
         self.mode_changed = False  # MIG was enabled or disabled since the last reading
@@ -76,7 +76,7 @@ class Device:
         self.free()
         return device
 
-    def register_events(self, errors: dict[str, int]) -> None:
+    def register_events(self, errors: dict[str, str]) -> None:
         """Register the events of the GPU, unless that is done; after a failure, call it again."""
         if self._events_settled or self._is_waiting(Events):
             return
@@ -94,7 +94,7 @@ class Device:
             self.layout_changed = True  # so that they are reported
         self._events_tried = True
 
-    def read_calls(self, group: str, found: dict[str, Any], errors: dict[str, int]) -> None:
+    def read_calls(self, group: str, found: dict[str, Any], errors: dict[str, str]) -> None:
         """Read the values of a group that have a call of their own."""
         rows = self._rows.get(group, ())
         for place, row in enumerate(rows):
@@ -104,7 +104,7 @@ class Device:
             proven = {kind for row in _CALLS_BY_GROUP[group] if row in self._proven for kind in row.fields}
             _merge_processes(found, errors, proven)
 
-    def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, int]) -> int:
+    def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, str]) -> str:
         """Read a row from the first source that is supported; return the code."""
         if self._is_waiting(row):
             return NOT_SUPPORTED
@@ -147,7 +147,7 @@ class Device:
             self._counters[name] = Rising(field)
         return self._counters[name].plausible(value, self._clock())
 
-    def read_links(self, found: dict[str, Any], errors: dict[str, int]) -> None:
+    def read_links(self, found: dict[str, Any], errors: dict[str, str]) -> None:
         """Read the states of the NVLinks. Called before `read_field_values`, which reads the values of these links."""
         if self._links.none:
             return
@@ -161,7 +161,7 @@ class Device:
         if self._links.count != count:
             self._requests.clear()
 
-    def read_field_values(self, values: dict[str, dict[str, Any]], errors: dict[str, int]) -> None:
+    def read_field_values(self, values: dict[str, dict[str, Any]], errors: dict[str, str]) -> None:
         """Read the field values of all groups in `values` with one call."""
         try:
             request = self._request(tuple(values))
@@ -176,7 +176,7 @@ class Device:
             return
         answered: set[tuple[str, str | None, int | None]] = set()
         partial: set[FieldValue] = set()  # of sums over the links
-        failures: dict[str, int] = {}
+        failures: dict[str, str] = {}
         for row, code, value in answers:
             name = (row.field, row.key, row.link)
             total = name in answered or (row.field, row.key, None) in answered
@@ -210,7 +210,7 @@ class Device:
             request = self._requests[groups] = FieldValueRequest(self._call, rows)
         return request
 
-    def read_profiling(self, found: dict[str, Any], errors: dict[str, int]) -> bool:
+    def read_profiling(self, found: dict[str, Any], errors: dict[str, str]) -> bool:
         """Read the GPM means since the last reading; return False if there are none yet."""
         if self._is_waiting(Gpm):
             return True
@@ -232,7 +232,7 @@ class Device:
         )
         return means is not None
 
-    def read_mig(self, found: dict[str, Any], errors: dict[str, int]) -> None:
+    def read_mig(self, found: dict[str, Any], errors: dict[str, str]) -> None:
         """Read the MIG devices."""
         if self._is_waiting(Mig):
             return
@@ -245,7 +245,7 @@ class Device:
                 self._wait(Mig, ["mig_instances"])
         self.mode_changed = before is not None and self._mig.enabled is not before
 
-    def read_samples(self, errors: dict[str, int]) -> dict[str, Any]:
+    def read_samples(self, errors: dict[str, str]) -> dict[str, Any]:
         """Return the new samples of all rings; failures are recorded as `samples_ENGINE`."""
         found, failures = self._samples.drain(self._call, self.handle)
         for name, error in failures:
@@ -255,7 +255,7 @@ class Device:
         return found
 
 
-def _record(error: DriverError, fields: Iterable[str], errors: dict[str, int]) -> None:
+def _record(error: DriverError, fields: Iterable[str], errors: dict[str, str]) -> None:
     """Record the code of a failure for the fields that were read."""
     errors.update(dict.fromkeys(fields, error.code))
 
@@ -266,7 +266,7 @@ def _drop_partial(row: FieldValue, answered: set[tuple[str, str | None, int | No
         values[row.group].get(row.field, {}).pop(row.key, None)
 
 
-def _merge_processes(found: dict[str, Any], errors: dict[str, int], proven: set[str]) -> None:
+def _merge_processes(found: dict[str, Any], errors: dict[str, str], proven: set[str]) -> None:
     """Replace the lists by kind by one list. An unsupported kind has no processes, unless it is `proven`: it has
     worked. If a kind failed there is no list: a partial one would mean that the other processes have ended.
     """

@@ -6,25 +6,11 @@ from contextlib import suppress
 from ctypes import byref, c_void_p, cast
 from typing import Any
 
-from gpugauge.driver.codes import (
-    ECC_DOUBLE_BIT_EVENT,
-    GPU_UNAVAILABLE_EVENT,
-    MIG_EVENT,
-    RECOVERY_ACTION_EVENT,
-    TIMEOUT,
-    XID_EVENT,
-    DriverError,
-)
+from gpugauge.driver.codes import TIMEOUT, DriverError
 from gpugauge.driver.nvidia.caller import Caller
+from gpugauge.driver.nvidia.codes import EVENT_TYPES, named
 
-# https://docs.nvidia.com/deploy/nvml-api/group__nvmlEventType.html
-_NAMES = {
-    ECC_DOUBLE_BIT_EVENT: "ecc_double_bit",
-    XID_EVENT: "xid",
-    MIG_EVENT: "mig",
-    GPU_UNAVAILABLE_EVENT: "gpu_unavailable",
-    RECOVERY_ACTION_EVENT: "recovery_action",
-}
+_NAMES = {bit: name for name, bit in EVENT_TYPES.items() if name != "ecc_single_bit"}  # corrected, and frequent
 _REGISTERED_TYPES = sum(_NAMES)
 _MAX_EVENTS_PER_POLL = 64  # a GPU that reports without end must not delay the others
 
@@ -42,8 +28,8 @@ class Events:
         self._set: Any = None
         self._data: Any = None
 
-    def register(self, handle: Any) -> int:
-        """Register the events that the GPU supports; return them as a bit mask. Raises DriverError."""
+    def register(self, handle: Any) -> list[str]:
+        """Register the events that the GPU supports; return their names. Raises DriverError."""
         types: int = self._call("nvmlDeviceGetSupportedEventTypes", handle) & _REGISTERED_TYPES
         if types:
             self._data = self._call.bound("c_nvmlEventData_t", "nvmlEventSetWait_v2")()
@@ -53,9 +39,9 @@ class Events:
             except DriverError:
                 self.free()
                 raise
-        return types
+        return named(types, EVENT_TYPES)
 
-    def poll(self, errors: dict[str, int]) -> list[dict[str, Any]]:
+    def poll(self, errors: dict[str, str]) -> list[dict[str, Any]]:
         """Return the events since the last poll, oldest first, without waiting; the code of a failure is added to
         `errors`. The `handle` of an event is that of its GPU, which is not always the registered one.
         """
@@ -71,7 +57,7 @@ class Events:
                 break
             if (kind := self._data.eventType) in _NAMES:
                 # eventData has another meaning, or none, for the other types.
-                xid = {"xid": self._data.eventData} if kind == XID_EVENT else {}
+                xid = {"xid": self._data.eventData} if _NAMES[kind] == "xid" else {}
                 found.append({"type": _NAMES[kind], "handle": self._data.device, **xid})
             self._data = type(self._data)()
         return found

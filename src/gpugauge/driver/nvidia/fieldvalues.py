@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
-from gpugauge.driver.codes import Group
+from gpugauge.driver.codes import RECOVERY_ACTIONS, Group
 from gpugauge.driver.nvidia.caller import Caller
+from gpugauge.driver.nvidia.codes import code_name
 from gpugauge.driver.nvidia.plausible import (
     CELSIUS,
     COUNTER,
@@ -53,6 +54,7 @@ class FieldValue(NamedTuple):
     flag: bool = False
     factor: int = 1  # to the unit of the field
     link: int | None = None
+    names: Sequence[str] = ()  # of the numbers, in place of these
 
 
 def _counters(group: Group, field: str, ids: dict[str, int], scope: int = 0) -> tuple[FieldValue, ...]:
@@ -117,7 +119,7 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     ),
     FieldValue("slow", "remapped_rows_pending", FLAG, 144, flag=True),
     FieldValue("slow", "remapped_rows_failure", FLAG, 145, flag=True),
-    FieldValue("slow", "recovery_action", MODE, 230),
+    FieldValue("slow", "recovery_action", MODE, 230, names=RECOVERY_ACTIONS),
     FieldValue("slow", "pcie_replays", COUNTER, 94),
     *_counters(
         "slow",
@@ -198,17 +200,19 @@ class FieldValueRequest:
             value.fieldId, value.scopeId = row.id, row.scope
         self._bytes = memoryview(self._values).cast("B")
 
-    def read(self, call: Caller, handle: Any) -> list[tuple[FieldValue, int, int | float]]:
-        """Return each row with its return code and its value. Raises DriverError."""
+    def read(self, call: Caller, handle: Any) -> list[tuple[FieldValue, str, int | float]]:
+        """Return each row with its code and its value. Raises DriverError."""
         call.direct(_FUNCTION, handle, len(self.rows), byref(self._values))
         answers = zip(self.rows, _ANSWER.iter_unpack(self._bytes), strict=True)
-        return [(row, code, 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
+        return [(row, code_name(code), 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
 
 
 def keep(row: FieldValue, value: int | float, found: dict[str, Any]) -> None:
     """Add a value to `found` under the name of its field."""
     plain = bool(value) if row.flag else value * row.factor
-    if row.key is None:
+    if row.names:
+        found[row.field] = row.names[int(value)] if value < len(row.names) else f"{row.field}_{value:.0f}"
+    elif row.key is None:
         found[row.field] = plain
     else:
         entries = found.setdefault(row.field, {})

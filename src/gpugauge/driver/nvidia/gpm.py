@@ -7,7 +7,7 @@ from contextlib import suppress
 from ctypes import byref
 from typing import Any
 
-from gpugauge.driver.codes import SUCCESS, DriverError
+from gpugauge.driver.codes import DriverError
 from gpugauge.driver.nvidia.caller import Caller, put
 from gpugauge.driver.nvidia.plausible import MIB_PER_SECOND, PERCENT, Check
 
@@ -87,6 +87,6 @@ class Gpm:
         found = {}
         answers = _METRIC.iter_unpack(data[_HEADER.size : len(_REQUEST)])
         for (field, (_, check)), (_, code, value, *_) in zip(_METRICS.items(), answers, strict=True):
-            if code == SUCCESS and check(value):
+            if not code and check(value):
                 found[field] = value
         return found

@@ -75,12 +75,12 @@ class Nvml:
             cuda_driver_version=self._optional("nvmlSystemGetCudaDriverVersion_v2"),
         )
 
-    def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Return the values of a GPU by group and field, and the codes of the fields that failed. After a change of the
         MIG layout, "static" and "mig" are read as well. A group without new values is omitted. What a slow GPU has no
         time for is too slow. Raises DriverError if the library does not give the GPU.
         """
-        errors: dict[str, int] = {}
+        errors: dict[str, str] = {}
         self.calls.until = math.inf
         device = self._device(index)
         device.register_events(errors)
@@ -110,9 +110,9 @@ class Nvml:
             self._devices[index] = device.replacement(self._rows)
         return values, errors
 
-    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, int]]:
+    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
         """Return the new samples of a GPU, packed by engine, and the codes of failed rings. Raises DriverError."""
-        errors: dict[str, int] = {}
+        errors: dict[str, str] = {}
         return self._device(index).read_samples(errors), errors
 
     def lacks(self, index: int) -> Collection[str]:
@@ -131,7 +131,7 @@ class Nvml:
             device = self._devices[index] = Device(handle, self.calls, self._rows, self._clock)
         return device
 
-    def _poll_events(self, index: int, device: Device, errors: dict[str, int]) -> Device:
+    def _poll_events(self, index: int, device: Device, errors: dict[str, str]) -> Device:
         """Collect the events of the event set of a GPU; return the device, a new one after a change of its layout."""
         for event in device.events.poll(errors):
             owner = self._owner(event.pop("handle"))

@@ -145,7 +145,7 @@ class Samples:
         return [[time, pid, *percents] for pid, time, *percents in _PROCESS_SAMPLE.iter_unpack(taken)]
 
 
-def _check(code: int, function: str) -> None:
+def _check(code: str, function: str) -> None:
     if code != SUCCESS:
         raise DriverError(code, function)
 

@@ -10,7 +10,6 @@ from functools import lru_cache
 from operator import mul
 from typing import Any
 
-from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, MIG_EVENT
 from gpugauge.simulator.device.activity import Activity, Process
 from gpugauge.simulator.device.health import Health
 from gpugauge.simulator.device.instance import MIG_LACKS, Instance, grouped, instances
@@ -78,7 +77,7 @@ class Device:
         self.engines = {name: self._counter(name) for name in used}
         changes = {x for i in self.instances or () for x in (i.start, i.end) if 0 < x < float("inf")}
         # Driver events in order: second, type, data.
-        self.events = sorted([*self.health.events(), *((at, MIG_EVENT, 0) for at in changes)])
+        self.events = sorted([*self.health.events(), *((at, "mig", 0) for at in changes)])
 
     def supports(self, function: str) -> bool:
         """Return whether the GPU supports a function of the library."""
@@ -145,9 +144,9 @@ class Device:
         """Return the performance state: 0 with a process on the GPU."""
         return 0 if self.occupied(t) else self.figures["idle_performance_state"]
 
-    def clocks_event_reasons(self, t: float) -> int:
-        """Return the bit mask of the reasons in the scenario, and of `gpu_idle`."""
-        return self.health.throttled(t) | (0 if self.occupied(t) else CLOCKS_EVENT_REASONS["gpu_idle"])
+    def clocks_event_reasons(self, t: float) -> set[str]:
+        """Return the reasons in the scenario, and `gpu_idle`."""
+        return self.health.throttled(t) | (set() if self.occupied(t) else {"gpu_idle"})
 
     def memory_used(self, t: float) -> int:
         """Return the bytes that processes hold, without those that the driver reserves."""

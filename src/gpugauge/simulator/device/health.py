@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, ECC_DOUBLE_BIT_EVENT, XID_EVENT
-
 
 class Health:
     """The `health` of a GPU in a scenario."""
@@ -50,10 +48,9 @@ class Health:
         """Return the number of corrected or uncorrected errors between two seconds."""
         return sum(e["count"] for e in self._plain["ecc"] if e["kind"] == kind and after <= e["at"] <= t)
 
-    def throttled(self, t: float) -> int:
-        """Return the clocks event reasons at `t` as a bit mask."""
-        active = {spell["reason"] for spell in self._plain["throttling"] if spell["start"] <= t < _end(spell)}
-        return sum(CLOCKS_EVENT_REASONS[reason] for reason in active)
+    def throttled(self, t: float) -> set[str]:
+        """Return the clocks event reasons at `t`."""
+        return {spell["reason"] for spell in self._plain["throttling"] if spell["start"] <= t < _end(spell)}
 
     def throttled_seconds(self, reason: str, t: float) -> float:
         """Return the seconds until `t` in which a reason was active."""
@@ -71,10 +68,10 @@ class Health:
     def _outages(self, link: int, t: float) -> Iterable[Mapping[str, Any]]:
         return (o for o in self._plain["nvlink_outages"] if o["link"] == link and o["start"] <= t < _end(o))
 
-    def events(self) -> Iterable[tuple[float, int, int]]:
+    def events(self) -> Iterable[tuple[float, str, int]]:
         """Return the driver events: second, type, data."""
-        yield from ((at, XID_EVENT, xid) for at, xid in self.xids)
-        yield from ((e["at"], ECC_DOUBLE_BIT_EVENT, 0) for e in self._plain["ecc"] if e["kind"] == "uncorrected")
+        yield from ((at, "xid", xid) for at, xid in self.xids)
+        yield from ((e["at"], "ecc_double_bit", 0) for e in self._plain["ecc"] if e["kind"] == "uncorrected")
 
 
 def _end(spell: Mapping[str, Any]) -> float:

@@ -5,21 +5,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.driver.codes import (
-    CLOCKS_EVENT_REASONS,
-    ECC_DOUBLE_BIT_EVENT,
-    ECC_SINGLE_BIT_EVENT,
-    INSUFFICIENT_SIZE,
-    INVALID_ARGUMENT,
-    MIG_EVENT,
-    SUCCESS,
-    XID_EVENT,
-)
+from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, EVENT_TYPES
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.instance import Instance
 from gpugauge.simulator.nvml.answers import (
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
     NOT_AVAILABLE_32,
     NOT_AVAILABLE_64,
+    SUCCESS,
     DeviceFunction,
     chosen,
     number,
@@ -32,7 +26,7 @@ from gpugauge.simulator.nvml.answers import (
 _BAR1_BYTES = 64 << 30
 _SAMPLING_MICROSECONDS = 166_667
 _THRESHOLDS = (95, 92, 95, 87)  # shutdown, slowdown, memory, GPU
-_EVENTS = XID_EVENT | ECC_DOUBLE_BIT_EVENT | ECC_SINGLE_BIT_EVENT
+_EVENTS = sum(EVENT_TYPES[kind] for kind in ("xid", "ecc_double_bit", "ecc_single_bit"))
 
 
 def _memory(device: Device | Instance, t: float) -> dict[str, Any]:
@@ -114,6 +108,10 @@ def _cpu_affinity(device: Device, _t: float, size: Any, array: Any) -> int:
     return SUCCESS
 
 
+def _reasons(device: Device, t: float) -> int:
+    return sum(CLOCKS_EVENT_REASONS[reason] for reason in device.clocks_event_reasons(t))
+
+
 _REASONS_SUPPORTED = sum(CLOCKS_EVENT_REASONS.values())
 
 DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
@@ -155,8 +153,8 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
         lambda device, _t, domain: device.clocks[domain][0] if 0 <= domain < len(device.clocks) else None
     ),
     "nvmlDeviceGetPerformanceState": number(lambda device, t: device.performance_state(t)),
-    "nvmlDeviceGetCurrentClocksEventReasons": number(lambda device, t: device.clocks_event_reasons(t)),
-    "nvmlDeviceGetCurrentClocksThrottleReasons": number(lambda device, t: device.clocks_event_reasons(t)),
+    "nvmlDeviceGetCurrentClocksEventReasons": number(_reasons),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": number(_reasons),
     "nvmlDeviceGetSupportedClocksEventReasons": number(lambda _device, _t: _REASONS_SUPPORTED),
     "nvmlDeviceGetSupportedClocksThrottleReasons": number(lambda _device, _t: _REASONS_SUPPORTED),
     "nvmlDeviceGetRowRemapperHistogram": structure(
@@ -183,7 +181,7 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetGraphicsRunningProcesses_v3": _processes("graphics"),
     "nvmlDeviceGetMPSComputeRunningProcesses_v3": _processes("mps"),
     "nvmlDeviceGetSupportedEventTypes": number(
-        lambda device, _t: _EVENTS | (MIG_EVENT if device.figures["mig_slice_sms"] else 0)
+        lambda device, _t: _EVENTS | (EVENT_TYPES["mig"] if device.figures["mig_slice_sms"] else 0)
     ),
     "nvmlGpmQueryDeviceSupport": structure(
         lambda device, _t: {"isSupportedDevice": int("gpm" not in device.figures["lacks"])}

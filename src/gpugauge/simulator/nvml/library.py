@@ -10,7 +10,11 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from gpugauge.driver.codes import (
+from gpugauge.simulator.device.device import Device
+from gpugauge.simulator.device.faults import spoil
+from gpugauge.simulator.device.generation import Generation
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.nvml.answers import (
     GPU_IS_LOST,
     INSUFFICIENT_SIZE,
     INVALID_ARGUMENT,
@@ -18,12 +22,13 @@ from gpugauge.driver.codes import (
     NOT_SUPPORTED,
     SUCCESS,
     UNINITIALIZED,
+    UNSIGNED_INT,
+    number,
+    plain,
+    point,
+    pointed,
+    text,
 )
-from gpugauge.simulator.device.device import Device
-from gpugauge.simulator.device.faults import spoil
-from gpugauge.simulator.device.generation import Generation
-from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml.answers import UNSIGNED_INT, number, plain, point, pointed, text
 from gpugauge.simulator.nvml.fieldvalues import field_values
 from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
 from gpugauge.simulator.nvml.objects import Objects

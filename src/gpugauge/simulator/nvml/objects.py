@@ -7,10 +7,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpugauge.driver.codes import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, TIMEOUT
+from gpugauge.driver.nvidia.codes import EVENT_TYPES
 from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.instance import Instance
-from gpugauge.simulator.nvml.answers import NOT_AVAILABLE_32, plain, point, pointed
+from gpugauge.simulator.nvml.answers import (
+    INVALID_ARGUMENT,
+    NOT_AVAILABLE_32,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    TIMEOUT,
+    plain,
+    point,
+    pointed,
+)
 
 _T = TypeVar("_T")
 _MIN_GAP_SECONDS = 0.1  # between two samples
@@ -28,7 +38,7 @@ class _Sample:
 class _EventSet:
     # With event types and the time of registration.
     devices: list[tuple[Device, int, float]] = field(default_factory=list)
-    reported: set[tuple[int, float, int, int]] = field(default_factory=set)
+    reported: set[tuple[int, float, str, int]] = field(default_factory=set)
 
 
 class Objects:
@@ -111,10 +121,10 @@ class Objects:
         for device, types, since in registered:
             for at, kind, data in device.events:
                 mark = (device.index, at, kind, data)
-                if since < at <= t and kind & types and mark not in found.reported:
+                if since < at <= t and EVENT_TYPES[kind] & types and mark not in found.reported:
                     found.reported.add(mark)
                     point(out._obj.device, handles[device])
-                    out._obj.eventType, out._obj.eventData = kind, data
+                    out._obj.eventType, out._obj.eventData = EVENT_TYPES[kind], data
                     out._obj.gpuInstanceId = out._obj.computeInstanceId = NOT_AVAILABLE_32
                     return SUCCESS
         return TIMEOUT

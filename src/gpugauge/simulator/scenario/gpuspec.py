@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpugauge.driver.codes import CLOCKS_EVENT_REASONS, CODE_NAMES, LIBRARY_MISMATCH, SUCCESS
+from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.settings.yaml_model import hint
 from gpugauge.simulator.device.instance import PROFILE, memory_of
 from gpugauge.simulator.device.presets import MAX_NVLINKS, PRESETS, WITHOUT
@@ -18,8 +18,8 @@ from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel
 
 _SIZE = re.compile(r"(\d{1,18}(?:\.\d+)?) ?(B|[KMG]B|[KMG]iB)")
 _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-_CODES = {name: code for code, name in CODE_NAMES.items() if code > SUCCESS}
-_CODES["lib_rm_version_mismatch"] = LIBRARY_MISMATCH
+_CODES = {name: code for code, name in RETURN_CODES.items() if name}
+_CODES["lib_rm_version_mismatch"] = _CODES["library_mismatch"]
 _REASONS = tuple(name for name in CLOCKS_EVENT_REASONS if name != "gpu_idle")
 
 
