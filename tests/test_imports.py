@@ -132,8 +132,10 @@ def test_what_the_binding_imports_for_nothing_is_there_when_it_is_called() -> No
     assert {"ctypes", "subprocess"} <= loaded_by(code)
 
 
-def test_only_one_module_imports_pynvml() -> None:
+def test_only_the_assembly_and_the_simulator_know_a_backend_and_one_module_its_library() -> None:
+    knowing = {name for name, package in PACKAGES.items() if "driver.nvidia" in package.imports}
     importing = re.compile(r"^ *(import|from) pynvml", re.MULTILINE)
     importers = [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*.py") if importing.search(p.read_text())]
 
+    assert knowing == {"daemon", "simulator", "simulator.nvml", "simulator.scenario"}
     assert importers == ["driver/nvidia/binding.py"]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpugauge.__main__ import main as gpugauge
 from gpugauge.base import isolated
-from gpugauge.driver import nvidia
+from gpugauge.driver.vendors.nvidia import NVIDIA
 
 THREADS = "BENCH_THREADS"  # the environment variable with the path of a file, written on SIGUSR2: see qa.bench.parts
 
@@ -31,7 +31,7 @@ def main() -> None:
     if THREADS in os.environ:
         signal.signal(signal.SIGUSR2, _write_clocks)
     os.environ["BENCH_SIMULATION"] = str(Path(sys.argv.pop(1)).absolute())  # the worker starts elsewhere
-    nvidia.WORKER = "qa.bench.simulated"  # the daemon has no setting for it
+    object.__setattr__(NVIDIA, "worker", "qa.bench.simulated")  # the daemon has no setting for it
     isolated.forget_current_folder = lambda: None  # bench is in the current folder
     gpugauge()
 

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.base import isolated
-from gpugauge.driver.api import DEVICE_FIELDS, ENGINES, DriverError, DriverFacts, Group
+from gpugauge.driver.api import DEVICE_FIELDS, DriverError, DriverFacts, Group
+from gpugauge.driver.codes import ENGINES
 from gpugauge.driver.frames import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library

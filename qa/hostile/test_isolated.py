@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from gpugauge.base import isolated
-from gpugauge.driver import nvidia
 from gpugauge.driver.client import Worker
+from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.settings.reader import SettingsReader
 
 PROGRAM = str(Path(sys.executable).parent / "gpugauge")
@@ -171,7 +171,7 @@ def test_children_ignore_the_variables_of_the_interpreter(trap: Trap, monkeypatc
     monkeypatch.setenv("GPUGAUGE_LOG_LEVEL", "debug")
 
     settings = SettingsReader(["serve"]).read()
-    worker = Worker(nvidia.WORKER)
+    worker = Worker(NVIDIA.worker)
     try:
         reply = worker.ask("open", 30)
         folder = str(Path(f"/proc/{worker.pid}/cwd").readlink())

@@ -60,7 +60,7 @@ class Driver:
             self._count(number, news)
             device.answered = load.up(number) and number in self._enumerated
         self._inventory.settle(len(self._enumerated), None)
-        facts = DriverFacts(len(self._enumerated), "570.124.06", "12.570.124.06", 12080)
+        facts = DriverFacts(len(self._enumerated), "570.124.06", 12080)
         view = DriverView(
             True,
             "ok",

@@ -21,6 +21,7 @@ from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
+from gpugauge.driver.nvidia.kernellog import parse
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
@@ -330,7 +331,7 @@ class _Daemon:
         self._facts, self._replies = DriverFacts(**driver), list[Reply]()
         (folder / "proc").mkdir(exist_ok=True)
         procfs = Procfs(str(folder / "proc"))
-        self._log = KernelLog(folder / "kmsg") if machine.kernel_log else None
+        self._log = KernelLog(folder / "kmsg", parse) if machine.kernel_log else None
         node = Sources(
             procfs, Workloads(procfs), kernel_log=self._log, fault_file=folder / "gpus-xids.json", boot="this boot"
         )

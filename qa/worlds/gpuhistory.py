@@ -85,7 +85,9 @@ class Machine:
 
     def bus(self) -> tuple[BusDevice, ...]:
         return tuple(
-            BusDevice(slot.address, slot.driver, slot.visible and slot.driver == "nvidia")
+            BusDevice(slot.address, visible=slot.visible)
+            if slot.driver == "nvidia"
+            else BusDevice(slot.address, f"bound to {slot.driver or 'no driver'}")
             for slot in self.slots
             if slot.on_bus
         )

@@ -14,7 +14,8 @@ import pytest
 from tests.drawn import seeds
 from tests.simulator.build import Clock, opened
 
-from gpugauge.driver.api import ENGINES, MigReading
+from gpugauge.driver.api import MigReading
+from gpugauge.driver.codes import ENGINES
 from gpugauge.driver.nvidia import nvml as module
 from gpugauge.driver.nvidia.caller import _BOUND_AS
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES

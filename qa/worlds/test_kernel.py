@@ -15,6 +15,7 @@ from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView
+from gpugauge.driver.nvidia.kernellog import parse
 
 UNIX = 1.7e9
 CODES = (119, 109, 79, 62)  # their faults last, and end without a recovery action of the driver
@@ -74,7 +75,7 @@ class World:
     def start(self) -> EventsCollector:
         """Start the daemon; the next one has the file of the one before."""
         self.counted = dict.fromkeys(GPUS, 0)
-        return EventsCollector(KernelLog(self.log), Faults(FaultFile(self.folder / "xids.json", "boot")))
+        return EventsCollector(KernelLog(self.log, parse), Faults(FaultFile(self.folder / "xids.json", "boot")))
 
     def tick(self, collector: EventsCollector) -> dict[str, dict[tuple[str, ...], float]]:
         self.now += 0.1

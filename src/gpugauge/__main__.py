@@ -37,10 +37,10 @@ def _serve(arguments: list[str]) -> None:
 
     known = plain_settings(arguments[1:], os.environ)
     reader = SettingsReader(arguments, known)
-    from gpugauge.driver import nvidia
     from gpugauge.driver.client import Worker, ahead
+    from gpugauge.driver.vendors import VENDORS
 
-    spawn = ahead(nvidia.WORKER) if known and known.driver.mode != "off" and not known.simulate else Worker
+    spawn = ahead(VENDORS[0].worker) if known and known.driver.mode != "off" and not known.simulate else Worker
     from gpugauge.daemon import serve as daemon
 
     sys.exit(daemon.serve(reader.read, spawn))

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.collectors.kmsg import KernelLog, KernelXid, parse
+from gpugauge.collectors.kmsg import KernelLog
+from gpugauge.driver.api import KernelXid
+from gpugauge.driver.nvidia.kernellog import parse
 
 LOST = b"2,17,90001,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 LOST_XID = KernelXid("0000:3b:00", 79, 0.090001)
@@ -43,7 +45,7 @@ def test_parse() -> None:
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[KernelLog]:
     (tmp_path / "kmsg").write_bytes(FAULT)
-    kernel = KernelLog(tmp_path / "kmsg")
+    kernel = KernelLog(tmp_path / "kmsg", parse)
     yield kernel
     kernel.close()
 
@@ -84,7 +86,7 @@ def test_a_long_past_is_returned_in_parts(log: KernelLog, monkeypatch: pytest.Mo
 
 def test_a_pipe_has_no_past(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    pipe = KernelLog(tmp_path / "pipe")
+    pipe = KernelLog(tmp_path / "pipe", parse)
     assert pipe.read(0.0) == []
     with (tmp_path / "pipe").open("wb", buffering=0) as writer:
         pipe.read(0.0)
@@ -116,7 +118,7 @@ def test_overwritten_records_are_skipped(log: KernelLog, monkeypatch: pytest.Mon
 
 
 def test_unreadable_log_is_opened_again_later(tmp_path: Path) -> None:
-    log = KernelLog(tmp_path / "kmsg")
+    log = KernelLog(tmp_path / "kmsg", parse)
     assert log.read(0.0) == []
     assert (log.up, log.error) == (False, f"{tmp_path}/kmsg: No such file or directory")
 

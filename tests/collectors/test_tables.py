@@ -84,12 +84,6 @@ def test_supported_reasons_are_zero_and_others_absent() -> None:
     assert exported["gpu_clocks_event_seconds_total"] == {("GPU-a", "hw_thermal_slowdown"): 0.5}
 
 
-def test_recovery_action_is_exactly_one() -> None:
-    exported = values(HealthCollector(), device(DeviceReading(recovery_action="node_reboot")))
-
-    assert [action for (_, action), value in exported["gpu_recovery_action"].items() if value] == ["node_reboot"]
-
-
 def test_ecc_errors_by_type_and_scope() -> None:
     reading = DeviceReading(ecc_errors={"corrected_volatile": 3, "uncorrected_aggregate": 0})
 

@@ -10,6 +10,8 @@ from gpugauge.doctor.table import Check
 from gpugauge.driver.api import ProcessReading
 from tests.doctor.cases import case, device, driver, findings, lost
 
+PROHIBITED = {"compute_mode": "prohibited"}
+
 
 def found(root: Path, check: Check, **reading: Any) -> Finding:
     """Return the only finding about two GPUs, of which the second has this reading."""
@@ -21,11 +23,7 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
     ("check", "reading", "level", "cause", "text"),
     [
         (condition.modes, {"compute_mode": "default"}, "pass", None, "every GPU allows computation"),
-        (
-            condition.modes,
-            {"compute_mode": "prohibited"},
-            *("failure", None, "GPU 1 (GPU-1): the compute mode is Prohibited"),
-        ),
+        (condition.modes, PROHIBITED, "failure", None, "GPU 1 (GPU-1): the compute mode is Prohibited"),
         (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU allows computation"),
         (
             condition.modes,
@@ -145,8 +143,8 @@ def test_obstacle(tmp_path: Path) -> None:
 
 
 def test_every_device_is_reported(tmp_path: Path) -> None:
-    off = {"compute_mode": "prohibited"}
-    both = driver(device(0, remapped_rows_pending=True, **off), device(1, recovery_action="drain_p2p", **off))
+    more: Any = {"remapped_rows_pending": True}, {"recovery_action": "drain_p2p"}
+    both = driver(*(device(index, **PROHIBITED, **facts) for index, facts in enumerate(more)))
 
     assert [f.found[:14] for f in findings(condition.modes, case(tmp_path, both))] == [
         "GPU 0 (GPU-0):",
@@ -156,9 +154,9 @@ def test_every_device_is_reported(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_read(tmp_path: Path) -> None:
-    soft, hard = ("not_supported", "invalid_argument", "no_permission"), ("unknown", "corrupted_inforom", "implausible_value")
-    both = replace(driver(device(0), device(1)), errors={0: dict(zip("abc", soft)), 1: dict(zip("abc", hard))})
+    soft = {"a": "not_supported", "b": "invalid_argument", "c": "implausible_value"}
+    both = replace(driver(device(0), device(1)), errors={0: soft, 1: {"a": "unknown", "b": "in_use", "c": "not_found"}})
 
     (only,) = findings(condition.values, case(tmp_path, both))
 
-    assert (only.level, only.found) == ("warning", "GPU 1 (GPU-1): cannot be read: a (unknown), b (corrupted_inforom)")
+    assert (only.level, only.found) == ("warning", "GPU 1 (GPU-1): cannot be read: a (unknown), b (in_use)")

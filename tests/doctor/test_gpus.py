@@ -65,7 +65,13 @@ def states(driver: devices.Driver) -> list[tuple[int, str, str]]:
 
 
 def test_a_device_that_is_lost() -> None:
-    worker = Scripted(opened(4), *read(0), Reply(3, "read", 1, failed="gpu_is_lost"), read(2)[0], Reply(5, "read", 2, failed="reset_required"))
+    worker = Scripted(
+        opened(4),
+        *read(0),
+        Reply(3, "read", 1, failed="gpu_is_lost"),
+        read(2)[0],
+        Reply(5, "read", 2, failed="reset_required"),
+    )
     worker.answers += [Reply(6, "read", 3, values={"static": {}}), Reply(7, "read", 3, values={"fast": {}})]
 
     driver = asked(worker)

@@ -66,8 +66,7 @@ class FakeWorker(Worker):
             if isinstance(self.node.opening, Exception):
                 raise self.node.opening
             values: dict[str, dict[str, Any]] = {"driver": {"device_count": len(self.node.devices)}}
-            code = self.node.opening
-            failed = code_name(code) if isinstance(code, int) else code
+            failed = code_name(code) if isinstance(code := self.node.opening, int) else code
             return Reply(number, op, values=values, failed=failed, failed_call=self.node.failed_call)
         device = self.node.devices[arguments["index"]]
         if isinstance(device, Exception):

@@ -23,6 +23,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "architecture": 9,
         "compute_capability": (9, 0),
         "core_count": 16896,
+        "multiprocessors": 132,
         "numa_node": 0,
         "power_limit_default_milliwatts": 700_000,
         "power_limit_min_milliwatts": 175_000,

@@ -4,8 +4,6 @@ from typing import Any
 from gpugauge.driver.api import Device, DeviceReading, ProcessReading, Reply
 from gpugauge.driver.inventory import Inventory
 
-LOST = "gpu_is_lost"
-
 
 def inventory() -> Inventory:
     return Inventory({"fast": 7, "normal": 15})
@@ -73,9 +71,10 @@ def test_lost_device_keeps_its_identity_and_comes_back() -> None:
     devices = inventory()
     devices.apply(reply(0, "GPU-a", utilization_percent=40), 1.0)
 
-    states = []
+    states, lost = [], "gpu_is_lost"
+    codes = {2: lost, 4: lost, 5: "unknown", 6: lost}
     # Nothing is read twice in a row; then it must be read three times, and for ten seconds.
-    for second, code in [(2, LOST), (3, None), (4, LOST), (5, "unknown"), (6, LOST), *zip((7, 8, 9, 16, 17, 18), [None] * 6)]:
+    for second, code in ((n, codes.get(n)) for n in (*range(2, 10), 16, 17, 18)):
         values: dict[str, Any] = {} if code else {"utilization_percent": second}
         devices.apply(reply(0, failed=code, **values), float(second))
         shown = only(devices.devices(float(second)))

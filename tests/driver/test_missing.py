@@ -7,7 +7,7 @@ A, B, C = "0000:10:00.0", "0000:11:00.0", "0000:12:00.0"
 
 
 def bus(*addresses: str) -> list[BusDevice]:
-    return [BusDevice(address, "nvidia", visible=True) for address in addresses]
+    return [BusDevice(address, visible=True) for address in addresses]
 
 
 @cases(
@@ -57,9 +57,9 @@ def test_while_an_index_was_not_tried_only_certain_devices_are_down() -> None:
 @cases(
     ("place", "why"),
     [
-        (BusDevice(B, "vfio-pci"), "bound to vfio-pci"),
-        (BusDevice(B, None), "bound to no driver"),
-        (BusDevice(B, "nvidia", visible=False), "not visible here"),
+        (BusDevice(B, "bound to vfio-pci"), "bound to vfio-pci"),
+        (BusDevice(B, "bound to no driver"), "bound to no driver"),
+        (BusDevice(B, visible=False), "not visible here"),
     ],
 )
 def test_device_that_another_driver_or_container_has_is_not_lost(place: BusDevice, why: str) -> None:
@@ -71,7 +71,7 @@ def test_device_that_another_driver_or_container_has_is_not_lost(place: BusDevic
 
 
 def test_device_that_was_never_read_and_is_not_visible_is_not_lost() -> None:
-    devices = [*bus(A), BusDevice(B, "nvidia", visible=False), BusDevice(C, "vfio-pci")]
+    devices = [*bus(A), BusDevice(B, visible=False), BusDevice(C, "bound to vfio-pci")]
 
     assert missing({0: ("GPU-a", A)}, {}, 1, [], devices, {A}).down == ()
 

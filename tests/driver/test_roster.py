@@ -34,7 +34,7 @@ def start() -> Iterator[Callable[..., Supervisor]]:
         def bus() -> tuple[BusDevice, ...]:
             now = world.now()
             present = [device for device in world.devices if device.on_bus(now)]
-            return tuple(BusDevice(pci_address(device.bus_id), "nvidia", visible=True) for device in present)
+            return tuple(BusDevice(pci_address(device.bus_id), visible=True) for device in present)
 
         intervals = ReadingIntervals({"fast": 0.05}, deadline=0.5)
         supervisors.append(Supervisor(intervals, partial(Worker, WORKER), simulation, pci=bus, **arguments))
@@ -124,7 +124,7 @@ def test_device_that_is_remembered_is_down_with_the_driver(run: Any, tmp_path: P
 def test_devices_of_a_driver_that_is_not_installed_are_not_lost(run: Any) -> None:
     node = Node("GPU-a")
     node.opening = 12
-    bus = (BusDevice("0000:10:00.0", "nvidia", visible=True),)
+    bus = (BusDevice("0000:10:00.0", visible=True),)
 
     assert until(run(node, pci=lambda: bus), lambda v: v.reason == "library_not_found").devices == ()
 
@@ -132,7 +132,7 @@ def test_devices_of_a_driver_that_is_not_installed_are_not_lost(run: Any) -> Non
 def test_devices_of_a_driver_that_finds_none_are_down(run: Any) -> None:
     node = Node("GPU-a")
     node.opening = 28
-    bus = (BusDevice("0000:10:00.0", "nvidia", visible=True),)
+    bus = (BusDevice("0000:10:00.0", visible=True),)
 
     view = until(run(node, pci=lambda: bus), lambda v: v.reason == "gpu_not_found")
 
@@ -234,7 +234,7 @@ def test_devices_that_settings_exclude_are_not_lost_with_the_driver(run: Any, tm
     state.save([Remembered(f"GPU-{name}", i, "H100", None, time.time()) for i, name in enumerate("ab")], ())
     node = Node("GPU-a", "GPU-b", "GPU-c")
     node.opening = 28
-    bus = tuple(BusDevice(f"0000:{number}0:00.0", "nvidia", visible=True) for number in range(1, 4))
+    bus = tuple(BusDevice(f"0000:{number}0:00.0", visible=True) for number in range(1, 4))
     supervisor = run(node, devices=[named], pci=lambda: bus, state_file=StateFile(tmp_path / "gpus.json"))
 
     before = up(until(supervisor, lambda v: bool(v.devices)))

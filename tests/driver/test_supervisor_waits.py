@@ -43,7 +43,7 @@ def test_a_gpu_that_hangs_at_the_start_is_down_before_the_next_worker_replies(ru
             return super().spawn()
 
     node, bus = Slow(WorkerHangsError("no reply"), "GPU-b"), ["0000:01:00.0", "0000:41:00.0"]
-    running = run(node, pci=lambda: [BusDevice(address, "nvidia", visible=True) for address in bus])
+    running = run(node, pci=lambda: [BusDevice(address, visible=True) for address in bus])
     running._intervals = PATIENT
 
     (down,) = until(running, lambda v: v.worker_starts == 2 and bool(v.devices)).devices

@@ -18,8 +18,8 @@ from gpugauge.base import isolated
 from gpugauge.driver.api import Reply
 from gpugauge.driver.codes import WORKER_ERROR
 from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, reply
-from gpugauge.driver.nvidia import WORKER as REAL
 from gpugauge.driver.nvidia.nvml import Nvml
+from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.driver.worker import Service, main, serve
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.worker import service as simulated_service
@@ -224,7 +224,7 @@ def test_next_worker_continues_the_simulation() -> None:
 
 def test_machine_without_the_library() -> None:
     require(ctypes.util.find_library("nvidia-ml") is None, "this machine has the real library")
-    with worker(REAL) as child:
+    with worker(NVIDIA.worker) as child:
         reply = child.ask("open")
 
         assert (reply.failed, reply.failed_call) == ("library_not_found", "nvmlInitWithFlags")
@@ -253,7 +253,7 @@ def test_wrong_command_line(arguments: list[str]) -> None:
     assert main(arguments, Nvml()) == 2
 
 
-@pytest.mark.parametrize("module", [WORKER, REAL], ids=["simulated", "real"])
+@pytest.mark.parametrize("module", [WORKER, NVIDIA.worker], ids=["simulated", "real"])
 def test_a_worker_that_has_opened_the_driver_has_no_privileges(module: str) -> None:
     options = {"simulate": scenario("gpus: [{model: h100}]").simulation()} if module == WORKER else {}
     with worker(module) as child:

@@ -1,6 +1,6 @@
 import pytest
 
-from gpugauge.driver.api import DeviceReading
+from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.judged import Track, health_of
 
 
@@ -24,4 +24,4 @@ def test_rates_are_known_after_half_a_minute_and_forget_the_window() -> None:
 
 @pytest.mark.parametrize(("action", "words"), [(None, "none"), ("gpu_reset",) * 2, ("recovery_action_9", "none")])
 def test_an_action_without_a_name_is_none(action: str | None, words: str) -> None:
-    assert health_of(DeviceReading(recovery_action=action)).recovery_action == words
+    assert health_of(Device("GPU-a", True, "ok", DeviceReading(recovery_action=action), {})).recovery_action == words

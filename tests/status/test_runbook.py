@@ -9,10 +9,11 @@ from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.driver.advice import down_advice
 from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.driver.codes import RECOVERY_ACTIONS
-from gpugauge.driver.xids import XID_CLASSES
-from gpugauge.faults.table import FAULTS, RECOVERY, GpuHealth, ailments
+from gpugauge.driver.vendors.nvidia import NVIDIA
+from gpugauge.driver.vendors.xids import XID_CLASSES
+from gpugauge.faults.table import FAULTS, GpuHealth, ailments, xid_fault
 from gpugauge.status.model import GpuStatus
-from gpugauge.status.problem import KINDS, problem, section_of_kind, section_of_training, section_of_xid
+from gpugauge.status.problem import KINDS, problem, section_of_kind, section_of_training
 from gpugauge.status.problems import with_state
 from gpugauge.verdict.causes import CAUSES, STATES
 
@@ -22,7 +23,7 @@ SECTIONS = set(
 
 
 def test_each_recovery_action_has_words() -> None:
-    assert ("none", *RECOVERY) == RECOVERY_ACTIONS
+    assert ("none", *NVIDIA.recovery) == RECOVERY_ACTIONS
 
 
 def test_each_cause_has_a_section() -> None:
@@ -37,7 +38,8 @@ def test_each_cause_has_a_section() -> None:
 def test_each_other_problem_has_a_section() -> None:
     worst = GpuHealth("gpu_reset", True, True, 64, True, 1)
     found = {section_of_kind(kind) for kind in KINDS} | {ailment.runbook for ailment in ailments(worst, 0)}
-    found |= {section_of_xid(kind) for kind in XID_CLASSES} | {section_of_training(state, None) for state in STATES}
+    xids = [xid_fault(min(codes), NVIDIA, 0) for codes in XID_CLASSES.values()]
+    found |= {fault.runbook for fault in xids if fault} | {section_of_training(state, None) for state in STATES}
 
     assert found - {None} <= SECTIONS
     assert {kind for kind in KINDS if section_of_kind(kind) is None} == {
@@ -48,7 +50,7 @@ def test_each_other_problem_has_a_section() -> None:
 def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
     reasons = {*DOWN_REASONS, *CODES, "unknown"}
 
-    assert {reason for reason in reasons if not down_advice(reason)} == {"driver_down"}
+    assert {reason for reason in reasons if not down_advice(reason, NVIDIA)} == {"driver_down"}
 
 
 # The problems of a node as a whole.

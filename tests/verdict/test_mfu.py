@@ -9,12 +9,13 @@ import pytest
 from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
+from gpugauge.driver.vendors import peak, tensor_speedup
+from gpugauge.driver.vendors.peaks import DTYPES, PEAKS
 from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.node.window import Window
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Section
 from gpugauge.verdict.mfu import model_flops_utilization
-from gpugauge.verdict.peaks import DTYPES, PEAKS, peak, tensor_speedup
 from tests.drawn import seeds
 from tests.virtual import VirtualDaemon
 

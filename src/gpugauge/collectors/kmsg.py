@@ -1,6 +1,6 @@
-"""Xid errors in the kernel log. NVML's events do not include all of them (79, 119, 120 are missing); the log does.
+"""Errors of GPUs in the kernel log: the driver's own events do not include all of them.
 
-https://docs.kernel.org/admin-guide/abi-testing.html (dev-kmsg), https://docs.nvidia.com/deploy/xid-errors/
+https://docs.kernel.org/admin-guide/abi-testing.html (dev-kmsg)
 """
 
 from __future__ import annotations
@@ -8,45 +8,24 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.api import KernelXid
 
-# "6,1234,5678901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
-# With MIG "(PCI:0000:3b:00 GPU-I:05)", with old drivers "(0000:3b:00)".
-# The end of a fault is "154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", the start of the
-# driver, at boot or after `modprobe`, "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06".
-_RECORD = re.compile(
-    rb"(?P<level>\d{1,9}),\d{1,20},(?P<time>\d{1,20}),[^;\n]*;NVRM: (?:loading NVIDIA UNIX |"
-    rb"Xid \((?:PCI:)?(?P<address>[0-9a-fA-F]{4,8}(?::[0-9a-fA-F]{2}){2})[^)\n]*\): (?P<xid>\d{1,5})\b"
-    rb"(?P<none>, GPU recovery action changed from \S+ \([^)\n]*\) to 0x0\b)?)"
-)
 _MAX_RECORD_BYTES = 8192  # the kernel's own limit
 _MAX_RECORDS_PER_READ = 1000  # a flooded log must not delay the other collectors
 _REOPEN_SECONDS = 60.0
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class KernelXid(NamedTuple):
-    """An Xid error of the GPU at a PCI address without its function; `seconds` is the kernel's time, since boot. `xid` is
-    None where the driver was loaded, and `over` is set where it requires no action any more.
-    """
-
-    address: str
-    xid: int | None
-    seconds: float = 0.0
-    over: bool = False
-
-
 class KernelLog:
     """Non-blocking reader of /dev/kmsg: `read` from the end of the log on, `past` what was in it before. Without
-    permission (CAP_SYSLOG), `error` is set.
+    permission (CAP_SYSLOG), `error` is set. `parse` returns the errors in records of the log.
     """
 
-    def __init__(self, path: str | Path = "/dev/kmsg") -> None:
-        self._path = str(path)
+    def __init__(self, path: str | Path, parse: Callable[[bytes], list[KernelXid]]) -> None:
+        self._path, self._parse = str(path), parse
         self._file: int | None = None
         self._past: int | None = None
         self._past_wanted = True
@@ -76,7 +55,7 @@ class KernelLog:
             self._open(now)
         if self._file is None:
             return []
-        found, end = _read(self._file)
+        found, end = self._read(self._file)
         if end is not None and end.errno != errno.EAGAIN:
             self._fail(end, now)
         return found
@@ -85,7 +64,7 @@ class KernelLog:
         """Return the next errors from before the log was opened, oldest first. At the end of the log it is empty."""
         if self._past is None:
             return []
-        found, end = _read(self._past)
+        found, end = self._read(self._past)
         if end is not None:
             os.close(self._past)
             self._past = None
@@ -109,36 +88,17 @@ class KernelLog:
         self._retry_at = now + _REOPEN_SECONDS
         self.error = f"{self._path}: {error.strerror}"
 
-
-def _read(file: int) -> tuple[list[KernelXid], OSError | None]:
-    """Return the Xid errors in the next records, and the error that ended the reading: EAGAIN at the end of the log."""
-    found: list[KernelXid] = []
-    for _ in range(_MAX_RECORDS_PER_READ):
-        try:
-            record = os.read(file, _MAX_RECORD_BYTES)
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # records were overwritten; the next read returns the oldest one
-                continue
-            return found, error
-        if not record:  # a file that is no device
-            return found, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-        found += parse(record)
-    return found, None
-
-
-def parse(records: bytes) -> list[KernelXid]:
-    """Return the Xid errors in kernel log records, and the starts of the driver. Records that programs wrote are
-    ignored.
-    """
-    return [
-        _event(match)
-        for line in records.splitlines()
-        if (match := _RECORD.match(line)) and int(match["level"]) < 8  # facility 0: records of the kernel itself
-    ]
-
-
-def _event(match: re.Match[bytes]) -> KernelXid:
-    seconds = int(match["time"]) / 1e6
-    if match["xid"] is None:
-        return KernelXid("", None, seconds)
-    return KernelXid(pci_address(match["address"].decode()), int(match["xid"]), seconds, bool(match["none"]))
+    def _read(self, file: int) -> tuple[list[KernelXid], OSError | None]:
+        """Return the errors in the next records, and the one that ended the reading: EAGAIN at the end of the log."""
+        found: list[KernelXid] = []
+        for _ in range(_MAX_RECORDS_PER_READ):
+            try:
+                record = os.read(file, _MAX_RECORD_BYTES)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # records were overwritten; the next read returns the oldest one
+                    continue
+                return found, error
+            if not record:  # a file that is no device
+                return found, BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+            found += self._parse(record)
+        return found, None

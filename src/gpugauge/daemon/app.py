@@ -143,9 +143,9 @@ class _Daemon:
         while not driver.settled.wait(0.05) and not self._stop.is_set():
             if not required and time.monotonic() - start > _DRIVER_WAIT_SECONDS:
                 break
-        reason = driver.view().reason
-        if required and reason != "ok" and not self._stop.is_set():
-            log.error("driver.mode=required: %s", advice(reason), extra=fields(reason=reason))
+        view = driver.view()
+        if required and view.reason != "ok" and not self._stop.is_set():
+            log.error("driver.mode=required: %s", advice(view.reason, view.vendor), extra=fields(reason=view.reason))
             return False
         return True
 
@@ -174,7 +174,7 @@ class _Daemon:
             return False
         log.error(
             "driver lost, exiting: %s",
-            advice(view.reason),
+            advice(view.reason, view.vendor),
             extra=fields(reason=view.reason, seconds=round(time.monotonic() - view.lost_since)),
         )
         return True

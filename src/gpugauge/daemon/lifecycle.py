@@ -98,7 +98,7 @@ async def _attach(driver: Supervisor | None) -> Reply:
     view = await _wait_for(driver, lambda v: v.reason not in {RELEASED, "starting"})
     if view.up and view.facts:
         return sentence(200, f"the driver answers, GPUs: {view.facts.device_count}")
-    reason = "it is being opened" if view.reason in {RELEASED, "starting"} else advice(view.reason)
+    reason = "it is being opened" if view.reason in {RELEASED, "starting"} else advice(view.reason, view.vendor)
     return sentence(503, f"the driver does not answer yet: {reason}")
 
 

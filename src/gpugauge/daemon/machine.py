@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.systemd import listen_fds
-from gpugauge.driver import nvidia
 from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.nvidia.bus import bound_devices, bus_devices
+from gpugauge.driver.nvidia.kernellog import parse
 from gpugauge.driver.remembered import default_path
+from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.sessions.listener import Sessions, SessionsError
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Kubernetes, Settings
@@ -55,7 +56,7 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
     """Return the sources of this machine; `stack` closes them. Raises SessionsError."""
     procfs = Procfs(str(settings.path.procfs))
     sessions = _listen(settings, stack)
-    kernel_log = KernelLog(settings.path.kmsg)
+    kernel_log = KernelLog(settings.path.kmsg, parse)
     stack.callback(kernel_log.close)
     return Machine(
         procfs=procfs,
@@ -65,7 +66,7 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
         kernel_log=kernel_log,
         kubelet_socket=settings.kubernetes.kubelet_socket,
         pod_logs=settings.path.pod_logs,
-        worker_module=nvidia.WORKER,
+        worker_module=NVIDIA.worker,
         bound_devices=lambda: bound_devices(settings.path.procfs),
         bus_devices=lambda: bus_devices(settings.path.sysfs, settings.path.procfs),
         state_file=settings.driver.state_file or default_path(dict(os.environ)),
@@ -84,7 +85,7 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
     simulation = Simulation(scenario, stack)
     sessions = _listen(settings, stack)
     simulated = SimulatedSessions(simulation.scenario, sessions, settings.hook.linger_seconds)
-    kernel_log = KernelLog(settings.path.kmsg if "path.kmsg" in settings.given else simulation.kernel_log)
+    kernel_log = KernelLog(settings.path.kmsg if "path.kmsg" in settings.given else simulation.kernel_log, parse)
     stack.callback(kernel_log.close)
     procfs, host_procfs = simulation.procfs, Procfs(str(settings.path.procfs))
     return Machine(

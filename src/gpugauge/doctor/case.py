@@ -13,7 +13,7 @@ from typing import Any
 from gpugauge.doctor import DEFAULT_URL, gpus, nodes, target
 from gpugauge.driver.api import Device
 from gpugauge.driver.client import Worker
-from gpugauge.driver.nvidia import WORKER
+from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.status.model import ProcessStatus, Status
 from gpugauge.terminal import reply
 from gpugauge.terminal.rows import Process, processes
@@ -34,7 +34,7 @@ class Options:
     force: bool = False
     timeout: float = 60.0
     simulation: Mapping[str, Any] | None = None
-    worker: str = WORKER  # the module of the worker process
+    worker: str = NVIDIA.worker  # the module of the worker process
 
 
 class Case:
@@ -51,6 +51,9 @@ class Case:
         self.environ = dict(os.environ if environ is None else environ)
         self.root = root
         self.platform = platform
+
+    vendor = NVIDIA
+    """The vendor whose driver is examined."""
 
     @property
     def simulated(self) -> bool:

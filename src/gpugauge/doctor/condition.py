@@ -9,14 +9,15 @@ from itertools import chain
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import name_of
-from gpugauge.driver.api import CODES, IMPLAUSIBLE, UNSUPPORTED, Device
-from gpugauge.driver.codes import INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, RECOVERY_ACTIONS
+from gpugauge.driver import codes
+from gpugauge.driver.api import Device
 from gpugauge.faults.judged import health_of
 from gpugauge.faults.table import ailments, slowdowns
 
 # Codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
 # does not have.
-_FAULTS = CODES - UNSUPPORTED - {IMPLAUSIBLE, INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND}
+_FAULTS = codes.CODES - codes.UNSUPPORTED - {codes.IMPLAUSIBLE, codes.INVALID_ARGUMENT}
+_FAULTS -= {codes.NO_PERMISSION, codes.NOT_FOUND}
 _LOWERED_POWER_LIMIT_RATIO = 0.95  # of the default limit; a lower limit was set on purpose
 _UNUSED_MEMORY_GIB = 1.0  # drivers and desktops hold less
 _MAX_SHOWN_PIDS = 4
@@ -35,9 +36,10 @@ def modes(case: Case) -> Sequence[Finding]:
 def _modes(device: Device) -> Iterator[Finding]:
     reading, name = device.reading, name_of(device)
     if reading.compute_mode == "prohibited":
-        yield failure("Modes", f"{name}: the compute mode is Prohibited", f"nvidia-smi -i {reading.index} -c DEFAULT")
+        advice = device.vendor.fill("{compute}", reading.index)
+        yield failure("Modes", f"{name}: the compute mode is Prohibited", advice)
     if reading.mig_mode and reading.mig_instances == ():
-        advice = f"create one (nvidia-smi mig -i {reading.index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)"
+        advice = device.vendor.fill("{divide}", reading.index)
         yield failure("Modes", f"{name}: MIG is on and there is no MIG device", advice, "no_visible_device")
 
 
@@ -47,8 +49,8 @@ def health(case: Case) -> Sequence[Finding]:
 
 
 def _errors(device: Device) -> Iterator[Finding]:
-    found, action = health_of(device.reading), device.reading.recovery_action
-    if action is not None and action not in RECOVERY_ACTIONS:
+    found, action = health_of(device), device.reading.recovery_action
+    if action is not None and action not in codes.RECOVERY_ACTIONS:
         found = replace(found, recovery_action=action)
     for ailment in ailments(found, device.reading.index):
         make = failure if ailment.grave else warning
@@ -65,7 +67,7 @@ def _unread(case: Case, device: Device) -> Iterator[Finding]:
     errors = case.driver.errors.get(device.reading.index, {})
     failed = [f"{field} ({code})" for field, code in sorted(errors.items()) if code in _FAULTS]
     if failed:
-        advice = "check the kernel log for Xid errors and messages of the NVIDIA driver (dmesg | grep -e Xid -e NVRM)"
+        advice = device.vendor.fill("check the kernel log for errors of the driver ({failures})")
         yield warning("Values", f"{name_of(device)}: cannot be read: {', '.join(failed)}", advice)
 
 

@@ -9,8 +9,9 @@ from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import CRASHES, name_of
-from gpugauge.driver.advice import ADVICE, down_advice
+from gpugauge.driver.advice import advice, down_advice, known_advice
 from gpugauge.driver.api import Device
+from gpugauge.driver.missing import pci_address
 
 
 def visible(value: str | None, names: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], str]:
@@ -122,8 +123,7 @@ def _missing(case: Case) -> list[str]:
     places = [device.reading.pci_bus_id for device in case.driver.devices]
     if None in places:
         return []
-    # The driver writes the domain with eight digits, the kernel with four.
-    known = {place.lower().removeprefix("0000") for place in places if place}
+    known = {pci_address(place) for place in places if place}
     return [address for address in case.pci.get("NVIDIA", ()) if address not in known]
 
 
@@ -139,13 +139,11 @@ def driver(case: Case) -> Finding:
     facts = case.driver.facts
     if facts is None:
         reason = case.driver.reason
-        default = "check the kernel log for messages of the NVIDIA driver"
+        known = known_advice(reason, case.vendor) or "check the kernel log for messages of the NVIDIA driver"
         outside = reason == "library_not_found" and nodes.in_apptainer(case.environ, case.root)
-        return failure(
-            title, f"not usable: {reason}", _device_file_advice(case) if outside else ADVICE.get(reason, default)
-        )
+        return failure(title, f"not usable: {reason}", _device_file_advice(case) if outside else known)
     if not case.driver.devices:
-        return failure(title, f"{facts.driver_version}, but it finds no GPU", ADVICE["gpu_not_found"])
+        return failure(title, f"{facts.driver_version}, but it finds no GPU", advice("gpu_not_found", case.vendor))
     parts = [facts.driver_version or "unknown version"]
     if facts.cuda_driver_version:
         parts.append(f"CUDA {cuda_version(facts.cuda_driver_version)}")
@@ -171,7 +169,7 @@ def devices(case: Case) -> Sequence[Finding]:
 def _unread(device: Device) -> Finding:
     place = device.reading.pci_bus_id
     at, reason = f", PCI bus {place}" if place else "", "crashes_worker" if device.reason == CRASHES else device.reason
-    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", down_advice(reason) or "")
+    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", down_advice(reason, device.vendor) or "")
 
 
 def _kind(device: Device) -> str:
@@ -270,10 +268,10 @@ def visible_devices(case: Case) -> Finding:
         return failure(title, f"{setting}: {problem}", cause="no_visible_device")
     found = f"{setting}: {_numbered(shown, len(names))}"
     if problem:
-        return warning(title, f"{found}; {problem}", "compare the list with nvidia-smi -L")
+        return warning(title, f"{found}; {problem}", f"compare the list with {case.vendor.tool} -L")
     if _order_matters(value, case):
         advice = "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by uuid"
-        return warning(title, f"{found}; CUDA numbers the fastest GPU first, nvidia-smi does not", advice)
+        return warning(title, f"{found}; CUDA numbers the fastest GPU first, {case.vendor.tool} does not", advice)
     return ok(title, found)
 
 

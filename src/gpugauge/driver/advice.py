@@ -6,13 +6,11 @@ from collections.abc import Collection
 from datetime import datetime, timezone
 
 from gpugauge.driver.failing import PARTS
+from gpugauge.driver.vendors import NO_GPU
+from gpugauge.driver.vendors.vendor import Vendor
 
-ADVICE = {
-    "library_not_found": "libnvidia-ml.so.1 was not found: install the NVIDIA driver; a container needs the NVIDIA "
-    "runtime and NVIDIA_DRIVER_CAPABILITIES=utility",
-    "driver_not_loaded": "the NVIDIA library is there but its kernel driver is not loaded: load the module "
-    "(modprobe nvidia), or give the container the device files",
-    "no_permission": "the driver denies access: allow this user to open /dev/nvidiactl and /dev/nvidia*",
+# What no vendor knows better.
+_ADVICE = {
     "library_mismatch": "the library and the kernel driver have different versions: after an upgrade, reload the "
     "module or reboot",
     "gpu_not_found": "the driver found no GPU: check that it is seated, powered and visible to this container",
@@ -20,7 +18,6 @@ ADVICE = {
     "worker_failed": "the worker process ends at once: the log of the daemon has its last output",
     "worker_error": "the worker process of gpugauge failed, not the driver: its exception follows; report it with this "
     "line",
-    "timeout": "opening the driver timed out: check the kernel log for Xid errors",
     "unknown": "the driver returns an unknown error: if the container has lost its device files "
     "(systemctl daemon-reload causes this), restart it",
     "implausible_value": "the library returns a number of GPUs that no machine has: its version may not fit the kernel "
@@ -31,9 +28,14 @@ ADVICE = {
 }
 
 
-def advice(reason: str) -> str:
-    """Return the advice for a reason."""
-    return ADVICE.get(reason, f"the driver reports {reason}")
+def known_advice(reason: str, vendor: Vendor) -> str | None:
+    """Return the advice for a reason of the driver, None if there is none."""
+    return vendor.opening.get(reason) or _ADVICE.get(reason)
+
+
+def advice(reason: str, vendor: Vendor) -> str:
+    """Return the advice for a reason of the driver."""
+    return known_advice(reason, vendor) or f"the driver reports {reason}"
 
 
 # By reason, to follow "not available: ".
@@ -51,7 +53,6 @@ _WORDS = {
     "failed": "the daemon fails to read it",
     "stuck": "the thread that reads it has stopped",
 }
-NO_GPU = "no NVIDIA GPU on this machine"
 NO_GPU_ADVICE = "if this machine should have a GPU, see what is missing: gpugauge doctor"
 # Reasons that are no fault on a machine without a GPU.
 WITHOUT_GPU = frozenset({"library_not_found", "driver_not_loaded", "gpu_not_found"})
@@ -65,26 +66,28 @@ def words(reason: str, *, needed: bool = True) -> str:
     return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
 
 
-_RESET = "end the programs on the GPU, and reset it (nvidia-smi --gpu-reset) or reboot the node"
+_RESET = "end the programs on the GPU, and reset it ({reset}) or reboot the node"
 _SLOW = "see the kernel log; if calls stay slow, drain the node, and reset the GPU or reboot"
+FORGET = "if it was removed for good: gpugauge forget UUID"
 REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
-# By reason: what is wrong, and what to do; "" where the driver as a whole is down, which has its own advice.
+# By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole is down, which has
+# its own advice.
 _REASONS = {
     "gpu_is_lost": (
-        "lost, see the kernel log for Xid errors",
+        "lost, see the kernel log",
         f"drain the node; {_RESET}; replace it if it is lost again",
     ),
     "reset_required": ("must be reset", _RESET),
     "hangs": ("its driver calls hang, reboot the node", "drain the node, and reboot it"),
     "crashes_worker": ("reading it crashes the driver's library", "update the driver, or exclude it by driver.devices"),
-    "not_enumerated": ("the driver does not list it", f"see the kernel log (dmesg | grep -i nvrm); {_RESET}"),
+    "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); {_RESET}"),
     "removed": (
         "not on the PCI bus",
-        "check that it is seated and powered; if it was removed for good: gpugauge forget UUID",
+        f"check that it is seated and powered; {FORGET}",
     ),
     "driver_down": ("the driver is down", ""),
-    REMEMBERED: ("not there now, only remembered", "if it was removed for good: gpugauge forget UUID"),
-    "no_permission": ("the driver denies access", "allow this user to open /dev/nvidia*"),
+    REMEMBERED: ("not there now, only remembered", FORGET),
+    "no_permission": ("the driver denies access", "allow this user to open {files}"),
     "no_uuid": ("reports no uuid", _RESET),
     "worker_error": ("an error of gpugauge, see its log", "report it with the log of the daemon"),
     "too_slow": ("its driver calls take too long", _SLOW),
@@ -109,11 +112,11 @@ def unread_words(parts: Collection[str], reason: str, since: float) -> str:
     return f"cannot be read since {datetime.fromtimestamp(since, timezone.utc):%H:%M} UTC: {names}: {code}"
 
 
-def unread_advice(reason: str) -> str:
+def unread_advice(reason: str, vendor: Vendor) -> str:
     """Return what to do about a GPU of which a part cannot be read."""
-    return _SLOW if reason == "too_slow" else f"see the kernel log (dmesg | grep -e Xid -e NVRM); {_RESET}"
+    return _SLOW if reason == "too_slow" else vendor.fill(f"see the kernel log ({{failures}}); {_RESET}")
 
 
-def down_advice(reason: str | None) -> str | None:
+def down_advice(reason: str | None, vendor: Vendor) -> str | None:
     """Return what to do about a GPU that is down, None if the driver as a whole is."""
-    return _REASONS.get(reason or "", _UNKNOWN)[1] or None
+    return vendor.fill(_REASONS.get(reason or "", _UNKNOWN)[1]) or None

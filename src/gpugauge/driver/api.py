@@ -11,39 +11,11 @@ from dataclasses import dataclass, field, fields
 from sys import intern
 from typing import Any, Literal, NamedTuple
 
-from gpugauge.driver.codes import (
-    CODES,
-    DRIVER_DOWN,
-    ENGINES,
-    IMPLAUSIBLE,
-    NO_UUID,
-    RELEASED,
-    UNSUPPORTED,
-    WORKER_ERROR,
-    DriverError,
-    DriverFacts,
-    Group,
-)
+from gpugauge.driver.codes import CODES, DRIVER_DOWN, NO_UUID, RELEASED, WORKER_ERROR, DriverError, DriverFacts, Group
+from gpugauge.driver.vendors import VENDORS, Vendor
 
-__all__ = [
-    "CODES",
-    "DEVICE_FIELDS",
-    "DRIVER_DOWN",
-    "ENGINES",
-    "IMPLAUSIBLE",
-    "NO_UUID",
-    "RELEASED",
-    "UNSUPPORTED",
-    "Device",
-    "DeviceReading",
-    "DriverError",
-    "DriverFacts",
-    "DriverView",
-    "Group",
-    "MigReading",
-    "ProcessReading",
-    "Reply",
-]
+__all__ = ["CODES", "DEVICE_FIELDS", "DRIVER_DOWN", "NO_UUID", "RELEASED", "Device", "DeviceReading"]
+__all__ += ["DriverError", "DriverFacts", "DriverView", "Group", "KernelXid", "MigReading", "ProcessReading", "Reply"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +65,7 @@ class DeviceReading:
     architecture: int | None = None
     compute_capability: tuple[int, int] | None = None
     core_count: int | None = None
+    multiprocessors: int | None = None
     numa_node: int | None = None
     board_part_number: str | None = None
     power_limit_default_milliwatts: int | None = None
@@ -201,6 +174,17 @@ class DeviceReading:
         return self.__dict__.get(field)
 
 
+class KernelXid(NamedTuple):
+    """An error of the GPU at a PCI address without its function, in the kernel log at a time since boot. `xid` is None
+    where the driver was loaded, and `over` is set where it requires no action any more.
+    """
+
+    address: str
+    xid: int | None
+    seconds: float = 0.0
+    over: bool = False
+
+
 # The reasons for which a GPU is down, besides the codes of its driver: a closed list.
 DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_DOWN, NO_UUID, "stale")
 
@@ -279,6 +263,7 @@ class Device:
     reading: DeviceReading
     generations: dict[str, int]
     failures: tuple[Failure, ...] = ()  # of parts of its readings, while it is up
+    vendor: Vendor = VENDORS[0]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,3 +282,4 @@ class DriverView:
     simulated: bool = False
     released_until: float | None = None  # Unix seconds; None unless the driver is released
     lost_since: float | None = None  # monotonic seconds; None unless a driver that was up is down
+    vendor: Vendor = VENDORS[0]

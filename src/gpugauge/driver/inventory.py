@@ -23,6 +23,7 @@ from gpugauge.driver.missing import (
     unnamed,
 )
 from gpugauge.driver.remembered import Remembered
+from gpugauge.driver.vendors import VENDORS, Vendor
 
 _MAX_PENDING_REPLIES = 100_000  # the oldest are dropped first
 _UNREAD = "unread"  # remembered, and the driver has not been asked yet
@@ -36,8 +37,8 @@ _OF_GPU = frozenset({GPU_IS_LOST, RESET_REQUIRED})
 class _Entry:
     """The latest values of one GPU by group, and the times of their readings (monotonic seconds)."""
 
-    def __init__(self, uuid: str) -> None:
-        self.uuid = uuid
+    def __init__(self, uuid: str, vendor: Vendor) -> None:
+        self.uuid, self.vendor = uuid, vendor
         self.index = -1
         self.reason = "ok"
         self.values: dict[str, dict[str, Any]] = {}
@@ -113,15 +114,17 @@ class _Entry:
             reading = DeviceReading.of(self.values.values() if up else (self.values.get("static", {}),))
             reason = self.reason if self.reason != "ok" or up else "stale"
             failures = self.failing.failures() if up else ()
-            self.view = Device(self.uuid, up, reason, reading, dict(self.generations), failures)
+            self.view = Device(self.uuid, up, reason, reading, dict(self.generations), failures, self.vendor)
         return self.view
 
 
 class Inventory:
-    """Merges replies into devices, without values older than the limit of their group, and queues the replies."""
+    """Merges replies into devices of one vendor, without values older than the limit of their group, and queues the
+    replies.
+    """
 
-    def __init__(self, limits: dict[Group, float], host: str = "") -> None:
-        self.limits, self._host = limits, host
+    def __init__(self, limits: dict[Group, float], host: str = "", vendor: Vendor = VENDORS[0]) -> None:
+        self.limits, self._host, self._vendor = limits, host, vendor
         self._devices: dict[str, _Entry] = {}
         self._by_index: dict[int, _Entry] = {}
         self._replies: deque[Reply] = deque(maxlen=_MAX_PENDING_REPLIES)
@@ -139,7 +142,7 @@ class Inventory:
         """Add the GPUs that an earlier daemon has read; they are shown once the driver has been asked."""
         self.forgotten |= set(forgotten)
         for gpu in gpus:
-            entry = self._devices[gpu.uuid] = _Entry(gpu.uuid)
+            entry = self._devices[gpu.uuid] = _Entry(gpu.uuid, self._vendor)
             entry.index, entry.reason, entry.remembered, entry.seen = gpu.index, _UNREAD, True, gpu.seen
             identity = {"uuid": gpu.uuid, "index": gpu.index, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id}
             entry.values["static"] = {key: value for key, value in identity.items() if value is not None}
@@ -194,7 +197,7 @@ class Inventory:
             self.fail_index(reply.index, NO_UUID, uuid_of_another_gpu=uuid)
             return
         if uuid:
-            device = self._devices.setdefault(uuid, _Entry(uuid))
+            device = self._devices.setdefault(uuid, _Entry(uuid, self._vendor))
             device.index, device.remembered, device.elsewhere = reply.index, False, ""
             self._by_index[reply.index] = device
             self.forgotten -= self._names(device)
@@ -285,7 +288,7 @@ class Inventory:
         if entry is None:
             if gpu.uuid in self.forgotten or (selected and str(gpu.index) not in selected):
                 return False
-            entry = self._devices[gpu.uuid] = _Entry(gpu.uuid)
+            entry = self._devices[gpu.uuid] = _Entry(gpu.uuid, self._vendor)
             identity = {"index": gpu.index, "pci_bus_id": bus_id(gpu.address) if gpu.address else None}
             entry.values["static"] = identity
         elif entry.hidden(selected):

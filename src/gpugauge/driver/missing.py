@@ -14,12 +14,12 @@ _DENIED = "no_permission"
 
 
 class BusDevice(NamedTuple):
-    """A GPU on the PCI bus: its address, the kernel driver that is bound to it, and whether this process can reach it
-    through the NVIDIA driver: in a container, the bus also shows the GPUs of others.
+    """A GPU on the PCI bus: its address, why it is not the vendor's driver that has it, and whether this process can
+    reach it through that driver: in a container, the bus also shows the GPUs of others.
     """
 
     address: str  # as pci_address returns it
-    driver: str | None = None
+    elsewhere: str = ""
     visible: bool = False
 
 
@@ -52,13 +52,13 @@ class Missing(NamedTuple):
 
 
 def pci_address(bus_id: str) -> str:
-    """Return the address of a bus id as the kernel writes it; NVML writes eight digits of the domain in capitals."""
+    """Return the address of a bus id as the kernel writes it; drivers write eight digits of the domain in capitals."""
     domain, _, rest = bus_id.strip().lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}" if rest else ""
 
 
 def bus_id(address: str) -> str:
-    """Return the bus id of an address as NVML writes it."""
+    """Return the bus id of an address as drivers write it."""
     domain, _, rest = address.partition(":")
     return f"{domain.rjust(8, '0')}:{rest}".upper()
 
@@ -142,7 +142,7 @@ def missing(
 
 
 def _addresses(identified: Mapping[int, tuple[str, str]], count: int, here: Sequence[str]) -> dict[int, str]:
-    """Return the addresses of the other indexes as far as they are certain: NVML enumerates in the order of the bus."""
+    """Return the addresses of the other indexes as far as they are certain: a driver enumerates in the bus order."""
     places = {address: place for place, address in enumerate(here)}
     known = [(-1, -1), *((i, places.get(a, -2)) for i, (_, a) in sorted(identified.items())), (count, len(here))]
     if sorted(place for _, place in known) != [place for _, place in known]:
@@ -176,6 +176,6 @@ def _whereabouts(gpu: Known, bus: Collection[BusDevice] | None) -> str:
     found = next((device for device in bus if device.address == gpu.address), None)
     if found is None:
         return REMOVED
-    if found.driver != "nvidia":
-        return f"bound to {found.driver}" if found.driver else "bound to no driver"
+    if found.elsewhere:
+        return found.elsewhere
     return "not visible here" if gpu.remembered and not found.visible else NOT_ENUMERATED

@@ -165,12 +165,7 @@ class Roster:
         """Log the GPUs that another driver or container has: they are not lost."""
         known = self._inventory.elsewhere()
         read = {pci_address(gpu.pci_bus_id or "") for gpu in self._inventory.remembered()}
-        names = {device.address: device.driver for device in self._bus or () if device.driver != "nvidia"}
-        known |= {
-            address: f"bound to {driver}" if driver else "bound to no driver"
-            for address, driver in names.items()
-            if address not in read
-        }
+        known |= {d.address: d.elsewhere for d in self._bus or () if d.elsewhere and d.address not in read}
         for name, why in known.items():
             if self._elsewhere.get(name) != why:
                 log.info("GPU not read, not lost: %s", why, extra=fields(gpu=name))

@@ -28,6 +28,7 @@ from gpugauge.driver.recycling import RECYCLES, Recycling, RecyclingLimits
 from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.roster import Roster
 from gpugauge.driver.schedule import Pace, ReadingIntervals
+from gpugauge.driver.vendors import VENDORS, Vendor
 
 log = logging.getLogger("gpugauge.driver")
 
@@ -35,7 +36,8 @@ log = logging.getLogger("gpugauge.driver")
 class DriverState:
     """`reason` is "ok" while the driver is open; `lost_since` (monotonic) is set while a driver that was up is down."""
 
-    def __init__(self) -> None:
+    def __init__(self, vendor: Vendor = VENDORS[0]) -> None:
+        self._vendor = vendor
         self.reason = "starting"
         self.facts: DriverFacts | None = None
         self.lost_since: float | None = None
@@ -61,7 +63,7 @@ class DriverState:
 
     def set_down(self, reason: str, *, unread: bool = False, **log_fields: object) -> None:
         """Record that the driver is down; it is logged once per reason. `unread`: it is open, but cannot be read."""
-        self._failure.failing(advice(reason), reason=reason, **log_fields)
+        self._failure.failing(advice(reason, self._vendor), reason=reason, **log_fields)
         self.reason, self.facts, self._unread = reason, None, unread
         if self._device_count is not None and self.lost_since is None:
             self.lost_since = time.monotonic()
@@ -206,7 +208,7 @@ class Supervisor:
 
     `devices` are the GPUs to read, by index or uuid, all when empty. `bus` returns the GPUs of the kernel driver, `pci`
     those on the bus, or None; `host` identifies this machine. A GPU that is not enumerated for `forget_after` seconds,
-    unless that is 0, is forgotten.
+    unless that is 0, is forgotten. All are of one `vendor`.
     """
 
     def __init__(
@@ -222,11 +224,12 @@ class Supervisor:
         state_file: StateFile | None = None,
         forget_after: float = 0.0,
         host: str = "",
+        vendor: Vendor = VENDORS[0],
     ) -> None:
         self._intervals, self._devices = intervals, frozenset(devices)
         self._options = {} if simulate is None else {"simulate": simulate}
         self._slot = WorkerSlot(worker)
-        self._inventory = Inventory(intervals.limits, host)
+        self._inventory = Inventory(intervals.limits, host, vendor)
         self._roster = Roster(self._inventory, pci, state_file)
         self._roster.forget_after = forget_after
         self._recycling = Recycling(limits or RecyclingLimits(), bus)
@@ -236,8 +239,8 @@ class Supervisor:
         self._reader = Reader(self._inventory, forecast, self._receive)
         self._pace = Pace(forecast)
         self._restarts = Restarts()
-        self._state = DriverState()
-        self._view, self._published = DriverView(up=False, reason="starting"), time.monotonic()
+        self._state = DriverState(vendor)
+        self._view, self._published = DriverView(up=False, reason="starting", vendor=vendor), time.monotonic()
         self._stop = threading.Event()
         self.on_reading: Callable[[], None] = lambda: None  # called by the thread when it has read, or tried to
         self.settled = threading.Event()  # set once the first attempt to open the driver has ended
@@ -446,7 +449,8 @@ class Supervisor:
         worker, state, now = self._slot.current, self._state, time.monotonic()
         devices = self._inventory.devices(now)
         self._roster.log_changes(devices, now)
-        self._view = DriverView(
+        self._view = replace(
+            self._view,
             up=state.reason == "ok",
             reason=state.reason,
             facts=state.facts if state.reason == "ok" else None,

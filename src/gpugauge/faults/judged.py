@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from gpugauge.driver.api import DeviceReading
+from gpugauge.driver.api import Device
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.faults.table import Ailment, GpuHealth
 from gpugauge.snapshot import Section, Snapshot
@@ -27,8 +27,9 @@ def faults_of(snapshot: Snapshot) -> Mapping[str, tuple[Ailment, ...]]:
     return next((section.faults for section in snapshot.sections if isinstance(section, Judged)), {})
 
 
-def health_of(reading: DeviceReading) -> GpuHealth:
-    """Return the figures of a reading. An action without a name is as none."""
+def health_of(device: Device) -> GpuHealth:
+    """Return the figures of a GPU's reading. An action without a name is as none."""
+    reading = device.reading
     lanes = reading.pcie_width, reading.pcie_width_max
     return GpuHealth(
         action if (action := reading.recovery_action) in RECOVERY_ACTIONS else "none",
@@ -41,6 +42,7 @@ def health_of(reading: DeviceReading) -> GpuHealth:
         temperature=reading.temperature_celsius,
         slowdown_temperature=reading.temperature_slowdown_celsius,
         lanes=None if None in lanes else lanes,  # type: ignore[arg-type]  # mypy does not follow `in`
+        vendor=device.vendor,
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from gpugauge.driver.advice import down_advice, down_phrase
+from gpugauge.driver.vendors import VENDORS, Vendor
 from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
@@ -67,42 +68,12 @@ SLOWDOWNS = {
     "hw_slowdown": ("hardware slowdown", "cooling and power supply"),
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
-# A reset fails while a program has the GPU open, and gpugauge is one.
-_RESET = "release the driver (gpugauge release --for 10m), then nvidia-smi --gpu-reset -i {index}"
-# By the action of `gpu_recovery_action` (RECOVERY_ACTIONS in driver/codes.py): what is required, and
-# the advice for the GPU with an index; `pids` is how to end the programs on it.
-RECOVERY = {
-    "gpu_reset": ("a reset of the GPU", f"end the programs that use it{{pids}}, {_RESET}"),
-    "node_reboot": ("a reboot of the node", "end the programs on the node, and reboot it"),
-    "drain_p2p": ("that peer-to-peer traffic is drained", "end the programs that use this GPU and its NVLink peers"),
-    "drain_and_reset": (
-        "that it is drained and reset",
-        f"end the programs that use it and its peers{{pids}}, {_RESET}",
-    ),
-    "recover_imex_domain": (
-        "a recovery of the IMEX domain",
-        "end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
-    ),
-    "bus_reset": (
-        "a reset of its PCI bus",
-        "end the programs on the node, and reset the bus of the GPU, or reboot the node",
-    ),
-    "system_reboot": (
-        "a reboot of the system",
-        "end the programs on the node, and restart the whole system, with its power",
-    ),
-}
-_REPLACE = "take the GPU out of use, confirm with NVIDIA's field diagnostics, and have it replaced"
+_REPLACE = "take the GPU out of use, confirm with {diagnostics}, and have it replaced"
+_RESET = "when no program uses it, reset it ({reset_one}), or reboot the node"
 _LINK = "check the link and the GPU at its other end, reset both; if it occurs again, have the parts replaced"
 _COOL = "check fans, air flow, inlet temperature and coolant"
 _NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 _MAX_PIDS = 8  # in an advice
-# What an administrator does about an Xid error that is not repaired, by its class; nothing for the other classes.
-_XID_ADVICE = {
-    "reset": "end the programs that use the GPU, and reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node",
-    "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
-    "node": "inspect the machine: the slot, the power and the firmware of the GPU",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,20 +116,23 @@ class GpuHealth:
     link_load: float | None = None  # over the last minutes
     was_narrow: bool = False  # under load, and not wide since
     slowed: Mapping[str, float] = field(default_factory=dict)  # the share of the time by reason of SLOWDOWNS
+    vendor: Vendor = VENDORS[0]
 
 
 def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
     """Yield what is wrong with the GPU with an index that answers, the gravest first."""
-    reset = f"when no program uses it, reset it (nvidia-smi --gpu-reset -i {index}), or reboot the node"
+    vendor = health.vendor
+    reset, replace = (vendor.fill(text, index) for text in (_RESET, _REPLACE))
     if (action := health.recovery_action) != "none":
-        wanted, advice = RECOVERY.get(action, (action.replace("_", " "), "see NVIDIA's documentation"))
+        otherwise = action.replace("_", " "), f"see {vendor.name}'s documentation"
+        wanted, advice = vendor.recovery.get(action, otherwise)
         text = f"the driver requires {wanted} after an error"
-        yield Ailment(True, text, advice.replace("{index}", str(index)), "GpuNeedsReset", action)
+        yield Ailment(True, text, vendor.fill(advice, index), "GpuNeedsReset", action)
     if health.remapping_failed:
-        yield Ailment(True, "the remapping of a faulty memory row failed", _REPLACE, "GpuRowRemapFailed")
+        yield Ailment(True, "the remapping of a faulty memory row failed", replace, "GpuRowRemapFailed")
     if health.retired_pages >= limits.retired_pages:
         text = f"{health.retired_pages:.0f} of at most 64 memory pages are retired"
-        yield Ailment(False, text, _REPLACE, "GpuRowRemapFailed")
+        yield Ailment(False, text, replace, "GpuRowRemapFailed")
     if health.remapping_pending:
         text, advice = "a faulty memory row waits to be remapped", f"programs on it are not affected; {reset}"
         yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
@@ -167,7 +141,7 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         yield Ailment(False, text, reset, "GpuNeedsReset", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        advice = f"check the kernel log for Xid errors (dmesg | grep Xid); {reset}"
+        advice = vendor.fill("check the kernel log for {errors}; ") + reset
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
         yield Ailment(False, found, _LINK, "GpuNvlinkErrors")
@@ -191,16 +165,17 @@ def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
         yield Ailment(False, text, _NARROW, "GpuPcieDegraded", kind="narrow_link")
 
 
-def lost(reason: str) -> Ailment:
+def lost(reason: str, vendor: Vendor) -> Ailment:
     """Return the fault of a GPU that is down for a reason of the driver."""
-    return Ailment(True, down_phrase(reason), down_advice(reason) or "", "GpuLost", reason, "gpu_down")
+    return Ailment(True, down_phrase(reason), down_advice(reason, vendor) or "", "GpuLost", reason, "gpu_down")
 
 
-def xid_fault(code: str, kind: str, name: str, index: object) -> Ailment | None:
-    """Return the fault of an Xid error of a class, None if nobody is alerted about the class."""
+def xid_fault(xid: int, vendor: Vendor, index: object) -> Ailment | None:
+    """Return the fault of an Xid error, None if nobody is alerted about its class."""
+    code, kind, name = vendor.error_labels(xid)
     text = f"Xid {code}" + (f" ({name})" if name else "")
     fault = f"GpuXid{kind.capitalize()}"
-    advice = xid_advice(kind, index)
+    advice = vendor.fill(vendor.error_advice.get(kind, ""), index)
     return Ailment(False, text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
 
 
@@ -211,11 +186,6 @@ def _nvlink_words(health: GpuHealth, limits: Faults) -> str:
         return f"NVLink errors since the driver was loaded: {', '.join(counted)}"
     rate = health.nvlink_corrected or 0.0
     return f"its NVLinks correct {rate:.0f} errors per second" if rate >= limits.nvlink_errors_per_second else ""
-
-
-def xid_advice(xid_class: str, index: object) -> str:
-    """Return what to do about an unrepaired Xid error on the GPU with an index, "" if nothing."""
-    return _XID_ADVICE.get(xid_class, "").format(index=index)
 
 
 def slowdowns(active: Collection[str]) -> list[str]:

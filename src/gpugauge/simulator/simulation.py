@@ -51,4 +51,4 @@ class Simulation:
         """Return the GPUs on the bus as the kernel lists them."""
         now = self._world.now()
         present = [device for device in self._world.devices if device.on_bus(now)]
-        return tuple(BusDevice(pci_address(device.bus_id), "nvidia", visible=True) for device in present)
+        return tuple(BusDevice(pci_address(device.bus_id), visible=True) for device in present)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timezone
 
-from gpugauge.driver.advice import NO_GPU, REMEMBERED
+from gpugauge.driver.advice import REMEMBERED
+from gpugauge.driver.vendors import NO_GPU
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import name

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from gpugauge.base.serving import serves
-from gpugauge.driver.advice import REMEMBERED, down_advice, down_phrase
+from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
@@ -30,7 +30,7 @@ def gpu_problems(gpus: Sequence[GpuStatus], *, simulated: bool) -> Iterator[Prob
     hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
     for reason in (_DRIVER_DOWN, REMEMBERED):
         if found := [gpu for gpu in hidden if gpu.down_reason == reason]:
-            uuids, advice = tuple(gpu.uuid for gpu in found), down_advice(reason)
+            uuids, advice = tuple(gpu.uuid for gpu in found), found[0].advice
             yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, gpus=uuids, runbook="GpuLost")
     for gpu in gpus:
         subject, uuids = gpus_words([gpu]), (gpu.uuid,)

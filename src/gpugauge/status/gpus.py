@@ -6,16 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpugauge.driver.advice import REMEMBERED, down_advice
+from gpugauge.driver.advice import FORGET, REMEMBERED, down_advice
 from gpugauge.driver.api import MigReading, down_reason
-from gpugauge.driver.xids import xid_labels
-from gpugauge.faults.table import Ailment, slowdowns, xid_advice
+from gpugauge.driver.vendors import Vendor
+from gpugauge.faults.table import Ailment, slowdowns, xid_fault
 from gpugauge.metric import scaled
 from gpugauge.node.node import NO_READING, Node, Xids
 from gpugauge.status.history import History
 from gpugauge.status.identity import workload
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, ProcessStatus, Use, XidStatus
-from gpugauge.status.problem import section_of_xid
 from gpugauge.status.processes import processes_of
 
 _LOAD_WINDOW_SECONDS = 300.0
@@ -56,7 +55,7 @@ def gpus(
             pci_bus_id=known.pci_bus_id or None,
             up=device.up,
             down_reason=reason,
-            advice=None if device.up else down_advice(reason),
+            advice=None if device.up else down_advice(reason, device.vendor),
             load=node.utilization.get(uuid),
             memory_used_bytes=reading.memory_used_bytes,
             memory_total_bytes=reading.memory_total_bytes,
@@ -70,7 +69,9 @@ def gpus(
             faults=own,
             health=tuple(replace(fault, kind=None) for fault in own if fault.kind == "gpu_health"),
             slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
-            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), "?" if index is None else index, node.timestamp)),
+            xids=tuple(
+                _xids(node.xids.get(uuid, _NO_XIDS), device.vendor, "?" if index is None else index, node.timestamp)
+            ),
             unread={failure.reading: failure.reason for failure in device.failures},
             mig=tuple(devices),
             allocation=state,
@@ -84,7 +85,7 @@ def gpus(
 
 def remembered(gpu: GpuStatus) -> GpuStatus:
     """Return a GPU of which only the state file knows, on a machine without a GPU and without a driver."""
-    return replace(gpu, down_reason=REMEMBERED, advice=down_advice(REMEMBERED))
+    return replace(gpu, down_reason=REMEMBERED, advice=FORGET)
 
 
 def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
@@ -93,19 +94,20 @@ def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, s
     return (found.state, tuple(map(workload, found.workloads))) if found else (None, ())
 
 
-def _xids(found: Xids, index: object, now: float) -> Iterator[XidStatus]:
+def _xids(found: Xids, vendor: Vendor, index: object, now: float) -> Iterator[XidStatus]:
     """Yield the Xid errors of the GPU with an index, the newest first."""
     errors = {**found.last, **found.unrepaired}
     for xid, at in sorted(errors.items(), key=lambda error: (error[1], str(error[0])), reverse=True):
         if xid in found.unrepaired or now - at < _XID_SECONDS:
-            code, kind, name = xid_labels(xid)
+            code, kind, name = vendor.error_labels(xid)
+            fault = xid_fault(xid, vendor, index)
             yield XidStatus(
                 xid=xid,
                 text=f"Xid {code}" + (f": {name}" if name else ""),
                 kind=kind,
                 last=at,
-                advice=(xid_advice(kind, index) if xid in found.unrepaired else "") or None,
-                runbook=section_of_xid(kind),
+                advice=(fault.advice if fault and xid in found.unrepaired else "") or None,
+                runbook=fault.runbook if fault else None,
             )
 
 

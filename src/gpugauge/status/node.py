@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from gpugauge.driver.advice import ADVICE, WITHOUT_GPU
+from gpugauge.driver.advice import WITHOUT_GPU, known_advice
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.faults.judged import faults_of
 from gpugauge.node.node import Node
@@ -76,7 +76,7 @@ def _driver(node: Node, history: History, may_have_gpu: Callable[[], bool]) -> D
         needed=needed,
         state_words="up" if up else driver_words(reason, needed=needed),
         released_until=released_until,
-        advice=ADVICE.get(reason) if advised else None,
+        advice=known_advice(reason, node.driver.vendor) if advised else None,
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.faults.table import FAULTS
 from gpugauge.status.model import Problem
 
 # Kinds of problems; grave ones are shown first, each part in this order.
@@ -55,9 +54,3 @@ def section_of_training(state: str | None, cause: str | None) -> str | None:
 def section_of_kind(kind: str) -> str | None:
     """Return the section about a kind of problem, None if it depends on more or there is none."""
     return _BY_KIND.get(kind)
-
-
-def section_of_xid(xid_class: str) -> str | None:
-    """Return the section about Xid errors of a class, None if nothing has to be done about them."""
-    name = f"GpuXid{xid_class.capitalize()}"
-    return name if name in FAULTS else None

@@ -69,7 +69,7 @@ def mig_loads_unknown(gpu: GpuStatus) -> bool:
 
 
 def mig_name(device: MigStatus) -> str:
-    """Return the name of a MIG device with the instances that nvidia-smi shows, as "1g.10gb GI 7"."""
+    """Return the name of a MIG device with the numbers of its instances, as "1g.10gb GI 7"."""
     parts = [device.profile or device.uuid]
     parts += [f"GI {device.gpu_instance}"] if device.gpu_instance else []
     # Most GPU instances have one compute instance, 0.

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpugauge.base.text import printable
+from gpugauge.driver.vendors import product_name
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status, of
 from gpugauge.status.owner import owner
 from gpugauge.status.use import gpus_words
@@ -48,7 +49,7 @@ def index_of(gpu: GpuStatus) -> str:
 
 def name_of(gpu: GpuStatus) -> str:
     """Return the product of a GPU, its uuid if that is not known."""
-    return (safe(gpu.name) or safe(gpu.uuid)).removeprefix("NVIDIA ")
+    return product_name(safe(gpu.name) or safe(gpu.uuid))
 
 
 def problem_words(problem: Problem) -> str:

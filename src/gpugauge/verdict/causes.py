@@ -6,21 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gpugauge.driver.vendors import VENDORS
+
 STATES = (
-    "starting",
-    "compiling",
-    "training",
-    "evaluating",
-    "checkpointing",
-    "generating",
-    "stalled",
-    "training_on_cpu",
-    "held_idle",
-    "not_training",
-    "unknown",
+    *("starting", "compiling", "training", "evaluating", "checkpointing", "generating"),
+    *("stalled", "training_on_cpu", "held_idle", "not_training", "unknown"),
 )
 
 Proof = Literal["gpu", "cpu", "simulated"]
+_MIN_DRIVERS = ", ".join(f"{cuda}: {driver}" for v in VENDORS for cuda, driver in v.min_drivers.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ _ALL = (
     ),
     Cause(
         "driver_mismatch",
-        "a CUDA build trains on the CPU, and the driver is older than its CUDA requires (11: 450, 12: 525, 13: 580)",
+        f"a CUDA build trains on the CPU, and the driver is older than its CUDA requires ({_MIN_DRIVERS})",
         "update the driver, or install a build for an older CUDA",
         (),
         "needs a newer driver",

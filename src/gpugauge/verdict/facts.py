@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gpugauge.base.text import whole
+from gpugauge.driver.vendors import VENDORS, tensor_speedup
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node import training
 from gpugauge.node.node import Node
@@ -15,7 +16,6 @@ from gpugauge.node.window import GpuSample, Track, Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
-from gpugauge.verdict.peaks import tensor_speedup
 from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
 from gpugauge.wire import messages as wire
 from gpugauge.wire.shares import NAMED_PHASES
@@ -25,9 +25,6 @@ from gpugauge.workload.processfiles import Cgroup
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
 _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
-# Minimum driver by major version of CUDA; it is enough for all minor versions.
-# https://docs.nvidia.com/deploy/cuda-compatibility/
-_MIN_DRIVER = {11: 450, 12: 525, 13: 580}
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,9 +228,13 @@ def _visible_devices(facts: Mapping[str, str]) -> int | None:
 
 
 def _driver_too_old(facts: Mapping[str, str]) -> bool | None:
-    cuda, driver = (whole(facts.get(name, "").partition(".")[0]) for name in ("cuda", "kernel_driver"))
-    required = _MIN_DRIVER.get(cuda or 0)
+    driver = _major(facts, "kernel_driver")
+    required = next(filter(None, (v.min_drivers.get(_major(facts, v.build) or 0) for v in VENDORS)), None)
     return driver < required if required and driver is not None else None
+
+
+def _major(facts: Mapping[str, str], name: str) -> int | None:
+    return whole(facts.get(name, "").partition(".")[0])
 
 
 def _arch_supported(session: Session) -> bool | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
+from gpugauge.driver.vendors import peak
 from gpugauge.node import training
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
-from gpugauge.verdict.peaks import peak
 
 
 def model_flops_utilization(window: Window, process: str) -> float | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.driver.xids import xid_class, xid_name
+from gpugauge.driver.vendors.xids import xid_labels
 from gpugauge.faults.table import FAULTS
 from gpugauge.verdict.causes import CAUSES
 
@@ -173,7 +173,8 @@ def _fault(alert: str, *, lasting: bool = False, **words: str) -> Story:
 
 
 def _xid(xid: int) -> Story:
-    return _fault(f"GpuXid{xid_class(xid).capitalize()}", xid=str(xid), xid_name=xid_name(xid))
+    code, kind, name = xid_labels(xid)
+    return _fault(f"GpuXid{kind.capitalize()}", xid=code, xid_name=name)
 
 
 STORIES = (

@@ -18,7 +18,7 @@ from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import COMMANDS
 from gpugauge.cli.main import main
-from gpugauge.driver.xids import XID_CLASSES
+from gpugauge.driver.vendors.xids import XID_CLASSES
 from gpugauge.settings.kinds import RUNBOOK_URL, ConfigError
 from gpugauge.verdict.causes import CAUSES, Cause
 from gpugauge.workload.command import command_name

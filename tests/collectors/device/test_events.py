@@ -7,7 +7,8 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
-from gpugauge.driver.xids import XID_CLASSES
+from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.vendors.xids import XID_CLASSES
 from gpugauge.metric import LabelValues, Value
 
 Values = dict[str, dict[LabelValues, Value]]
@@ -68,7 +69,7 @@ def kmsg(tmp_path: Path) -> Path:
 
 
 def test_kernel_log_finds_a_lost_device_by_its_address(kmsg: Path) -> None:
-    log = KernelLog(kmsg)
+    log = KernelLog(kmsg, parse)
     collector = EventsCollector(log)
     values(collector, 1.0)
     kmsg.write_bytes(LOST)
@@ -80,7 +81,7 @@ def test_kernel_log_finds_a_lost_device_by_its_address(kmsg: Path) -> None:
 
 @pytest.mark.parametrize(("later", "errors"), [(3.0, 1), (30.0, 2)])
 def test_error_of_both_sources_counts_once(kmsg: Path, later: float, errors: int) -> None:
-    log = KernelLog(kmsg)
+    log = KernelLog(kmsg, parse)
     collector = EventsCollector(log)
     values(collector, 1.0)
     kmsg.write_bytes(LOST)
@@ -139,7 +140,7 @@ def test_event_before_the_first_view_of_its_device_is_counted_later() -> None:
 
 
 def test_sources_that_are_up(kmsg: Path) -> None:
-    log, missing = KernelLog(kmsg), KernelLog(kmsg.with_name("none"))
+    log, missing = KernelLog(kmsg, parse), KernelLog(kmsg.with_name("none"), parse)
     exported = [
         values(EventsCollector(log), 1.0),
         values(EventsCollector(missing), 1.0, devices=(device(events=()),)),
@@ -173,7 +174,7 @@ OLD = b"2,17,400000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the 
 
 def test_errors_before_the_start_have_their_time_and_are_not_counted(kmsg: Path) -> None:
     kmsg.write_bytes(OLD)
-    log = KernelLog(kmsg)
+    log = KernelLog(kmsg, parse)
     exported = values(EventsCollector(log), 1000.0)
     log.close()
 
@@ -184,7 +185,7 @@ def test_errors_before_the_start_have_their_time_and_are_not_counted(kmsg: Path)
 
 def test_errors_before_the_start_wait_for_their_gpu(kmsg: Path) -> None:
     kmsg.write_bytes(OLD)
-    log = KernelLog(kmsg)
+    log = KernelLog(kmsg, parse)
     collector = EventsCollector(log)
     exported = [values(collector, now, devices=devices) for now, devices in ((1000.0, ()), (1100.0, (device(),)))]
     log.close()
@@ -203,7 +204,7 @@ def test_errors_before_the_start_wait_for_their_gpu(kmsg: Path) -> None:
 @pytest.mark.parametrize("live", [False, True])
 def test_repairs_in_the_kernel_log_close_the_errors_before_them(kmsg: Path, repair: bytes, *, live: bool) -> None:
     kmsg.write_bytes(OLD if live else OLD + repair)
-    log = KernelLog(kmsg)
+    log = KernelLog(kmsg, parse)
     collector = EventsCollector(log)
     exported = values(collector, 1000.0)
     assert ("gpu_xid_unrepaired_timestamp_seconds" in exported) is live

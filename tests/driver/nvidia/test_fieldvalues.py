@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.driver.api import IMPLAUSIBLE
+from gpugauge.driver.codes import IMPLAUSIBLE
 from gpugauge.driver.nvidia.fieldvalues import field_values
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import clocked

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from gpugauge.collectors.device.links import METRICS
-from gpugauge.driver.api import IMPLAUSIBLE, DeviceReading
+from gpugauge.driver.api import DeviceReading
+from gpugauge.driver.codes import IMPLAUSIBLE
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import clocked
 from tests.simulator.build import opened

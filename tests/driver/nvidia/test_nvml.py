@@ -5,7 +5,8 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpugauge.driver.api import DEVICE_FIELDS, IMPLAUSIBLE, DriverError, DriverFacts, Group
+from gpugauge.driver.api import DEVICE_FIELDS, DriverError, DriverFacts, Group
+from gpugauge.driver.codes import IMPLAUSIBLE
 from gpugauge.driver.nvidia.calls import CALLS
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.driver.api import ENGINES
+from gpugauge.driver.codes import ENGINES
 from gpugauge.driver.frames import PERCENT_UNKNOWN, unpacked
 from gpugauge.driver.nvidia.nvml import Nvml, used_library
 from tests.drawn import cases

@@ -12,25 +12,13 @@ from gpugauge.snapshot import Section
 
 _device = Table[Device]("uuid")
 _reading = Table[DeviceReading]("uuid")
-# FP32 cores of one multiprocessor by compute capability (CUDA C++ Programming Guide, arithmetic instructions).
-_CORES_PER_MULTIPROCESSOR = {
-    **dict.fromkeys([(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)], 64),
-    **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2), (8, 6), (8, 7), (8, 9), (9, 0)], 128),
-    **dict.fromkeys([(10, 0), (10, 3), (12, 0), (12, 1)], 128),
-}
 
 
 def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
     capability = ".".join(map(str, d.compute_capability)) if d.compute_capability else ""
     text = (d.name or "", d.pci_bus_id or "", capability, d.vbios_version or "", d.serial or "")
-    minor = "" if d.minor_number is None else str(d.minor_number)
-    return {("" if d.index < 0 else str(d.index), minor, *text, _multiprocessors(d)): 1}
-
-
-def _multiprocessors(d: DeviceReading) -> str:
-    """Return the number of streaming multiprocessors; empty for an architecture that the table lacks."""
-    cores = _CORES_PER_MULTIPROCESSOR.get(d.compute_capability or (0, 0))
-    return str(d.core_count // cores) if cores and d.core_count and d.core_count % cores == 0 else ""
+    minor, multiprocessors = ("" if n is None else str(n) for n in (d.minor_number, d.multiprocessors))
+    return {("" if d.index < 0 else str(d.index), minor, *text, multiprocessors): 1}
 
 
 def _failures(d: Device) -> dict[tuple[str, ...], float]:

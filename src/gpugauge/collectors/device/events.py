@@ -14,7 +14,7 @@ from gpugauge.collectors.device.kernelxids import KernelXids, Placed
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device
 from gpugauge.driver.missing import pci_address
-from gpugauge.driver.xids import XID_CLASSES, xid_class, xid_labels, xid_name
+from gpugauge.driver.vendors.vendor import Vendor
 from gpugauge.metric import Metric, Table, families
 from gpugauge.node.node import Xids
 from gpugauge.snapshot import Section
@@ -36,7 +36,8 @@ _UNNAMED = ("PCI-", "INDEX-")
 class _State:
     """Events of one GPU; `last` also from the kernel log before the start. `faults` are the errors not repaired."""
 
-    classes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(XID_CLASSES, 0))
+    vendor: Vendor
+    classes: dict[str, int]
     last: dict[int, float] = field(default_factory=dict)
     faults: dict[int, float] = field(default_factory=dict)
     mig_changes: int = 0
@@ -54,14 +55,14 @@ class _State:
         if xid is None:
             self.mig_changes += 1
             return True
-        self.classes[xid_class(xid)] += 1
+        self.classes[self.vendor.error_labels(xid)[1]] += 1
         self.last[xid] = timestamp
         return True
 
 
 class _Event(NamedTuple):
-    """An event of the GPU `uuid`; `xid` is None for a change of the MIG layout. `source` is nvml, kmsg, or for an event
-    that the event set of another GPU reported, nvml with the uuid of that GPU.
+    """An event of the GPU `uuid`; `xid` is None for a change of the MIG layout. `source` is that of the
+    vendor, kmsg, or for an event that the event set of another GPU reported, that with the uuid of the other one.
     """
 
     uuid: str
@@ -86,7 +87,7 @@ DEVICE: tuple[Metric, ...] = (
         "gpu_xid_last_timestamp_seconds",
         "Unix time of the last Xid error by code, with the class of action and the name in NVIDIA's catalogue. Errors "
         "from before the start of the exporter are those in the kernel log.",
-        lambda c: {xid_labels(xid): at for xid, at in c.last.items()},
+        lambda c: {c.vendor.error_labels(xid): at for xid, at in c.last.items()},
         *("xid", "class", "xid_name"),
         source="nvmlEventSetWait_v2, /dev/kmsg",
     ),
@@ -95,7 +96,7 @@ DEVICE: tuple[Metric, ...] = (
         "Unix time of the first Xid error by code, until the fault is repaired: the GPU was reset, the driver was "
         "loaded again, the machine was rebooted, or the driver requires no recovery action any more. Only codes whose "
         "fault lasts.",
-        lambda c: {xid_labels(xid): at for xid, at in c.faults.items()},
+        lambda c: {c.vendor.error_labels(xid): at for xid, at in c.faults.items()},
         *("xid", "class", "xid_name"),
         source="nvmlEventSetWait_v2, /dev/kmsg, the state file",
     ),
@@ -154,7 +155,7 @@ class EventsCollector(RegisteredCollector):
         changed |= self._update_faults(devices)
         types = [d.reading.event_types for d in devices if d.up and d.reading.event_types is not None]
         failing = any(failure.reading == "events" for d in devices for failure in d.failures)
-        sources = {"nvml": int(not failing and all(types) and any("xid" in each for each in types))}
+        sources = {tick.driver.vendor.events: int(not failing and all(types) and any("xid" in each for each in types))}
         if self._kernel:
             sources["kmsg"] = int(self._kernel.log.up)
         if changed or sources != self._sources:
@@ -175,7 +176,8 @@ class EventsCollector(RegisteredCollector):
         for uuid, device in known.items():
             if uuid not in self._states:
                 former = next((u for u, d in self._unnamed.items() if u not in known and _same_place(d, device)), "")
-                self._states[uuid] = self._states.pop(former, _State())
+                new = _State(device.vendor, dict.fromkeys(device.vendor.error_classes, 0))
+                self._states[uuid] = self._states.pop(former, new)
                 self._faults.rename(former, uuid)
         self._gone = {uuid: self._gone.get(uuid, now) for uuid in self._states.keys() - known.keys()}
         for uuid in [uuid for uuid, since in self._gone.items() if now - since > _GONE_SECONDS]:
@@ -222,7 +224,8 @@ class EventsCollector(RegisteredCollector):
         if event.xid is not None:
             if event.source != "kmsg":  # whose order is known
                 self._faults.record(event.uuid, event.xid, tick.timestamp)
-            named = ", ".join(filter(None, (xid_name(event.xid), xid_class(event.xid))))
+            _, kind, name = state.vendor.error_labels(event.xid)
+            named = ", ".join(filter(None, (name, kind)))
             log.warning("Xid %d on %s (%s, from %s)", event.xid, event.uuid, named, event.source)
         return True
 
@@ -240,7 +243,8 @@ class EventsCollector(RegisteredCollector):
         for reply in tick.replies:
             for event in reply.events:
                 uuid = event.get("uuid", reply.uuid)
-                source = "nvml" if uuid == reply.uuid else f"nvml, event set of {reply.uuid or 'another GPU'}"
+                source = tick.driver.vendor.events
+                source += "" if uuid == reply.uuid else f", event set of {reply.uuid or 'another GPU'}"
                 if event.get("type") == "mig":
                     yield _Event(uuid, None, source, tick.monotonic)
                 elif event.get("type") == "xid" and isinstance(event.get("xid"), int):

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpugauge.base import jsonfile
 from gpugauge.base.logline import Condition, fields
-from gpugauge.driver.xids import LASTING
+from gpugauge.driver.vendors.xids import LASTING
 
 log = logging.getLogger("gpugauge.events")
 

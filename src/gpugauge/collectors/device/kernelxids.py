@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.kmsg import KernelLog, KernelXid
-from gpugauge.driver.api import Device
+from gpugauge.collectors.kmsg import KernelLog
+from gpugauge.driver.api import Device, KernelXid
 from gpugauge.driver.missing import pci_address
 
 _MAX_WAITING = 1000

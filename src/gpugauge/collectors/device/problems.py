@@ -11,7 +11,6 @@ from gpugauge.base.logline import fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.driver.advice import unread_advice, unread_words
 from gpugauge.driver.api import RELEASED, Device, DeviceReading, down_reason
-from gpugauge.driver.xids import xid_labels
 from gpugauge.faults.judged import Judged, Track, health_of
 from gpugauge.faults.table import (
     DEFAULTS,
@@ -32,7 +31,7 @@ log = logging.getLogger("gpugauge.events")
 
 _OVER_SECONDS = 60.0  # without a fault before it counts as over
 _LINK_SECONDS = 300.0  # over which a GPU is under load, for the width of its link
-_PASSING = {"application", "other"}  # classes of Xid errors that are no fault of the GPU after a while
+_PASSING = {"GpuXidApplication", "GpuXidOther"}  # are no faults of the GPU after a while
 _NO_XIDS = Xids({}, {})
 _MAX_STEP_SECONDS = 15.0  # for which the reasons of one reading count, where the driver counts no seconds
 
@@ -64,7 +63,7 @@ def _unread(device: Device) -> Iterator[Ailment]:
         failures = [failure for failure in device.failures if failure.reason == reason]
         since = min(failure.since for failure in failures)
         text = unread_words([failure.reading for failure in failures], reason, since)
-        yield Ailment(False, text, unread_advice(reason), "GpuReadingFailed", reason)
+        yield Ailment(False, text, unread_advice(reason, device.vendor), "GpuReadingFailed", reason)
 
 
 _gpu = Table[_Gpu]("uuid")
@@ -102,15 +101,16 @@ class _State:
         self._track, self._now = Track(), 0.0
         self._slowed = dict.fromkeys(SLOWDOWNS, 0.0)  # seconds, where the driver counts none
 
-    def health(self, reading: DeviceReading, load: Load | None, now: float, limits: Faults) -> GpuHealth:
-        """Return the figures of a reading, and those over time; `load` is that of its engine so far."""
+    def health(self, device: Device, load: Load | None, now: float, limits: Faults) -> GpuHealth:
+        """Return the figures of a GPU's reading, and those over time; `load` is that of its engine so far."""
+        reading = device.reading
         seconds = by(busy=load.busy, observed=load.observed) if load else {}
         counters = {**seconds, **self._lowered(reading, now)}
         counters |= {kind: count for kind, count in (reading.nvlink_errors or {}).items() if kind in NVLINK_CORRECTED}
         self._track.add(now, counters, max(limits.window_seconds, _LINK_SECONDS))
         rates = self._track.rates(counters, now, limits.window_seconds)
         return replace(
-            health_of(reading),
+            health_of(device),
             nvlink_corrected=max((rates[kind] for kind in NVLINK_CORRECTED if kind in rates), default=None),
             slowed={reason: rates[reason] for reason in SLOWDOWNS if reason in rates},
             load=_share(rates),
@@ -185,7 +185,7 @@ class FaultsCollector(RegisteredCollector):
         if device.up:
             load = tick.node.loads.get(device.uuid)
             state = self._states[device.uuid]
-            health = state.health(device.reading, load, tick.monotonic, self._limits)
+            health = state.health(device, load, tick.monotonic, self._limits)
             found = list(ailments(health, index, self._limits))
             if health.lanes:
                 state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)
@@ -193,11 +193,10 @@ class FaultsCollector(RegisteredCollector):
             yield from found
             yield from _unread(device)
         elif device.reason != RELEASED:
-            yield lost(down_reason(device.reason))
+            yield lost(down_reason(device.reason), device.vendor)
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}
         for xid in sorted({*recent, *unrepaired}):
-            code, kind, name = xid_labels(xid)
-            fault = xid_fault(code, kind, name, index)
-            if fault and xid in (recent if kind in _PASSING else unrepaired):
+            fault = xid_fault(xid, device.vendor, index)
+            if fault and xid in (recent if fault.runbook in _PASSING else unrepaired):
                 yield fault

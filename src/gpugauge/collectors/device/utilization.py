@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.device.busy import BUCKETS, EngineAccount
-from gpugauge.driver.api import ENGINES, Device, DeviceReading, Reply
+from gpugauge.driver.api import Device, DeviceReading, Reply
+from gpugauge.driver.codes import ENGINES
 from gpugauge.metric import HistogramValue, Metric, Table, families, scaled
 from gpugauge.node.node import Load
 from gpugauge.snapshot import Section

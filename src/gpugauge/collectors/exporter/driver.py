@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
-from gpugauge.driver.api import UNSUPPORTED, Reply
+from gpugauge.driver.api import Reply
+from gpugauge.driver.codes import UNSUPPORTED
 from gpugauge.metric import Metric, Table, families
 from gpugauge.snapshot import Section
 

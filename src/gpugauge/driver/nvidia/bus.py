@@ -45,7 +45,7 @@ def _is_gpu(device: Path) -> bool:
 
 
 def _device(device: Path, procfs: Path, dev: Path) -> BusDevice:
-    address, driver = pci_address(device.name), None
+    address, driver = pci_address(device.name), "no driver"
     with suppress(OSError):
         driver = (device / "driver").readlink().name
     facts = {}
@@ -55,7 +55,7 @@ def _device(device: Path, procfs: Path, dev: Path) -> BusDevice:
     minor = facts.get("device minor", "")
     file = dev / f"nvidia{minor}"
     visible = minor.isdigit() and facts.get("gpu excluded", "No") != "Yes" and os.access(file, os.R_OK | os.W_OK)
-    return BusDevice(address, driver, driver == "nvidia" and visible)
+    return BusDevice(address, visible=visible) if driver == "nvidia" else BusDevice(address, f"bound to {driver}")
 
 
 def _text(path: Path) -> str:

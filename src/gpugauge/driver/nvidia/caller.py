@@ -79,7 +79,7 @@ class Caller(Calls):
             self.count(function, began)
 
     def code(self, function: str, *arguments: Any) -> str:
-        """Call the library directly, with buffers of the caller, and return its code, empty for success. For frequent calls: the binding
+        """Call the library directly, with buffers of the caller, and return its code. For frequent calls: the binding
         allocates each time, and raises where nothing is new. Raises DriverError if the library lacks the function.
         """
         symbol = self._symbol(function)

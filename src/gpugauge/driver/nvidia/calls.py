@@ -27,7 +27,6 @@ from gpugauge.driver.nvidia.plausible import (
     MILLIWATTS,
     MILLIWATTS_LIMIT,
     MODE,
-    NAMED,
     NODE,
     NUMBER,
     P_STATE,
@@ -73,20 +72,20 @@ def _as_flag(value: int) -> bool | int:
     return bool(value) if FLAG(value) else value  # the check rejects other values
 
 
-def _reasons(function: str) -> Source:
-    """Return the source for a mask of reasons: their names."""
+def _named(function: str, check: Check, name: Callable[[int], Any]) -> Source:
+    """Return the source for the name of a number that a function returns. It raises DriverError, too."""
 
-    def read(call: Caller, handle: Any) -> list[str] | int:
-        mask: int = call(function, handle)
-        return named(mask, CLOCKS_EVENT_REASONS) if BITS(mask) else mask  # the check rejects a number
+    def read(call: Caller, handle: Any) -> Any:
+        number = call(function, handle)
+        if not check(number):
+            raise DriverError(IMPLAUSIBLE, function)
+        return name(number)
 
     return read
 
 
-def _compute_mode(call: Caller, handle: Any) -> str | int | None:
-    """Return the name of the mode, None for a mode without one."""
-    mode: int = call("nvmlDeviceGetComputeMode", handle)
-    return mode if not MODE(mode) else COMPUTE_MODES[mode] if mode < len(COMPUTE_MODES) else None
+def _reasons(function: str) -> Source:
+    return _named(function, BITS, lambda mask: named(mask, CLOCKS_EVENT_REASONS))
 
 
 def _first(function: str) -> Source:
@@ -195,6 +194,21 @@ def _local_cpus(call: Caller, handle: Any) -> str:
     return ",".join(f"{first}-{last}" if first < last else f"{first}" for first, last in zip(begins, ends, strict=True))
 
 
+# FP32 cores of one multiprocessor by compute capability (CUDA C++ Programming Guide, arithmetic instructions).
+_CORES_PER_MULTIPROCESSOR = {
+    **dict.fromkeys([(6, 0), (7, 0), (7, 2), (7, 5), (8, 0)], 64),
+    **dict.fromkeys([(5, 0), (5, 2), (5, 3), (6, 1), (6, 2), (8, 6), (8, 7), (8, 9), (9, 0)], 128),
+    **dict.fromkeys([(10, 0), (10, 3), (12, 0), (12, 1)], 128),
+}
+
+
+def multiprocessors(static: Mapping[str, Any]) -> dict[str, int]:
+    """Return the number of streaming multiprocessors by its field; {} for an architecture that the table lacks."""
+    cores = _CORES_PER_MULTIPROCESSOR.get(static.get("compute_capability", (0, 0)))
+    count = static.get("core_count")
+    return {"multiprocessors": count // cores} if cores and count and count % cores == 0 else {}
+
+
 def _row(group: Group, field: str, check: Check, *sources: Source) -> Call:
     return Call(group, {field: check}, sources)
 
@@ -236,7 +250,7 @@ CALLS = (
     _row(
         "static",
         "clocks_event_reasons_supported",
-        NAMED,
+        ANY,
         _reasons("nvmlDeviceGetSupportedClocksEventReasons"),
         _reasons("nvmlDeviceGetSupportedClocksThrottleReasons"),  # before R535
     ),
@@ -271,7 +285,7 @@ CALLS = (
     _row(
         "normal",
         "clocks_event_reasons",
-        NAMED,
+        ANY,
         _reasons("nvmlDeviceGetCurrentClocksEventReasons"),
         _reasons("nvmlDeviceGetCurrentClocksThrottleReasons"),  # before R535
     ),
@@ -285,7 +299,7 @@ CALLS = (
     _row("slow", "pcie_width", LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
     _row("slow", "fan_speed_percent", each(FAN_PERCENT), _fans(_fan_speed)),
     _row("slow", "fan_rpm", each(RPM), _fans(_fan_rpm)),
-    _row("slow", "compute_mode", NAMED, _compute_mode),
+    _row("slow", "compute_mode", ANY, _named("nvmlDeviceGetComputeMode", MODE, dict(enumerate(COMPUTE_MODES)).get)),
     _row("slow", "persistence_mode", FLAG, _flag("nvmlDeviceGetPersistenceMode")),
     Call("slow", {"mig_mode": FLAG, "mig_mode_pending": FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
     _row("slow", "display_active", FLAG, _flag("nvmlDeviceGetDisplayActive")),

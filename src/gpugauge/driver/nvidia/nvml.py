@@ -15,6 +15,7 @@ from typing import Any
 from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, UNSUPPORTED, DriverError, DriverFacts, Group
 from gpugauge.driver.nvidia.binding import pynvml
 from gpugauge.driver.nvidia.caller import Caller
+from gpugauge.driver.nvidia.calls import multiprocessors
 from gpugauge.driver.nvidia.device import Device
 from gpugauge.driver.nvidia.events import address
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, field_values
@@ -100,7 +101,7 @@ class Nvml:
                 device.read_calls(group, values[group], errors)
         if values.get("static"):
             device.uuid = values["static"].get("uuid", device.uuid)
-            values["static"] |= {"index": index, "event_types": device.event_types}
+            values["static"] |= {"index": index, "event_types": device.event_types, **multiprocessors(values["static"])}
         if "profiling" in values and not device.read_profiling(values["profiling"], errors):
             del values["profiling"]
         if "mig" in values:

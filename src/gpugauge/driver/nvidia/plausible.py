@@ -19,10 +19,6 @@ def _anything(_value: object) -> bool:
     return True
 
 
-def _no_number(value: object) -> bool:
-    return not isinstance(value, int)
-
-
 def _some_text(value: str) -> bool:
     return bool(value.strip())
 
@@ -38,7 +34,6 @@ def each(check: Check) -> Check:
 
 ANY: Check = _anything  # checked by its reader
 TEXT: Check = _some_text
-NAMED: Check = _no_number  # a number that is not plausible has no name
 CAPABILITY: Check = _major_and_minor
 FLAG = _between(0, 1)
 PERCENT = _between(0, 100)

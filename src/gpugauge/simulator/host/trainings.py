@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from gpugauge.driver.vendors import peak
 from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session, SessionSource
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
 from gpugauge.simulator.device.world import Process, World
 from gpugauge.simulator.scenario.model import Scenario
-from gpugauge.verdict.peaks import peak
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SharedRecord
 

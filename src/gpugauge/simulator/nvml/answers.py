@@ -11,14 +11,12 @@ import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from gpugauge.simulator.nvml.returns import INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS
+
 NOT_AVAILABLE_32 = 0xFFFFFFFF
 NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF
 
 _POINTER = struct.Struct("@P")
-
-# nvmlReturn_t.
-SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 1, 2, 3, 6, 7
-TIMEOUT, GPU_IS_LOST = 10, 15
 
 # nvmlValueType_t.
 UNSIGNED_INT, UNSIGNED_LONG_LONG = 1, 3

@@ -14,7 +14,11 @@ from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.faults import spoil
 from gpugauge.simulator.device.generation import Generation
 from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml.answers import (
+from gpugauge.simulator.nvml.answers import UNSIGNED_INT, number, plain, point, pointed, text
+from gpugauge.simulator.nvml.fieldvalues import field_values
+from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
+from gpugauge.simulator.nvml.objects import Objects
+from gpugauge.simulator.nvml.returns import (
     GPU_IS_LOST,
     INSUFFICIENT_SIZE,
     INVALID_ARGUMENT,
@@ -22,16 +26,7 @@ from gpugauge.simulator.nvml.answers import (
     NOT_SUPPORTED,
     SUCCESS,
     UNINITIALIZED,
-    UNSIGNED_INT,
-    number,
-    plain,
-    point,
-    pointed,
-    text,
 )
-from gpugauge.simulator.nvml.fieldvalues import field_values
-from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
-from gpugauge.simulator.nvml.objects import Objects
 
 _ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "ofa"}
 _NOT_WITH_MIG = {1, 2, 3, 4}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from gpugauge.driver.advice import down_phrase
+from gpugauge.driver.vendors import product_name
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
@@ -78,7 +79,7 @@ class _Table:
         index = "?" if gpu.index is None else gpu.index
         heading = (
             f'{_fold(folded) if users else ""}<span class="index"><span class="hidden">GPU </span>{index}</span> '
-            f"{name((gpu.name or 'GPU').removeprefix('NVIDIA '))} <small>{text(gpu.uuid)}</small>"
+            f"{name(product_name(gpu.name or 'GPU'))} <small>{text(gpu.uuid)}</small>"
             + (f' <span class="summary">{text(gpu.summary)}</span>' if gpu.summary and users else "")
         )
         row = _row(heading, _figures(gpu), gpu.index)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
+from gpugauge.driver.vendors import VENDORS
 from gpugauge.web.page.draw import copy_button, text
 
 # A command ends where the sentence goes on.
-_COMMAND = re.compile(
-    r"\b(?:nvidia-smi|dmesg|modprobe|py-spy|kill(?= \d)|gpugauge (?:run|forget|doctor|release)) [^,;()…]*[^,;()…\s]"
-)
+_PROGRAMS = "|".join([*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", r"kill(?= \d)"])
+_COMMAND = re.compile(rf"\b(?:{_PROGRAMS}|gpugauge (?:run|forget|doctor|release)) [^,;()…]*[^,;()…\s]")
 
 
 def parts(advice: str) -> Iterator[tuple[str, bool]]:

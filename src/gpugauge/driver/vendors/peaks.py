@@ -1,4 +1,4 @@
-"""Peak rates of GPUs by product and dtype: dense matrix products, at the boost clock, in FLOP/s.
+"""Peak rates of NVIDIA's GPUs by product and dtype: dense matrix products, at the boost clock, in FLOP/s.
 
 NVIDIA gives rates of tensor cores with sparsity, marked with an asterisk: those are halved here. Rates of float16 are
 those with accumulation in float32, which torch uses by default. tf32 is float32 rounded for tensor cores; float32
@@ -10,13 +10,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_T = 1e12
 _MAKER = re.compile(r"^(NVIDIA |Tesla )+")
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The rates of a product in TFLOP/s, and its name as torch and NVML give it, without NVIDIA or Tesla before it."""
+    """The rates of a product in TFLOP/s, and its name as torch and the driver give it, without its maker."""
 
     name: str  # a regular expression for the whole name
     float32: float
@@ -82,22 +81,3 @@ PEAKS = (
     Peak(r"GeForce RTX 5090", 104.8, 104.8, 209.5, 209.5),
 )  # fmt: skip
 DTYPES = ("float32", "tf32", "bfloat16", "float16")
-
-
-def peak(name: str, dtype: str) -> float | None:
-    """Return the peak in FLOP/s of a GPU by its full name; None for a product or a dtype that is not in the table."""
-    found = _product(name)
-    rate: float | None = getattr(found, dtype) if found is not None and dtype in DTYPES else None
-    return None if rate is None else rate * _T
-
-
-def tensor_speedup(name: str) -> float:
-    """Return the fastest rate of the tensor cores of a GPU, by that of float32 without them; for a product that is not
-    in the table, the largest of all.
-    """
-    found = _product(name)
-    return found.tensor_speedup if found else max(entry.tensor_speedup for entry in PEAKS)
-
-
-def _product(name: str) -> Peak | None:
-    return next((entry for entry in PEAKS if entry.matches(name)), None)

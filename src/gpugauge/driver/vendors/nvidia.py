@@ -1,0 +1,71 @@
+"""NVIDIA's GPUs."""
+
+from __future__ import annotations
+
+from gpugauge.driver.vendors.peaks import PEAKS
+from gpugauge.driver.vendors.vendor import Vendor
+from gpugauge.driver.vendors.xids import XID_CLASSES, xid_labels
+
+# A reset fails while a program has the GPU open, and gpugauge is one.
+_RESET = "release the driver (gpugauge release --for 10m), then {reset_one}"
+
+NVIDIA = Vendor(
+    name="NVIDIA",
+    worker="gpugauge.driver.nvidia.worker",
+    build="cuda",
+    events="nvml",
+    tool="nvidia-smi",
+    words={
+        "reset": "nvidia-smi --gpu-reset",
+        "reset_one": "nvidia-smi --gpu-reset -i {index}",
+        "compute": "nvidia-smi -i {index} -c DEFAULT",
+        "divide": "create one (nvidia-smi mig -i {index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)",
+        "files": "/dev/nvidia*",
+        "log": "dmesg | grep -i nvrm",
+        "errors": "Xid errors (dmesg | grep Xid)",
+        "failures": "dmesg | grep -e Xid -e NVRM",
+        "diagnostics": "NVIDIA's field diagnostics",
+    },
+    opening={
+        "library_not_found": "libnvidia-ml.so.1 was not found: install the NVIDIA driver; a container needs the NVIDIA "
+        "runtime and NVIDIA_DRIVER_CAPABILITIES=utility",
+        "driver_not_loaded": "the NVIDIA library is there but its kernel driver is not loaded: load the module "
+        "(modprobe nvidia), or give the container the device files",
+        "no_permission": "the driver denies access: allow this user to open /dev/nvidiactl and /dev/nvidia*",
+        "timeout": "opening the driver timed out: check the kernel log for Xid errors",
+    },
+    recovery={
+        "gpu_reset": ("a reset of the GPU", f"end the programs that use it{{pids}}, {_RESET}"),
+        "node_reboot": ("a reboot of the node", "end the programs on the node, and reboot it"),
+        "drain_p2p": (
+            "that peer-to-peer traffic is drained",
+            "end the programs that use this GPU and its NVLink peers",
+        ),
+        "drain_and_reset": (
+            "that it is drained and reset",
+            f"end the programs that use it and its peers{{pids}}, {_RESET}",
+        ),
+        "recover_imex_domain": (
+            "a recovery of the IMEX domain",
+            "end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
+        ),
+        "bus_reset": (
+            "a reset of its PCI bus",
+            "end the programs on the node, and reset the bus of the GPU, or reboot the node",
+        ),
+        "system_reboot": (
+            "a reboot of the system",
+            "end the programs on the node, and restart the whole system, with its power",
+        ),
+    },
+    error_classes=tuple(XID_CLASSES),
+    error_labels=xid_labels,
+    error_advice={
+        "reset": "end the programs that use the GPU, and reset it ({reset_one}), or reboot the node",
+        "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
+        "node": "inspect the machine: the slot, the power and the firmware of the GPU",
+    },
+    # https://docs.nvidia.com/deploy/cuda-compatibility/
+    min_drivers={11: 450, 12: 525, 13: 580},
+    peaks=PEAKS,
+)

@@ -1,0 +1,31 @@
+"""The facts about the GPUs of one vendor that need no library: their words, repairs, codes of errors and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gpugauge.driver.vendors.peaks import Peak
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Vendor:
+    """What stands above the driver knows a vendor by this only. Advice has names of `words` in braces, see fill()."""
+
+    name: str
+    worker: str  # the module that a worker process runs
+    build: str  # the fact of a torch build for its GPUs: cuda
+    events: str  # the name of its source of events in metrics
+    tool: str  # the program of its driver
+    words: Mapping[str, str]
+    opening: Mapping[str, str]  # what to do about a driver that is down, by reason
+    recovery: Mapping[str, tuple[str, str]]  # by action of RECOVERY_ACTIONS: what it is, in words, and the advice
+    error_classes: tuple[str, ...]  # of the numbered errors that its driver reports
+    error_labels: Callable[[int], tuple[str, ...]]  # of one: code, class and name
+    error_advice: Mapping[str, str]  # by class, about an error that is not repaired
+    min_drivers: Mapping[int, int]  # by major version of the toolkit of a build; enough for all minor versions
+    peaks: tuple[Peak, ...]
+
+    def fill(self, text: str, index: object = "") -> str:
+        """Return a text with the words in it filled in, for the GPU with an index."""
+        return text.format(index=index, pids="{pids}", **{n: w.format(index=index) for n, w in self.words.items()})
