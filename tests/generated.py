@@ -18,11 +18,13 @@ from grafana import build
 from tests import golden_metrics
 from tests.contract import packages_table
 from tests.settings import reference as settings_reference
+from tests.status import reference as status_reference
 
 ROOT = Path(__file__).parents[1]
 # Documents with generated parts.
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
     "docs/architecture.md": {"packages": packages_table},
+    "docs/http.md": {"status": status_reference.tables},
     "docs/verdict.md": qa.bench.verdict.TABLES,
 }
 

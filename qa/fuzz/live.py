@@ -22,7 +22,7 @@ from gpugauge.daemon.lifecycle import lifecycle_routes
 from gpugauge.sessions.listener import Sessions
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.node import build, status
 from gpugauge.web.config.access import WebAccess
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes
@@ -61,9 +61,9 @@ def _routes(folder: Path) -> dict[str, Route]:
     daemon.close()
     daemon.exposition.stale_after = 1e12
     routes = standard_routes(daemon.exposition, "/metrics", lambda: None)
-    view = partial(status, history=history)
+    view = partial(build, history=history)
     routes |= page_routes(lambda: snapshot, view, lambda: None, "/metrics", "node")
-    routes[STATUS_PATH] = status_route(lambda: snapshot, view)
+    routes[STATUS_PATH] = status_route(lambda: snapshot, partial(status, history=history))
     routes |= lifecycle_routes(None, _reloaded, lambda: True, own_names(["127.0.0.1"]))
     return own_names_only(routes, ["127.0.0.1"])
 

@@ -36,7 +36,8 @@ from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.receiver.protocol import ENDED, MESSAGE
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.model import as_json
+from gpugauge.status.node import build
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire
@@ -176,9 +177,9 @@ class Soak:
         self._history.feed(snapshot)
         self.bytes += len(self.exposition.respond(ACCEPT, "gzip", self.clock.now).body)
         if self.load.tick % PAGE_TICKS == 0:
-            facts = status(snapshot, self._history)
-            json.dumps(facts)
-            content(facts, None, NO_LINKS)
+            found = build(snapshot, self._history)
+            json.dumps(as_json(found))
+            content(found, None, NO_LINKS)
 
     # --- the training processes ---
 

@@ -20,6 +20,7 @@ from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
@@ -76,10 +77,10 @@ def test_every_process_is_judged_and_shown(seed: int, caplog: pytest.LogCaptureF
     assert caplog.messages == []
     judged = next(family for family in sections[-1].families if family.metric.name == "training_state")
     assert {labels[0] for labels, _ in judged.samples} == {f"pid-{number}" for number in range(1, 9)}
-    assert len(processes(facts)) == 8
-    assert table(facts, False, 1e9, 100)
-    assert all(process_screen(process, 1e9, 100, colour=False) for process in processes(facts))
-    assert content(facts, None, NO_LINKS)
+    assert len(processes(decoded(Status, facts))) == 8
+    assert table(decoded(Status, facts), False, 1e9, 100)
+    assert all(process_screen(process, 1e9, 100, colour=False) for process in processes(decoded(Status, facts)))
+    assert content(decoded(Status, facts), None, NO_LINKS)
 
 
 def test_whole_numbers() -> None:

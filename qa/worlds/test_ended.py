@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 from tests.drawn import seeds
 from tests.status.statusfacts import family
-from tests.web.page.reading import Reader
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.ended import MAX_LISTED, end_words
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import process_details, process_lines
@@ -21,6 +21,7 @@ from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import NOW
+from qa.worlds.reading import Reader
 from qa.worlds.scraped import snapshot_of
 
 # Reason, exit code and signal, as the daemon exports them, and what must be read.
@@ -103,10 +104,10 @@ def drawn(seed: int) -> tuple[list[Ended], Snapshot]:
 def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
     found, snapshot = drawn(seed)
     facts = status(snapshot, History())
-    before, after = content(facts, None, NO_LINKS)
+    before, after = content(decoded(Status, facts), None, NO_LINKS)
     page = Reader(before + "0" + after)
-    text = " ".join(table(facts, False, NOW, 400).split())
-    lines = process_lines(processes(facts), NOW, 400)[1]
+    text = " ".join(table(decoded(Status, facts), False, NOW, 400).split())
+    lines = process_lines(processes(decoded(Status, facts)), NOW, 400)[1]
 
     # Those that the last scan still lists are known anyway; of the others the newest are listed.
     newest = sorted((e for e in found if not e.listed), key=lambda e: e.ago)[:MAX_LISTED]
@@ -127,7 +128,7 @@ def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
         state = {"": "ended", "rejected": "ended", "other": "ended", "out_of_memory": "out of memory"}
         assert row.cells[1] == state.get(ended.end[0], ended.end[0])
         assert sum(line.split()[0] == str(ended.pid) for _, line, _ in lines) == 1
-        (process,) = [p for p in processes(facts) if p.facts.process == ended.process]
+        (process,) = [p for p in processes(decoded(Status, facts)) if p.facts.process == ended.process]
         assert f"ago: {words}" in process_details(process, NOW)[1] or not words or process.facts.advice
 
 

@@ -10,17 +10,18 @@ import pytest
 from tests.drawn import draws, seeds
 from tests.needs import need
 from tests.virtual import VirtualDaemon
-from tests.web.page.reading import Reader
 
 from gpugauge.base import background
 from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.render import content
 from qa.bench.alerts.replay import replay
 from qa.worlds.fault_histories import KEEP_FIRING, LATE, SCRAPE, SETTLE, story_of
+from qa.worlds.reading import Reader
 from qa.worlds.test_fault_histories import GROUPS, WANTED
 
 pytestmark = pytest.mark.e2e
@@ -46,7 +47,7 @@ def exported(snapshot: Snapshot) -> Found:
 
 def on_page(facts: dict[str, Any]) -> set[str]:
     """Return the sections of the runbook that the page links to, of faults that are no error of a program."""
-    page = Reader("".join(content(facts, None, Links("https://runbook.example/"))))
+    page = Reader("".join(content(decoded(Status, facts), None, Links("https://runbook.example/"))))
     linked = {link.partition("#")[2] for link in page.links}
     return {name for name in FAULTS if name.lower() in linked} - OF_PROGRAMS
 

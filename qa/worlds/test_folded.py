@@ -12,7 +12,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.node import build
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import GIB, NOW
 from qa.worlds.pids import pids_of
@@ -52,7 +52,7 @@ def test_each_process_is_in_one_row_and_sums_are_those_of_its_rows(seed: int, on
             *((on | {"process": f"p{n}"}, memory[n] * GIB) for n in pids if on_gpu),
         ),
     ]
-    text = table(status(snapshot_of(NOW, 100.0, (Section("all", tuple(families)),), {}), History()), False, NOW, 200)
+    text = table(build(snapshot_of(NOW, 100.0, (Section("all", tuple(families)),), {}), History()), False, NOW, 200)
 
     found: dict[tuple[str, str], list[int]] = defaultdict(list)
     lines = text.splitlines()

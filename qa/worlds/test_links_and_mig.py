@@ -9,17 +9,18 @@ from itertools import groupby
 
 from tests.drawn import seeds
 from tests.status.statusfacts import family
-from tests.web.page.reading import Reader
 
 from gpugauge.faults.judged import Judged
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
+from qa.worlds.reading import Reader
 from qa.worlds.scraped import snapshot_of
 
 NOW = 1.7e9
@@ -37,8 +38,8 @@ def snapshot(*families: Family, at: float = 100.0) -> Snapshot:
 def views(found: Snapshot, history: History | None = None) -> tuple[str, str]:
     """Return the text of `status` and that of the page, each in one line."""
     facts = status(found, history or History())
-    page = Reader("".join(content(facts, None, NO_LINKS)))
-    return " ".join(table(facts, False, NOW, 200).split()), " ".join(page.text.split())
+    page = Reader("".join(content(decoded(Status, facts), None, NO_LINKS)))
+    return " ".join(table(decoded(Status, facts), False, NOW, 200).split()), " ".join(page.text.split())
 
 
 @seeds(range(40))

@@ -127,7 +127,7 @@ def test_a_training_on_the_cpu_may_hold_a_gpu(seed: int) -> None:
     assert shown["level"] == ("bad" if program.cause else "poor")
     said = facts["answer"].partition(" held by a training on the CPU: ")[0].rpartition("; ")[2]
     assert int(said.split()[0]) >= 1
-    assert str(program.pid) in table(facts, False, NOW, 120)
+    assert str(program.pid) in table(decoded(Status, facts), False, NOW, 120)
 
 
 @seeds(SEEDS)
@@ -243,7 +243,7 @@ def test_the_totals_are_those_of_the_gpus_that_answer(seed: int) -> None:
 
 @functools.cache
 def text_of(seed: int, width: int) -> str:
-    return table(world(seed)[1], False, NOW, width)
+    return table(decoded(Status, world(seed)[1]), False, NOW, width)
 
 
 def fits(seed: int, width: int) -> None:
@@ -276,7 +276,7 @@ def test_the_text_of_a_full_node_fits(width: int) -> None:
 
 @seeds(SEEDS)
 def test_only_the_colours_differ(seed: int) -> None:
-    assert re.sub(r"\x1b\[\d+m", "", table(world(seed)[1], True, NOW, 80)) == text_of(seed, 80)
+    assert re.sub(r"\x1b\[\d+m", "", table(decoded(Status, world(seed)[1]), True, NOW, 80)) == text_of(seed, 80)
 
 
 @seeds([*SEEDS, CROWD])
@@ -286,7 +286,7 @@ def test_the_answer_is_at_both_ends_of_a_text_that_is_higher_than_the_terminal(s
 
     for height in (5, 24, 40, 10_000):
         more = f"\n{heading}" if text.count("\n") >= height else ""
-        assert table(world(seed)[1], False, NOW, 200, height) == text + more
+        assert table(decoded(Status, world(seed)[1]), False, NOW, 200, height) == text + more
 
 
 @seeds([*SEEDS, CROWD])

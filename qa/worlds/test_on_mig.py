@@ -7,10 +7,10 @@ import re
 
 from tests.drawn import seeds
 from tests.status.statusfacts import family
-from tests.web.page.reading import Reader
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import process_lines
@@ -19,6 +19,7 @@ from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import GIB, NOW
 from qa.worlds.pids import pids_of
+from qa.worlds.reading import Reader
 from qa.worlds.scraped import snapshot_of
 
 PROFILES = ("1g.10gb", "2g.20gb", "3g.40gb")
@@ -63,7 +64,7 @@ def test_each_process_stands_below_its_device(seed: int) -> None:
     places = iter(devices)
     below: dict[str | None, set[str]] = {None: set()}
     at: str | None = None
-    for line in table(facts, False, NOW, 120).splitlines():
+    for line in table(decoded(Status, facts), False, NOW, 120).splitlines():
         if found := re.match(r" +MIG ([\w.]+)(?: GI \d+)?(?: CI \d+)?  ", line):
             at, profile = next(places)
             assert found[1] == profile
@@ -75,7 +76,7 @@ def test_each_process_stands_below_its_device(seed: int) -> None:
     assert below == expected
 
     # On the page.
-    (group,) = [g for g in Reader("0".join(content(facts, None, NO_LINKS))).groups if g.key == "GPU-a"]
+    (group,) = [g for g in Reader("0".join(content(decoded(Status, facts), None, NO_LINKS))).groups if g.key == "GPU-a"]
     found_rows: dict[str | None, set[str]] = {None: set()}
     device: str | None = None
     for row in group.rows:
@@ -89,7 +90,7 @@ def test_each_process_stands_below_its_device(seed: int) -> None:
     # A device with a process is in use, whatever memory it reports.
     assert [d["state_words"] for d in gpu["mig"]] == ["in use" if expected[uuid] else "free" for uuid, _ in devices]
     profiles = dict(devices)
-    for _, line, _ in process_lines(processes(facts), NOW, 120)[1]:
+    for _, line, _ in process_lines(processes(decoded(Status, facts)), NOW, 120)[1]:
         pid, _, rest = line.strip().partition("  ")
         own = next(uuid for process, uuid in where.items() if f"70{process[1:]}" == pid)
         assert rest.strip().split("  ")[0] == (f"3 {profiles[own]}" if own else "3")

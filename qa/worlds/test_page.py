@@ -11,14 +11,14 @@ from statistics import fmean
 
 import pytest
 from tests.drawn import seeds
-from tests.web.page.reading import Group, Reader
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.node import build
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import Gpu, Node, Program, crowd_of, draw
+from qa.worlds.reading import Group, Reader
 
 SEEDS = range(80)
 ELEMENTS = {
@@ -57,7 +57,7 @@ class Case:
     @cached_property
     def html(self) -> str:
         """The content of the page."""
-        return "0".join(content(status(self.snapshot, self.history), None, LINKS))
+        return "0".join(content(build(self.snapshot, self.history), None, LINKS))
 
     @cached_property
     def page(self) -> Reader:
@@ -179,4 +179,4 @@ def test_a_crowd_is_folded_and_a_small_node_is_not() -> None:
     node = draw(1)
 
     assert crowded.count('aria-expanded="false"') == crowded.count('class="fold"') > 50
-    assert "data-folded" not in "".join(content(status(node.snapshot(), node.history()), None, LINKS))
+    assert "data-folded" not in "".join(content(build(node.snapshot(), node.history()), None, LINKS))

@@ -10,6 +10,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
@@ -43,8 +44,8 @@ def test_what_is_only_remembered_is_said_so(seed: int) -> None:
     remembered = reason in {"library_not_found", "driver_not_loaded"} and not seen and not on_bus
     were = "GPU that was here before is" if count == 1 else "GPUs that were here before are"
     assert facts["answer"].startswith(f"{count} {were} not there now") == remembered
-    html = "".join(content(facts, None, NO_LINKS))
-    for view in (table(facts, False, NOW, 200), html):
+    html = "".join(content(decoded(Status, facts), None, NO_LINKS))
+    for view in (table(decoded(Status, facts), False, NOW, 200), html):
         assert ("remembered" in view) == ("gpugauge forget UUID" in view) == remembered
         assert ("the driver is down" in view) != remembered
     assert any(problem["kind"] == "driver" for problem in facts["problems"]) != remembered

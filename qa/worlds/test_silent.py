@@ -10,6 +10,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
@@ -57,8 +58,8 @@ def test_after_two_minutes_without_a_report_it_is_said_so(seed: int) -> None:
     assert not on_gpu or ("not judged yet" in facts["answer"]) != silent
     assert not on_gpu or ("; no report from the hook of 1 process" in facts["answer"]) == silent
     assert process["state_words"] == ("no report" if silent else "starting")
-    html = "".join(content(facts, None, NO_LINKS))
-    for view in (" ".join(table(facts, False, NOW, 200).split()), html):
+    html = "".join(content(decoded(Status, facts), None, NO_LINKS))
+    for view in (" ".join(table(decoded(Status, facts), False, NOW, 200).split()), html):
         assert ("no hook report reaches this daemon" in view) == silent
         assert ("GPUGAUGE_HOOK_SOCKET" in view) == silent
         assert ("starting: the hook has not" in view) != silent

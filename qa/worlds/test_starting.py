@@ -9,6 +9,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.terminal.table import table
@@ -48,7 +49,7 @@ def test_no_hook_is_said_only_where_it_is_decided(seed: int) -> None:
 
     young = on_gpu and age is not None and age < 30 and not scanned
     starting = not reports and ((hook and scanned) or young)
-    said = " ".join(table(facts, False, NOW, 200).split())
+    said = " ".join(table(decoded(Status, facts), False, NOW, 200).split())
     assert process["starting"] == starting
     assert (process["judging_since"] is not None) == (starting or reports)
     if not reports and state != "held_idle":

@@ -11,6 +11,7 @@ from tests.status.statusfacts import family
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
@@ -60,11 +61,11 @@ def test_every_view_has_the_drawn_rates(seed: int) -> None:
         assert shown == (None if truth is None else pytest.approx(truth, rel=1e-6, abs=1e-6))
     assert process["mfu"] == mfu
 
-    (listed,) = processes(facts)
-    page = content(facts, None, NO_LINKS)[0]
+    (listed,) = processes(decoded(Status, facts))
+    page = content(decoded(Status, facts), None, NO_LINKS)[0]
     views = {
         "page": page,
-        "status": " ".join(table(facts, False, NOW, 300).split()),
+        "status": " ".join(table(decoded(Status, facts), False, NOW, 300).split()),
         "top": " ".join(process_details(listed, NOW)),
         "doctor": " ".join(process_screen(listed, NOW, 300, colour=False)),
     }

@@ -12,6 +12,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.status.words import HOOK_ADVICE, HOOK_COMMAND
 from gpugauge.terminal.table import table
@@ -97,7 +98,8 @@ def test_counts_of_drawn_nodes(seed: int) -> None:
         assert said in gpu["summary"]
         programs = {program for program, _ in here}
         assert sum(program in gpu["summary"] for program in programs) == min(2, len(programs))
-    text, html = table(facts, False, NOW, 200), "".join(content(facts, None, NO_LINKS))
+    shown = decoded(Status, facts)
+    text, html = table(shown, False, NOW, 200), "".join(content(shown, None, NO_LINKS))
     for view in (text, html):
         assert "training" not in view
         assert view.count("the cause is not known") == 1

@@ -10,6 +10,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from qa.worlds.scraped import snapshot_of
@@ -111,4 +112,4 @@ def test_a_machine_without_a_watched_gpu(seed: int) -> None:
     }
     # The start of the training stands for that of the process.
     assert all(p["started"] == NOW - 60 for p in shown.values())
-    assert table(facts, False, NOW, 80).count("waits for data ") >= len(starved)
+    assert table(decoded(Status, facts), False, NOW, 80).count("waits for data ") >= len(starved)

@@ -16,7 +16,7 @@ from gpugauge.driver.advice import down_phrase
 from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
-from gpugauge.status.model import Status, of
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status as facts_of
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
@@ -28,7 +28,7 @@ NOW = 1.7e9
 
 def drawn(command: str = "train.py", *, up: int = 1, colour: bool = False) -> str:
     facts = json.loads(json.dumps(facts_of(snapshot(command, up=up), History()))) | {"host": "node-7"}
-    return table(facts, colour, NOW)
+    return table(decoded(Status, facts), colour, NOW)
 
 
 def test_table() -> None:
@@ -79,12 +79,12 @@ def without_gpus(reason: str, released_until: float | None = None) -> dict[str, 
 def test_node_without_gpus(driver: dict[str, Any], status: int, words: str) -> None:
     facts = without_gpus(**driver)
 
-    assert words in " ".join(table(facts, False, NOW).split())
-    assert exit_status(of(Status, facts)) == status
+    assert words in " ".join(table(decoded(Status, facts), False, NOW).split())
+    assert exit_status(decoded(Status, facts)) == status
 
 
 def test_driver_that_is_down_with_what_to_do() -> None:
-    text = " ".join(table(without_gpus(reason="driver_not_loaded"), False, NOW).split())
+    text = " ".join(table(decoded(Status, without_gpus(reason="driver_not_loaded")), False, NOW).split())
 
     assert (
         "→ the NVIDIA library is there but its kernel driver is not loaded: load the module (modprobe nvidia)" in text
@@ -106,7 +106,7 @@ def test_who(who: dict[str, str], shown: str) -> None:
     facts = facts_of(snapshot(), History())
     facts["gpus"][0]["processes"][0] |= {"workload": who, "command": "fit.py"}
 
-    assert f"  {shown}\n" in table(facts, False, NOW)
+    assert f"  {shown}\n" in table(decoded(Status, facts), False, NOW)
 
 
 def test_cause_and_what_the_hook_reports() -> None:
@@ -125,7 +125,7 @@ def test_cause_and_what_the_hook_reports() -> None:
         "last_step": NOW - 2.34,
     }
 
-    text = table(facts, False, NOW, 200)
+    text = table(decoded(Status, facts), False, NOW, 200)
 
     assert (
         "       step 120 ms · phase loading · 70 % waiting for data · rank 3 of 8 · "
@@ -141,7 +141,7 @@ def test_training_on_the_cpu_has_rate_phase_wait_and_last_step() -> None:
     facts["without_gpu"][0] |= {"phase": "training", "last_step": NOW - 1}
     facts["gpus"][0]["processes"][0] |= {"step_shares": {"data": 0.4, "rest": 0.6}}
 
-    text = table(facts, False, NOW, 200)
+    text = table(decoded(Status, facts), False, NOW, 200)
 
     assert (
         "step 1.5 s · phase training · 70 % waiting for data, 10 % waiting for other ranks, 20 % the rest · "
@@ -154,7 +154,7 @@ def test_what_makes_a_cause_decidable() -> None:
     facts = facts_of(snapshot(), History())
     facts["gpus"][0]["processes"][0] |= {"state": "training", "undecidable": ["data_loading", "host_bound"]}
 
-    assert "declare the loader" in " ".join(table(facts, False, NOW).split())
+    assert "declare the loader" in " ".join(table(decoded(Status, facts), False, NOW).split())
 
 
 def test_device_that_does_not_answer() -> None:
@@ -165,7 +165,7 @@ def test_device_that_is_down_for_a_known_reason() -> None:
     facts = facts_of(snapshot(up=0), History())
     facts["gpus"][0] |= {"name": None, "uuid": "PCI-00000000:65:00.0", "index": None, "down_reason": "not_enumerated"}
 
-    line = next(line for line in table(facts, False, NOW).splitlines() if "PCI-" in line)
+    line = next(line for line in table(decoded(Status, facts), False, NOW).splitlines() if "PCI-" in line)
 
     assert line == "  ? PCI-00000000:65:00.0 down: the driver does not list it"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.node import build, status
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Server
@@ -39,9 +39,9 @@ def served(snapshot: Snapshot, history: History, scenario: str | None = None, li
     def current() -> Snapshot:
         return replace(page.snapshot, monotonic=time.monotonic())
 
-    view = partial(status, history=history)
+    view = partial(build, history=history)
     routes = page_routes(current, view, lambda: None, "/metrics", scenario, links)
-    routes[PATH] = status_route(current, view)
+    routes[PATH] = status_route(current, partial(status, history=history))
     server = Server([("127.0.0.1", 0)], routes)
     server.start()
     page.url = f"http://127.0.0.1:{server.addresses[0][1]}/"

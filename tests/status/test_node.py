@@ -1,10 +1,7 @@
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 from qa.worlds.nodes import draw
@@ -13,16 +10,17 @@ from qa.worlds.scraped import snapshot_of
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
+from gpugauge.status.node import build, status
 from gpugauge.status.problem import KINDS
 from gpugauge.terminal.table import table
 from gpugauge.web.server import Request
 from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload
 from tests.serving import answer
+from tests.status.reference import meanings
 from tests.status.statusfacts import ROWS, family, snapshot
 
-DOCS = Path(__file__).parents[2] / "docs" / "http.md"
 VIEW = partial(status, history=History())
 REQUEST = Request("GET", PATH, "", {}, b"", "127.0.0.1")
 
@@ -106,32 +104,14 @@ def test_error_of_a_collector_is_one_short_line() -> None:
     assert len(node["failing_collectors"]["host"]) == 200
 
 
-def keys(facts: Any) -> Iterator[str]:
-    """Yield the names of all fields, without keys that come from outside."""
-    if isinstance(facts, list):
-        for each in facts:
-            yield from keys(each)
-    elif isinstance(facts, dict):
-        for key, value in facts.items():
-            yield key
-            if key not in {"failing_collectors", "devices", "loader", "step_shares"}:
-                yield from keys(value)
+def test_names_in_the_meanings_of_the_fields_are_those_of_the_code() -> None:
+    def named(kind: type, field: str) -> set[str]:
+        return set(re.findall(r"`(\w+)`", meanings(kind)[field]))
 
-
-def test_every_field_is_documented_and_nothing_else() -> None:
-    section = DOCS.read_text().split("\n## The status\n")[1].split("\n## ")[0]
-    documented = {
-        name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
-    }
-    drawn = [draw(seed) for seed in range(30)]
-    nodes = [status(snapshot(), History()), *(status(node.snapshot(), node.history()) for node in drawn)]
-    kinds = set(re.findall(r"`(\w+)`", section.split("| `kind`, `grave` |")[1].partition(";")[0]))
-    levels = set(re.findall(r"`(\w+)`", section.split("| `level` |")[1].partition("\n")[0]))
-    more = {"released_until", "last_seen", "last_processes", "alive"} | set(Workload.__slots__)
-
-    assert documented == {key for node in nodes for key in keys(node)} | more
-    assert kinds == set(KINDS)
-    assert {gpu["level"] for node in nodes for gpu in node["gpus"]} == levels
+    levels = {gpu.level for node in map(draw, range(30)) for gpu in build(node.snapshot(), node.history()).gpus}
+    assert named(Problem, "kind") == set(KINDS)
+    assert named(ProcessStatus, "workload") == set(Workload.__slots__)
+    assert named(Status, "level") == named(GpuStatus, "level") == named(ProcessStatus, "level") == levels
 
 
 def test_who_used_a_gpu_that_is_lost() -> None:
@@ -149,7 +129,7 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     assert "last_processes" not in second
     (process,) = first["last_processes"]
     assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
-    assert "last used by pid 4001 train.py (not seen now)" in table(status(gone, history), False, 1.7e9, 120)
+    assert "last used by pid 4001 train.py (not seen now)" in table(build(gone, history), False, 1.7e9, 120)
 
 
 def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:

@@ -27,14 +27,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Factors of the step rate without a cause, 1 or more. `next` is the cause that limits the step then, `gpu` for
-    its kernels or `cpu` for its computation on the CPU.
-    """
+    """Factors of the step rate without a cause, 1 or more."""
 
-    expected: float
-    lower: float
-    upper: float
-    next: str
+    expected: float  #: the factor
+    lower: float  #: its lower bound
+    upper: float  #: its upper bound
+    next: str  #: the cause that limits the step then, `gpu` for its kernels or `cpu` for its computation on the CPU
 
 
 @dataclass(frozen=True, slots=True)

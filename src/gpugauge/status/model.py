@@ -1,5 +1,5 @@
 """The status of a node, as the daemon computes it and as the commands decode it. Fields are named as in the JSON, in
-its order; docs/http.md says what they mean. Unknown values are None, never 0.
+its order; docs/http.md is made from them and their comments. Unknown values are None, never 0.
 """
 
 from __future__ import annotations
@@ -21,231 +21,243 @@ def _absent() -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """One change. `topic` is the row of the table of advice; `cause` is what the change removes, if the verdict has a
-    name for it; `gain` is None if it is not known.
-    """
+    """One piece of advice on a process."""
 
-    cause: str | None
-    topic: str
-    change: str
-    gain: Gain | None = None
+    cause: str | None  #: what the change removes, if the verdict has a name for it
+    topic: str  #: the row of the table of advice
+    change: str  #: what to change
+    gain: Gain | None = None  #: the [expected gain](verdict.md#the-expected-gain), if it is known
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
     """What a process uses of one GPU."""
 
-    memory_used_bytes: float | None
-    load_5m: float | None
+    memory_used_bytes: float | None  #: now
+    load_5m: float | None  #: as that of the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What the hook reports of a process since its start. `gpu_build` is whether its torch supports GPUs."""
+    """What the hook reports of a process since its start."""
 
-    torch: str | None = None
-    gpu_build: bool = False
-    parameter_bytes: Mapping[str, float] = field(default_factory=dict)
-    ooms: float | None = None
-    alloc_retries: float | None = None
+    torch: str | None = None  #: the version of torch
+    gpu_build: bool = False  #: whether its torch supports GPUs
+    parameter_bytes: Mapping[str, float] = field(default_factory=dict)  #: the size of the parameters by device
+    ooms: float | None = None  #: out-of-memory errors of the allocator
+    alloc_retries: float | None = None  #: retries of the allocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessStatus:
     """A process on a GPU, on none, or one that has ended."""
 
-    process: str
-    pid: int | None = None
-    command: str | None = None
+    process: str  #: the label of the metrics
+    pid: int | None = None  #: that of the host, if it is visible
+    command: str | None = None  #: the name of the program
+    #: The owner, as far as it is known: `kind`, `namespace`, `pod`, `container`, `job_kind`, `job`, `job_source`,
+    #: `job_id`, `run_id`, `user`, `command`; see [attribution.md](attribution.md)
     workload: Mapping[str, str] = field(default_factory=dict)
-    kind: str | None = None
-    torch_build: str | None = None
-    role: str | None = None
-    hook: bool = False
-    started: float | None = None
-    steps: float | None = None
-    step_seconds: float | None = None
-    samples_per_second: float | None = None
-    tokens_per_second: float | None = None
-    mfu: float | None = None
-    last_step: float | None = None
-    phase: str | None = None
-    rank: int | None = None
-    world_size: int | None = None
-    loader: Mapping[str, str] = field(default_factory=dict)
-    starting: bool = False
-    silent: bool = False
+    kind: str | None = None  #: as in `gpu_process_info`
+    torch_build: str | None = None  #: as in `gpu_process_host_info`
+    role: str | None = None  #: `training` (torch is loaded), `display` (a desktop program); null if it is not known
+    hook: bool = False  #: whether it reports through the hook
+    started: float | None = None  #: Unix time of its start
+    steps: float | None = None  #: since the start
+    step_seconds: float | None = None  #: the mean time of a step in the last 5 minutes
+    samples_per_second: float | None = None  #: the rate of `torch_samples_total` over the last 5 minutes
+    tokens_per_second: float | None = None  #: the rate of `torch_tokens_total` over the last 5 minutes
+    mfu: float | None = None  #: as `training_mfu_ratio`
+    last_step: float | None = None  #: Unix time of the last step
+    phase: str | None = None  #: as in `torch_phase`
+    rank: int | None = None  #: as in `torch_process_info`
+    world_size: int | None = None  #: as in `torch_process_info`
+    loader: Mapping[str, str] = field(default_factory=dict)  #: the data loader, as in `torch_loader_info`
+    starting: bool = False  #: no report yet, but it was started with the hook, or is too young to know
+    silent: bool = False  #: it was started with the hook, and nothing has arrived for two minutes
+    #: While there is no verdict yet: Unix time from which on it has reported through the hook, or of the start of a
+    #: `starting` one. It has the level `none`, and does not count as well
     judging_since: float | None = None
-    ended: float | None = None
-    end_reason: str | None = None
-    end_words: str | None = None
-    state: str | None = None
-    state_words: str = ""
-    limited_by: str | None = None
-    limited_by_words: str | None = None
-    limited_by_ratio: float | None = None
-    evidence: str | None = None
-    runbook: str | None = None
-    level: str = "none"
-    undecidable: tuple[str, ...] = ()
+    ended: float | None = None  #: Unix time of its end; it has the level `none`, and does not count as well
+    end_reason: str | None = None  #: of a training that has ended: the label of `training_end_info`
+    end_words: str | None = None  #: the reason in words, with exit code or signal
+    state: str | None = None  #: its state by the [verdict](verdict.md)
+    state_words: str = ""  #: the state in words
+    limited_by: str | None = None  #: the main cause of its lost GPU time
+    limited_by_words: str | None = None  #: the cause in words
+    limited_by_ratio: float | None = None  #: the share of its GPU time that the cause takes
+    evidence: str | None = None  #: what the cause was found by
+    runbook: str | None = None  #: the section of [runbook.md](runbook.md)
+    level: str = "none"  #: `good`, `poor`, `bad`, or `none` if it is not judged
+    undecidable: tuple[str, ...] = ()  #: the causes that cannot be determined
+    #: The shares of the last minute by part of the steps, as `training_step_share_ratio`; of the whole time if it has
+    #: ended
     step_shares: Mapping[str, float] = field(default_factory=dict)
-    data_wait_ratio: float | None = None
-    advice: str | None = None
-    gain_words: str | None = None
-    changes: tuple[Advice, ...] = ()
-    inside: Inside | None = field(default=None, metadata={"absent": True})  # of a process with the hook
-    devices: Mapping[str, Use] | None = _absent()  # by uuid, of a process that is not in the list of a GPU
-    memory_used_bytes: float | None = None  # of the GPU in whose list the process is
-    load_5m: float | None = None
-    mig: tuple[str, ...] | None = _absent()  # of a process on a GPU
-    alive: bool | None = _absent()  # of the last processes of a GPU that is down
+    data_wait_ratio: float | None = None  #: the share of the waits for data
+    advice: str | None = None  #: what to do: the first of `changes`
+    gain_words: str | None = None  #: the expected gain of the advice, if it is known
+    changes: tuple[Advice, ...] = ()  #: all advice on it, the most useful first
+    inside: Inside | None = field(default=None, metadata={"absent": True})  #: of a process with the hook
+    devices: Mapping[str, Use] | None = _absent()  #: by uuid, of a process that is not in the list of a GPU
+    memory_used_bytes: float | None = None  #: of the GPU in whose list the process is
+    load_5m: float | None = None  #: its load on that GPU over 5 minutes, or its time if that is shorter
+    mig: tuple[str, ...] | None = _absent()  #: of a process on a GPU: the MIG devices on which it holds memory
+    alive: bool | None = _absent()  #: of the last processes of a GPU that is down: whether it still runs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultStatus:
-    """A fault of a GPU. `kind` is that of the problem; the faults in `health` have none."""
+    """A fault of a GPU, as the metric `gpu_problem` has it."""
 
-    grave: bool = False
-    text: str
-    advice: str | None = None
-    runbook: str | None = None
-    kind: str | None = _absent()
+    grave: bool = False  #: whether GPU time or the GPU is lost
+    text: str  #: what is wrong
+    advice: str | None = None  #: what to do
+    runbook: str | None = None  #: the label `problem`: a section of [runbook.md](runbook.md)
+    kind: str | None = _absent()  #: that of the problem; the faults in `health` have none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidStatus:
     """An Xid error of a GPU."""
 
-    xid: int | None = None
-    text: str = ""
-    kind: str = field(default="", metadata={"json": "class"})
-    last: float = 0.0
-    advice: str | None = None
-    runbook: str | None = None
+    xid: int | None = None  #: the code
+    text: str = ""  #: the code and its name
+    kind: str = field(default="", metadata={"json": "class"})  #: the label of `gpu_xid_errors_total`
+    last: float = 0.0  #: Unix time of the last one
+    advice: str | None = None  #: null if an administrator has nothing to do
+    runbook: str | None = None  #: the section of [runbook.md](runbook.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigStatus:
     """A MIG device."""
 
-    uuid: str
-    profile: str | None = None
-    gpu_instance: str | None = None
-    compute_instance: str | None = None
-    load: float | None = None
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    allocation: str | None = None
-    allocated_to: tuple[Mapping[str, str], ...] = ()
-    state_words: str = ""
+    uuid: str  #: as in the metrics
+    profile: str | None = None  #: such as `3g.40gb`
+    gpu_instance: str | None = None  #: as `nvidia-smi` counts
+    compute_instance: str | None = None  #: as `nvidia-smi` counts
+    load: float | None = None  #: the share of active multiprocessors
+    memory_used_bytes: float | None = None  #: now
+    memory_total_bytes: float | None = None  #: now
+    allocation: str | None = None  #: as that of a GPU
+    allocated_to: tuple[Mapping[str, str], ...] = ()  #: as those of a GPU
+    state_words: str = ""  #: the allocation; where it is not known, `in use` or `free`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuStatus:
-    """A GPU with its processes."""
+    """A GPU with its processes. One that does not answer has no values but its identity and the last ones."""
 
-    index: int | None = None
-    uuid: str
-    name: str | None = None
-    pci_bus_id: str | None = None
-    up: bool = True
+    index: int | None = None  #: that of the driver
+    uuid: str  #: as in the metrics
+    name: str | None = None  #: the product
+    pci_bus_id: str | None = None  #: its address
+    up: bool = True  #: whether it answers
+    #: The label of `gpu_down_reason`, or `remembered` if only the state file knows it on a machine without GPU and
+    #: driver
     down_reason: str | None = None
-    advice: str | None = None
-    load: float | None = None
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
-    load_5m: float | None = None
-    pcie_width: float | None = None
-    pcie_width_max: float | None = None
-    load_10m: tuple[tuple[float, float | None], ...] = ()
-    temperature_celsius: float | None = None
-    faults: tuple[FaultStatus, ...] = ()
-    health: tuple[FaultStatus, ...] = ()
-    slowed_by: tuple[str, ...] = ()
-    xids: tuple[XidStatus, ...] = ()
+    advice: str | None = None  #: what to do about one that does not answer
+    load: float | None = None  #: the share of the time in which it was busy, now: 0 to 1
+    memory_used_bytes: float | None = None  #: now
+    memory_total_bytes: float | None = None  #: now
+    power_watts: float | None = None  #: now
+    power_limit_watts: float | None = None  #: now
+    load_5m: float | None = None  #: over 5 minutes, or since the start of the daemon if that is shorter, at least 30 s
+    pcie_width: float | None = None  #: the lanes of its PCIe link now
+    pcie_width_max: float | None = None  #: the lanes that GPU and slot allow
+    load_10m: tuple[tuple[float, float | None], ...] = ()  #: pairs: how many seconds ago, and the load then
+    temperature_celsius: float | None = None  #: now
+    faults: tuple[FaultStatus, ...] = ()  #: what is wrong with it
+    health: tuple[FaultStatus, ...] = ()  #: its faults, but that it is down, Xid errors, lowered clocks, a narrow link
+    slowed_by: tuple[str, ...] = ()  #: what lowers the clocks because something is wrong; a power cap is not listed
+    xids: tuple[XidStatus, ...] = ()  #: those of the last 24 hours and those that are not repaired, the newest first
+    #: The return code by part of its readings that the driver fails to return, as `gpu_reading_failed`
     unread: Mapping[str, str] = field(default_factory=dict)
-    mig: tuple[MigStatus, ...] = ()
-    allocation: str | None = None
-    allocated_to: tuple[Mapping[str, str], ...] = ()
-    processes: tuple[ProcessStatus, ...] = ()
-    processes_hidden: int = 0
-    last_seen: float | None = _absent()
+    mig: tuple[MigStatus, ...] = ()  #: its MIG devices
+    allocation: str | None = None  #: `unallocated`, `allocated` or `shared`
+    allocated_to: tuple[Mapping[str, str], ...] = ()  #: the workloads to which it is allocated
+    processes: tuple[ProcessStatus, ...] = ()  #: the processes on it
+    processes_hidden: int = 0  #: the number of further processes that the driver counts but that are not visible
+    last_seen: float | None = _absent()  #: of one that does not answer: Unix time at which it answered last
+    #: The processes that used it then. Those that still run have their present state and cause, the others those of
+    #: that time
     last_processes: tuple[ProcessStatus, ...] | None = _absent()
-    level: str = "none"
-    state_words: str = ""
-    summary: str | None = None
+    level: str = "none"  #: `good`, `poor`, `bad`, or `none` if it is not judged
+    state_words: str = ""  #: its state in at most 14 characters, such as `wasted` or `in use`
+    summary: str | None = None  #: its gravest problem, or the programs on it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """A problem of the node: of its driver, of GPUs, of a program, or of the exporter."""
 
+    #: `driver`, `no_gpu`, `gpu_down`, `gpu_health`, `xid`, `wasted`, `on_cpu`, `slowed`, `waits`, `unjudged`,
+    #: `gpu_slowed`, `narrow_link`, `unused`, `collector` or `hook`. The errors of one GPU are one, by the gravest
     kind: str
-    grave: bool = False
-    subject: str = ""
-    text: str = ""
-    advice: str | None = None
-    detail: str | None = None
-    gain_words: str | None = None
-    gpus: tuple[str, ...] = ()
-    processes: tuple[str, ...] = ()
-    ratio: float | None = None
-    runbook: str | None = None
+    grave: bool = False  #: whether GPU time or a GPU is lost
+    subject: str = ""  #: the GPU or the program
+    text: str = ""  #: what is wrong
+    advice: str | None = None  #: what to do
+    detail: str | None = None  #: share, pid, owner and GPUs, or further errors and who uses the GPU
+    gain_words: str | None = None  #: the expected gain of the advice, if it is known
+    gpus: tuple[str, ...] = ()  #: the uuids
+    processes: tuple[str, ...] = ()  #: the labels of the processes
+    ratio: float | None = None  #: the mean share of the GPU time that the processes lose
+    runbook: str | None = None  #: the section of [runbook.md](runbook.md)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Sums and means over the GPUs that answer."""
+    """Sums and means over the GPUs that answer. A sum is null if the value of one of them is not known."""
 
-    gpus: int = 0
-    up: int = 0
-    load: float | None = None
-    load_gpus: int = 0
-    mig_load: float | None = None
-    mig_devices: int = 0
-    memory_used_bytes: float | None = None
-    memory_total_bytes: float | None = None
-    power_watts: float | None = None
-    power_limit_watts: float | None = None
+    gpus: int = 0  #: the number of GPUs
+    up: int = 0  #: the number of those that answer
+    load: float | None = None  #: the mean load of the GPUs that report one; a GPU in MIG mode reports none
+    load_gpus: int = 0  #: the number of the GPUs that report a load
+    mig_load: float | None = None  #: the mean load of the MIG devices
+    mig_devices: int = 0  #: the number of the MIG devices
+    memory_used_bytes: float | None = None  #: a sum
+    memory_total_bytes: float | None = None  #: a sum
+    power_watts: float | None = None  #: a sum
+    power_limit_watts: float | None = None  #: a sum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverStatus:
     """The driver."""
 
-    up: bool = False
-    reason: str = "unknown"
+    up: bool = False  #: as in `gpugauge_driver_up`
+    reason: str = "unknown"  #: as in `gpugauge_driver_up`: `ok` while it answers
+    #: False if the driver is missing and the machine has no NVIDIA GPU, so that this is no problem
     needed: bool = True
-    state_words: str = ""
-    released_until: float | None = _absent()
-    advice: str | None = _absent()
+    state_words: str = ""  #: the state in words
+    released_until: float | None = _absent()  #: Unix time, while it is [released](operations.md)
+    advice: str | None = _absent()  #: what to do, while it is down for a known reason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """The status of a node."""
+    """The status of the node."""
 
-    answer: str
-    level: str = "none"
-    problems: tuple[Problem, ...] = ()
-    totals: Totals = Totals()
-    host: str = ""
-    timestamp: float
-    version: str | None
-    simulated: bool = False
-    driver: DriverStatus = DriverStatus()
+    answer: str  #: one line for people: whether the GPUs do useful work, and if not, which and why
+    level: str = "none"  #: `good`, `poor`, `bad`, or `none` if nothing is judged
+    problems: tuple[Problem, ...] = ()  #: the gravest first; empty if all is well
+    totals: Totals = Totals()  #: over the GPUs
+    host: str = ""  #: the name of the host
+    timestamp: float  #: Unix time of the snapshot
+    version: str | None  #: of the daemon
+    simulated: bool = False  #: whether the GPUs are simulated
+    driver: DriverStatus = DriverStatus()  #: that of the GPUs
+    #: The first 200 characters of the error by the name of the collector; empty without errors. The log has all of it
     failing_collectors: Mapping[str, str] = field(default_factory=dict)
+    #: A sentence if the receiver of training processes was replaced in the last 5 minutes
+    #: ([operations.md](operations.md#the-receiver-and-its-limits)), or if it refuses connections of users
     hook: str | None = None
-    gpus: tuple[GpuStatus, ...] = ()
-    without_gpu: tuple[ProcessStatus, ...] = ()
+    gpus: tuple[GpuStatus, ...] = ()  #: by index
+    without_gpu: tuple[ProcessStatus, ...] = ()  #: those that have torch loaded and use no GPU; with the hook first
+    #: The trainings that have ended in the last minutes (`hook.linger_seconds`) and hold no GPU any more, at most 32,
+    #: the last one first
     ended: tuple[ProcessStatus, ...] = ()
-
-
-def of(kind: type[_T], data: object) -> _T:
-    """Return an object, decoded if it is still JSON."""
-    return data if isinstance(data, kind) else decoded(kind, data)
 
 
 class _Field(NamedTuple):

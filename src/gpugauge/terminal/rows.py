@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpugauge.base.text import printable
 from gpugauge.driver.vendors import product_name
-from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status, of
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner
 from gpugauge.status.use import gpus_words
 from gpugauge.status.words import percent
@@ -118,9 +118,8 @@ AGE: Column[Process] = Column(
 PROCESS_STATE: Column[Process] = Column("STATE", lambda process, _: safe(process.facts.state_words) or "-")
 
 
-def processes(facts: Status | object) -> list[Process]:
+def processes(status: Status) -> list[Process]:
     """Return each process once: those on GPUs by the index of the first, those without a GPU, those that have ended."""
-    status = of(Status, facts)
     found: dict[str, list[tuple[GpuStatus, ProcessStatus]]] = {}
     for gpu in status.gpus:
         for process in gpu.processes:

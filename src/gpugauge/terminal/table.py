@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
-from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, of
+from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
 from gpugauge.status.owner import owner
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
 from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
@@ -52,14 +51,11 @@ _INDENT = " " * _PROCESS_INDENT
 _FOLDED = 3  # rows of processes that differ only in pid and figures, from which on they are one
 
 
-def table(
-    facts: Status | Mapping[str, Any], colour: bool, now: float, width: int = 80, height: int | None = None
-) -> str:
-    """Return the text for the facts of /api/v1/status; `now` is the Unix time of facts without their own, `width` that
-    of the terminal. If it is longer than the `height` of the terminal, the answer stands at its end, too.
+def table(status: Status, colour: bool, now: float, width: int = 80, height: int | None = None) -> str:
+    """Return the text of a status; `now` is the Unix time of one without its own, `width` that of the terminal. If it
+    is longer than the `height` of the terminal, the answer stands at its end, too.
     """
-    status = of(Status, facts)
-    now = status.timestamp or now  # the facts are some seconds old, and the daemon may have another clock
+    now = status.timestamp or now  # its facts are some seconds old, and the daemon may have another clock
     view = _View(status, now, Writer(width, colour=colour))
     lines = [*view.heading(), *view.problems(), *view.gpus()]
     lines += [*view.others("With torch, on no GPU", status.without_gpu), *view.others("Ended", status.ended)]

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from qa.worlds.reading import Reader
 from qa.worlds.scraped import snapshot_of
 
 from gpugauge.driver.advice import down_advice, known_advice
@@ -17,12 +18,12 @@ from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.faults.table import GpuHealth, ailments, xid_fault
 from gpugauge.status import words
 from gpugauge.status.history import History
+from gpugauge.status.model import Status, decoded
 from gpugauge.status.node import status
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import NO_LINKS, Links, daemon_address, parts
 from gpugauge.web.page.render import content, head
 from tests.status.statusfacts import snapshot
-from tests.web.page.reading import Reader
 
 LINKS = Links("https://docs.example/runbook.md", "https://grafana.example/")
 HOSTILE = "</td><img src=x onerror=alert(1)>"
@@ -37,7 +38,11 @@ def driver_down(words: str, reason: str, *, needed: bool = True) -> dict[str, An
 
 
 def read(facts: dict[str, Any], scenario: str | None = None) -> Reader:
-    return Reader("0".join(content(facts, scenario, LINKS)))
+    return Reader("0".join(drawn(facts, scenario)))
+
+
+def drawn(facts: dict[str, Any], scenario: str | None = None, links: Links = LINKS) -> tuple[str, str]:
+    return content(decoded(Status, facts), scenario, links)
 
 
 def with_process(**changes: Any) -> dict[str, Any]:
@@ -210,14 +215,14 @@ def test_commands_in_an_advice_are_copied_alone() -> None:
 
 def copied(facts: dict[str, Any], links: Links) -> list[str]:
     """Return the commands that the page copies."""
-    return [unescape(found) for found in re.findall('data-copy="(.*?)"', "".join(content(facts, None, links)))]
+    return [unescape(found) for found in re.findall('data-copy="(.*?)"', "".join(drawn(facts, links=links)))]
 
 
 @pytest.mark.parametrize(
     ("reason", "needed", "level"), [("off", True, "none"), ("x", False, "none"), ("x", True, "bad")]
 )
 def test_a_driver_that_nobody_misses_is_not_red(reason: str, needed: bool, level: str) -> None:
-    html = "".join(content(node_facts(driver=driver_down("as it is", reason, needed=needed)), None, LINKS))
+    html = "".join(drawn(node_facts(driver=driver_down("as it is", reason, needed=needed))))
 
     assert f'<span class="mark {level}">as it is</span>' in html
 
@@ -229,7 +234,7 @@ def test_links_to_the_dashboards_only_with_grafana() -> None:
     address = "https://grafana.example/d/gpugauge-job?var-kind=slurm&var-namespace=ml&var-workload=88+%26+1"
     assert address in read(facts).links
     assert "Slurm job 88 & 1" in read(facts).text
-    assert Reader("0".join(content(facts, None, NO_LINKS))).links == ["#no-hook", "#no-hook"]
+    assert Reader("0".join(drawn(facts, links=NO_LINKS))).links == ["#no-hook", "#no-hook"]
     assert "https://grafana.example/d/gpugauge-fleet" in head("1", "/metrics", "node7", LINKS)
 
 
@@ -251,7 +256,7 @@ def test_the_answer_links_to_no_hook_only_where_it_is() -> None:
     facts = with_process(advice=None, state_words="training")
     facts["without_gpu"] = []
 
-    assert "no-hook" not in "".join(content(facts, None, LINKS))
+    assert "no-hook" not in "".join(drawn(facts))
 
 
 def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
@@ -298,7 +303,7 @@ def test_hostile_names_are_escaped() -> None:
 
 def test_a_device_that_does_not_answer_shows_no_values() -> None:
     facts = status(snapshot(up=0), History())
-    before, after = content(facts, None, LINKS)
+    before, after = drawn(facts)
 
     page = Reader(before + after)
     assert "GPU 0 H100 80GB HBM3 GPU-a down: every call returns an unknown error down" in page.text
@@ -335,7 +340,7 @@ def test_many_devices_with_many_processes_stay_bounded() -> None:
     facts = node_facts()
     gpu = facts["gpus"][0]
     gpu["processes"] *= 128
-    parts = content(facts | {"gpus": [gpu] * 64}, None, LINKS)
+    parts = drawn(facts | {"gpus": [gpu] * 64})
     page = Reader("0".join(parts))
 
     assert len(page.groups) == 64 + 1

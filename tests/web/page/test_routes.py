@@ -2,13 +2,13 @@ import re
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
+from gpugauge.status.model import Status
+from gpugauge.status.node import build
 from gpugauge.web.page import routes
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
@@ -18,7 +18,7 @@ from tests.status.statusfacts import snapshot
 
 
 def get(current: Snapshot | None, path: str = "/", reason: str | None = None, scenario: str | None = None) -> Reply:
-    table = page_routes(lambda: current, partial(status, history=History()), lambda: reason, "/own/metrics", scenario)
+    table = page_routes(lambda: current, partial(build, history=History()), lambda: reason, "/own/metrics", scenario)
     return answer(table[path], Request("GET", path, "", {}, b"", "127.0.0.1"))
 
 
@@ -59,13 +59,13 @@ def test_before_the_first_snapshot() -> None:
 def test_rendered_once_per_snapshot_with_its_age_in_each_reply(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[str | None] = []
 
-    def content(_: dict[str, Any], scenario: str | None, _links: Links) -> tuple[str, str]:
+    def content(_: Status, scenario: str | None, _links: Links) -> tuple[str, str]:
         rendered.append(scenario)
         return "<p>", " s old</p>"
 
     monkeypatch.setattr(routes, "content", content)
     current = [replace(snapshot(), monotonic=time.monotonic() - 7)]
-    route = page_routes(lambda: current[0], partial(status, history=History()), lambda: None, "/metrics")["/"]
+    route = page_routes(lambda: current[0], partial(build, history=History()), lambda: None, "/metrics")["/"]
     request = Request("GET", "/", "", {}, b"", "127.0.0.1")
 
     first, second = answer(route, request), answer(route, request)

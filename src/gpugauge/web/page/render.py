@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
-from typing import Any
 
 from gpugauge.driver.advice import NO_GPU_ADVICE
-from gpugauge.status.model import Problem, Status, Totals, of
+from gpugauge.status.model import Problem, Status, Totals
 from gpugauge.status.use import is_without_gpu
 from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, percent, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
@@ -97,9 +96,8 @@ def unavailable(reason: str, scenario: str | None) -> str:
     )
 
 
-def content(facts: Status | Mapping[str, Any], scenario: str | None, links: Links) -> tuple[str, str]:
+def content(status: Status, scenario: str | None, links: Links) -> tuple[str, str]:
     """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
-    status = of(Status, facts)
     if status.simulated:
         links = replace(links, daemon=None)
     table = gpu_table(status, links)

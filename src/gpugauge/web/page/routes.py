@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.model import Status
@@ -34,7 +33,7 @@ _FILES = {
 
 def page_routes(
     snapshot: Callable[[], Snapshot | None],
-    view: Callable[[Snapshot], Status | Mapping[str, Any]],
+    view: Callable[[Snapshot], Status],
     not_ready: Callable[[], str | None],
     telemetry_path: str,
     scenario: str | None = None,
