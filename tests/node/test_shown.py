@@ -14,12 +14,20 @@ from gpugauge.collectors.training import verdict
 from gpugauge.node.judged import Memory
 from gpugauge.node.node import Node
 from gpugauge.node.window import Window
+from gpugauge.sessions.session import Counters
+from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.verdict.facts import evidence, processes
 from gpugauge.verdict.loader_facts import load
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import step_shares
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.workloads import Workloads
 from tests.virtual import VirtualDaemon
+
+# Two pods, and the names of devices that they are assigned to: a GPU each, MIG devices, and a GPU for both.
+PODS = tuple(Workload("pod", "ml", f"p-{n}", "main", "uid", "1000", "a.py", "r", "pod", f"p-{n}", "x") for n in (0, 1))
+ASSIGNED = {"nvidia0": PODS[:1], "nvidia0/gi1": PODS[:1], "nvidia0/gi2": PODS, "nvidia1": PODS, "nvidia1/gi1": PODS}
 
 
 def close(value: Any) -> Any:
@@ -39,6 +47,14 @@ def plain(value: Any) -> Any:
 
 def known(memory: Mapping[str, Memory]) -> dict[str, Memory]:
     return {process: found for process, found in memory.items() if found != Memory()}
+
+
+def parts(node: Node) -> dict[str, Any]:
+    """Return what a scrape shows of a node as it is."""
+    names = ("judged", "utilization", "identities", "hidden", "on_mig", "build")
+    assigned = {uuid: ({*a.workloads}, a.state) for uuid, a in node.assignments.items() if a.state}
+    hook = node.hook and (node.hook.banned, node.hook.replaced_at)
+    return {name: getattr(node, name) for name in names} | {"assignments": assigned, "hook": hook}
 
 
 def judged(window: Window, process: str, node: Node) -> Any:
@@ -62,14 +78,16 @@ def test_evidence_is_that_of_a_scrape(scenario: str, tmp_path: Path, monkeypatch
             seen.append((self, node))
 
     monkeypatch.setattr(verdict, "Window", Watched)
+    monkeypatch.setattr(Workloads, "allocations", lambda _: ASSIGNED)
+    monkeypatch.setattr(Workloads, "lists_all", lambda _: True)
+    monkeypatch.setattr(SimulatedSessions, "counters", lambda _: Counters({}, {}, banned=2, replaced_at=1.5e9))
     daemon, shown, compared = VirtualDaemon(load_scenario(scenario), tmp_path), Window(), 0
     concluded: list[tuple[Node, Node]] = []
     for second in range(66):
         snapshot = daemon.second()
         scraped = node_of(snapshot.sections, snapshot.timestamp, snapshot.monotonic)
         concluded.append((snapshot.node, scraped))
-        for part in ("judged", "utilization", "identities", "hidden", "on_mig", "build"):
-            assert getattr(snapshot.node, part) == getattr(scraped, part), part
+        assert parts(snapshot.node) == parts(scraped)
         assert known(snapshot.node.memory) == known(scraped.memory)
         if not seen:
             continue
@@ -83,3 +101,4 @@ def test_evidence_is_that_of_a_scrape(scenario: str, tmp_path: Path, monkeypatch
     assert compared > 4
     assert all(node.judged == copy.judged for node, copy in concluded)  # nothing changes in a part
     assert known(snapshot.node.memory) or scenario == "a100-mig"
+    assert {a.state for a in snapshot.node.assignments.values()} >= {"unallocated", "allocated", "shared"}
