@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from gpugauge.faults.table import FAULTS
 from grafana.build.common import CLUSTER_CHOICE, NODE, link, with_cluster_choice
+from grafana.build.health import faults as listed
 from grafana.build.layout import Panel
 from grafana.build.missing import raw_number, reason
 from grafana.build.panels import BAD, GOOD, HOT, LOAD, Query, stat, status_history, timeseries
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
+from grafana.build.queries import CLUSTER, SHARE, Expr, Scope, keys, share
 from grafana.build.tables import Column, dropped, table
 from grafana.build.workloads import JOB_MATCHERS
 
@@ -54,9 +54,12 @@ def _gap(expr: Expr, text: str, label: str = "") -> str:
     return f"max by ({keys('instance', 'gap')}) ({named})"
 
 
-# By heading: a description, and the faults. Errors of programs are no fault of a GPU.
-_HEADINGS = {
-    "Do not answer": ("The GPU is lost, its calls hang, or the driver does not list it.", "GpuLost"),
+# By heading: a description, and the faults.
+HEADINGS = {
+    "Do not answer": (
+        "The GPU is lost, its calls hang, the driver does not list it, or a part of it cannot be read.",
+        "GpuLost|GpuReadingFailed",
+    ),
     "Need a reset": ("The driver requests it, or faulty memory waits for it.", "GpuNeedsReset"),
     "To be replaced": ("Faulty memory could not be replaced by spare memory.", "GpuRowRemapFailed"),
     "Uncorrected ECC": ("Memory errors since the last reset that ECC could not correct.", "GpuUncorrectedEcc"),
@@ -64,7 +67,6 @@ _HEADINGS = {
     "Links": ("NVLinks with errors, and PCIe links with fewer lanes under load.", "GpuNvlinkErrors|GpuPcieDegraded"),
     "Hot or slowed": ("Nearly too hot, or with clocks lowered by heat or a power brake.", "GpuHot|GpuThrottled"),
 }
-_OF_PROGRAMS = "|".join(fault.name for fault in FAULTS.values() if fault.severity == "info")
 
 
 def faults() -> Expr:
@@ -127,12 +129,6 @@ def _number(problem: str) -> Expr:
 
 def health() -> list[Panel]:
     """Return the faults of GPUs: the number of GPUs by fault, and their list."""
-    told = _S.select("gpu_problem_info", problem=f"!~{_OF_PROGRAMS}")
-    index = f"max by ({_GPU}, index) ({_S.select('gpu_info')})"
-    # A GPU that was lost before the start of the exporter has no index.
-    known = f"(topk by ({_GPU}) (1, {index}) or on ({_GPU}) max by ({_GPU}) ({_S.select('gpu_up')} > bool -1))"
-    words = f"max by ({keys('instance', 'uuid', 'summary', 'advice')}) ({told})"
-    listed = f"{words}\n* on ({_GPU}) group_left (index) {known}"
     return [
         *(
             stat(
@@ -142,7 +138,7 @@ def health() -> list[Panel]:
                 width=3,
                 steps=BAD,
             )
-            for title, (text, found) in _HEADINGS.items()
+            for title, (text, found) in HEADINGS.items()
         ),
         stat("GPUs", "GPUs that answer.", Query(raw_number(_S.read("gpu_up").by(), _S)), width=3),
         table(
@@ -154,7 +150,7 @@ def health() -> list[Panel]:
             Column("Do this", "advice"),
             Column("uuid", "uuid"),
             _CHOICE,
-            Column("count", with_cluster_choice(Expr(listed, COUNT)), dropped=True),
+            Column("count", with_cluster_choice(listed(_S)), dropped=True),
             *dropped(CLUSTER),
             sort="Node",
             ascending=True,

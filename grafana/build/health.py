@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
 from grafana.build.panels import BAD, Query, timeseries
-from grafana.build.queries import CLUSTER, COUNT, DEVICE_LEGEND, SHARE, Expr, Scope, by_device
+from grafana.build.queries import CLUSTER, COUNT, DEVICE_LEGEND, SHARE, Expr, Scope, by_device, keys
 from grafana.build.tables import Column, dropped, table
 
 UNSUPPORTED = "not reported by these GPUs"
@@ -17,13 +18,26 @@ def by_chosen_device(expr: Expr, *labels: str, operator: str = "max") -> Expr:
     return by_device(DEVICES, expr, *labels, operator=operator)
 
 
+# Errors of programs are no fault of a GPU.
+_OF_PROGRAMS = "|".join(fault.name for fault in FAULTS.values() if fault.severity == "info")
+
+
+def faults(scope: Scope) -> Expr:
+    """Return a series for each fault of a GPU, as its exporter judges it, with its words and the index of the GPU."""
+    device, told = keys("instance", "uuid"), scope.select("gpu_problem_info", problem=f"!~{_OF_PROGRAMS}")
+    index = f"max by ({device}, index) ({scope.select('gpu_info')})"
+    # A GPU that was lost before the start of the exporter has no index.
+    known = f"(topk by ({device}) (1, {index}) or on ({device}) max by ({device}) ({scope.select('gpu_up')} > bool -1))"
+    words = f"max by ({keys('instance', 'uuid', 'summary', 'advice')}) ({told})"
+    return Expr(f"{words}\n* on ({device}) group_left (index) {known}", COUNT)
+
+
 def health() -> list[Panel]:
     """Return the panels about errors of the GPUs."""
 
     def volatile(kind: str) -> Expr:
         return by_chosen_device(DEVICES.increase("gpu_ecc_errors_total", type=kind, scope="volatile"), operator="sum")
 
-    requested = DEVICES.read("gpu_recovery_action", action="!none").then("{} == 1")
     xids = by_chosen_device(DEVICES.read("gpu_xid_last_timestamp_seconds"), "xid")
     return [
         table(
@@ -58,15 +72,15 @@ def health() -> list[Panel]:
             empty_text="no Xid error",
         ),
         table(
-            "Recovery action",
-            "The action that the driver requests to recover from an error. Empty: none.",
+            "Faults",
+            "A line for each fault, as the exporter judges it. docs/runbook.md says more.",
             Column("Node", "instance"),
             Column("GPU", "index", size=60),
-            Column("Action", "action"),
-            Column("uuid", "short_uuid"),
-            *dropped("uuid", CLUSTER),
-            *dropped(by_chosen_device(requested, "action")),
-            empty_text="the driver requests none",
+            Column("Fault", "summary"),
+            Column("Do this", "advice"),
+            Column("uuid", "uuid"),
+            *dropped(CLUSTER, faults(DEVICES)),
+            empty_text="no GPU that reports has a fault",
             width=12,
         ),
         timeseries(

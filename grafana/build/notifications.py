@@ -34,14 +34,6 @@ INHIBITIONS = (
 # By severity: its rank, the value of the series below, and its colour.
 SEVERITIES = {"critical": (3, "red"), "warning": (2, "orange"), "info": (1, "blue")}
 _LABELS = ("alertname", *JOB_LABELS, "workload_pod", "instance", "uuid", "index")
-# The labels of a notification, by the alerts that it is about: critical ones go to another receiver, the others are
-# about a job, about an exporter, or about a GPU.
-_BY_NAME = f"alertname, {_JOB}"
-_GROUPS = (
-    (_BY_NAME, ("critical",), ".*"),
-    (_BY_NAME, ("warning", "info"), ""),
-    (_GPU, ("warning", "info"), ".+"),
-)
 
 
 def notifications() -> Expr:
@@ -50,11 +42,10 @@ def notifications() -> Expr:
         f"{alerts(alertname=f'~{rule.target}')} and on ({rule.equal}) {alerts(alertname=f'~{rule.source}')}"
         for rule in INHIBITIONS
     )
-    groups = []
-    for labels, severities, uuid in _GROUPS:
-        ranked = " or ".join(
-            f"{SEVERITIES[severity][0]} * {alerts(severity=severity, uuid=f'~{uuid}')}" for severity in severities
-        )
-        groups.append(f"topk by ({labels}) (1, (\n    {ranked}\n  ) unless (\n    {inhibited}\n  ))")
-    every = "\n  or ".join(groups)
-    return Expr(f"max by ({', '.join(_LABELS)}) (\n  {every}\n)", COUNT)
+    ranked = "\n    or ".join(f"{rank} * {alerts(severity=severity)}" for severity, (rank, _) in SEVERITIES.items())
+    told = f"(\n    {ranked}\n  ) unless (\n    {inhibited}\n  )"
+    # A notification is about the alerts of one name and job, or about all alerts of a GPU that are not critical.
+    named = f'label_replace({told}, "group", "$1", "alertname", "(.*)")'
+    keyed = f'label_join({named}, "key", " ", "severity", "instance", "uuid")'
+    grouped = f'label_replace({keyed}, "group", "$1", "key", "(?:warning|info) ([^ ]+ [^ ]+)")'
+    return Expr(f"max by ({', '.join(_LABELS)}) (topk by (group, {_JOB}) (1, {grouped}))", COUNT)
