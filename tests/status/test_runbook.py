@@ -13,7 +13,7 @@ from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.driver.vendors.xids import XID_CLASSES
 from gpugauge.faults.table import FAULTS, GpuHealth, ailments, xid_fault
 from gpugauge.status.model import GpuStatus
-from gpugauge.status.problem import KINDS, problem, section_of_kind, section_of_training
+from gpugauge.status.problem import KINDS, problem, section_of_training
 from gpugauge.status.problems import with_state
 from gpugauge.verdict.causes import CAUSES, STATES
 
@@ -37,14 +37,13 @@ def test_each_cause_has_a_section() -> None:
 
 def test_each_other_problem_has_a_section() -> None:
     worst = GpuHealth("gpu_reset", True, True, 64, True, 1)
-    found = {section_of_kind(kind) for kind in KINDS} | {ailment.runbook for ailment in ailments(worst, 0)}
+    by_kind = {kind: problem(kind, "", "").runbook for kind in KINDS}
+    found = {*by_kind.values()} | {ailment.runbook for ailment in ailments(worst, 0)}
     xids = [xid_fault(min(codes), NVIDIA, 0) for codes in XID_CLASSES.values()]
     found |= {fault.runbook for fault in xids if fault} | {section_of_training(state, None) for state in STATES}
 
     assert found - {None} <= SECTIONS
-    assert {kind for kind in KINDS if section_of_kind(kind) is None} == {
-        *("gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "hook")
-    }
+    assert {kind for kind in KINDS if by_kind[kind]} == {"driver", "no_gpu", "collector", "unjudged", "unused"}
 
 
 def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
@@ -59,7 +58,8 @@ OF_NODE = {"driver", "no_gpu", "collector", "hook"}
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_NODE])
 def test_each_kind_of_problem_gives_its_gpu_a_state(kind: str) -> None:
-    named = {"gpu_health": "GpuHot", "xid": "GpuXidReset"}
+    named = {"gpu_health": "GpuHot", "xid": "GpuXidReset", "gpu_down": "GpuLost"}
+    named |= {"gpu_slowed": "GpuThrottled", "narrow_link": "GpuPcieDegraded"}
     runbook = {"runbook": named[kind]} if kind in named else {}
 
     gpu = with_state(GpuStatus(uuid="GPU-0"), [problem(kind, "GPU 0", "text", gpus=("GPU-0",), **runbook)])

@@ -40,7 +40,7 @@ def gpu_problems(gpus: Sequence[GpuStatus], *, simulated: bool) -> Iterator[Prob
             # A training that the clocks slow down is a problem of its own.
             slows = fault.kind == "gpu_slowed" and not any(p.limited_by == "throttled" for p in gpu.processes)
             if fault.kind and (slows or fault.kind == "narrow_link"):
-                yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids)
+                yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, runbook=fault.runbook)
         devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
         for device in devices:
             if gpu.up and device.allocated_to and not in_use(gpu):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpugauge.status.model import Problem
+from gpugauge.verdict.causes import ON_CPU
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
@@ -12,15 +13,12 @@ KINDS = (
     *("gpu_slowed", "narrow_link", "unused", "collector", "hook"),
 )
 _GRAVE = frozenset({"driver", "no_gpu", "gpu_down", "wasted", "on_cpu"})
-_ON_CPU = frozenset({"no_visible_device", "driver_mismatch", "unsupported_arch", "model_on_cpu"})
 _BY_STATE = {"stalled": "TrainingStalled", "held_idle": "GpuHeldIdle", "training_on_cpu": "TrainingOnCpu"}
+# A fault of a GPU has the section of its name.
 _BY_KIND = {
     "driver": "ExporterBlind",
     "no_gpu": "ExporterBlind",
     "collector": "ExporterBlind",
-    "gpu_down": "GpuLost",
-    "gpu_slowed": "GpuThrottled",
-    "narrow_link": "GpuPcieDegraded",
     "unjudged": "TrainingLoadLow",
     "unused": "AllocatedGpuUnused",
 }
@@ -28,7 +26,7 @@ _BY_KIND = {
 
 def problem(kind: str, subject: str, text: str, advice: str | None = None, **more: Any) -> Problem:
     """Return a problem, by default as grave and with the section that its kind has."""
-    default: dict[str, Any] = {"grave": kind in _GRAVE, "runbook": section_of_kind(kind)}
+    default: dict[str, Any] = {"grave": kind in _GRAVE, "runbook": _BY_KIND.get(kind)}
     return Problem(kind=kind, subject=subject, text=text, advice=advice, **{**default, **more})
 
 
@@ -42,15 +40,10 @@ def section_of_training(state: str | None, cause: str | None) -> str | None:
     """Return the section about a training in a state, limited by a cause; None if nothing limits it."""
     if cause == "no_cuda_build":
         return "TorchCpuBuildBusy"
-    if cause in _ON_CPU:
+    if cause in ON_CPU:
         return "TrainingOnCpu"
     if state in _BY_STATE:
         return _BY_STATE[state]
     if cause in {None, "unknown"}:
         return "TrainingLoadLow" if cause else None
     return "TrainingLimitedBy" + "".join(word.capitalize() for word in str(cause).split("_"))
-
-
-def section_of_kind(kind: str) -> str | None:
-    """Return the section about a kind of problem, None if it depends on more or there is none."""
-    return _BY_KIND.get(kind)
