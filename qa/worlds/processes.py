@@ -17,6 +17,8 @@ PARTS = {
     "peers": ("▓", "waiting for other ranks"),
     "evaluating": ("▒", "evaluating"),
     "checkpointing": ("=", "writing checkpoints"),
+    "compiling": ("+", "compiling"),
+    "generating": ("~", "generating"),
     "rest": ("░", "the rest"),
 }
 NAMES = ("train.py", "x" * 90, "训练.py", "\x1b[2Jevil", "a b c.py", "🚀" * 30)

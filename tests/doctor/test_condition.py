@@ -154,7 +154,7 @@ def test_every_device_is_reported(tmp_path: Path) -> None:
 
 
 def test_values_that_cannot_be_read(tmp_path: Path) -> None:
-    soft = {"a": "not_supported", "b": "invalid_argument", "c": "implausible_value"}
+    soft = {"a": "not_supported", "b": "invalid_argument", "c": "no_permission", "d": "implausible_value"}
     both = replace(driver(device(0), device(1)), errors={0: soft, 1: {"a": "unknown", "b": "in_use", "c": "not_found"}})
 
     (only,) = findings(condition.values, case(tmp_path, both))

@@ -22,6 +22,7 @@ def test_a_simulated_machine() -> None:
     assert driver.up[3].reading.index == 3
     assert driver.up[3].reading.compute_capability == (9, 0)
     assert [p.pid for p in driver.up[4].reading.processes or ()] == [41101]
+    assert driver.up[3].generations.keys() == {"static", "fast", "normal", "slow", "processes", "mig"}
 
 
 def test_no_driver() -> None:

@@ -42,7 +42,7 @@ def test_device_files_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "advice"),
-    [(1, "device rules"), (6, "modprobe"), (13, "allow this user to read and write"), (5, "kernel log")],
+    [(1, "device rules"), (6, "modprobe"), (19, "modprobe"), (13, "allow this user"), (5, "kernel log")],
 )
 def test_advice_for_a_file_that_cannot_be_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, advice: str

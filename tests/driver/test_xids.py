@@ -1,4 +1,4 @@
-from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES, xid_labels
+from gpugauge.driver.vendors.xids import XID_CLASSES, xid_labels
 
 
 def test_labels_of_codes() -> None:
@@ -14,7 +14,5 @@ def test_labels_of_codes() -> None:
 def test_each_code_has_one_class_and_a_name() -> None:
     codes = [xid for codes in XID_CLASSES.values() for xid in codes]
 
-    assert len(codes) == len(set(codes)) == 103
+    assert len(codes) == len(set(codes))
     assert all(name and '"' not in name for _, _, name in map(xid_labels, codes))
-    assert {xid_labels(xid)[1] for xid in LASTING - {63, 94}} == {"reset", "workflow", "node"}
-    assert LINKED <= LASTING

@@ -223,6 +223,13 @@ def test_the_reason_is_that_of_the_exit_status(
     assert ends.reason(bye, None) in ({truth} if way.known else {truth, "other", "killed"})
 
 
+def test_errors_of_too_little_memory(run: Run, fake_torch: Path) -> None:
+    texts = [*(f"{kind} error: out of memory" for kind in ("CUDA", "HIP")), "DefaultCPUAllocator: no", "CUDA error: no"]
+    reasons = f"[by_error(RuntimeError, RuntimeError(text)) for text in {texts}]"
+    program = f"import torch\nfrom gpugauge.hook.ends import by_error\nprint({reasons})"
+    assert finished(run(program, PYTHONPATH=str(fake_torch))) == f"{['out_of_memory'] * 3 + ['error']}\n"
+
+
 def test_the_wrapped_functions_act_as_before(run: Run, fake_torch: Path) -> None:
     program = """
         import inspect, os, pickle, sys

@@ -247,3 +247,34 @@ for turn in range(3000):
 print(install.observer.errors)
 """
     assert finished(run(program, PYTHONPATH=site)) == "0\n"
+
+
+# By module: what the hook replaces in it once the program imports it, as docs/hook.md says.
+REPLACED = {
+    "torch.distributed.checkpoint.state_dict_saver": "save async_save save_state_dict",
+    "safetensors.torch": "save_file",
+    "transformers.generation.utils": "GenerationMixin.generate",
+    "transformers.modeling_utils": "PreTrainedModel.__init__",
+    "deepspeed.runtime.engine": "DeepSpeedEngine.__init__ DeepSpeedEngine.step DeepSpeedEngine.save_checkpoint",
+    "torch.utils.tensorboard.writer": "SummaryWriter.__init__",
+    "torch.amp.grad_scaler": "GradScaler.__init__",
+    "torch.amp.autocast_mode": "autocast.__enter__",
+    "accelerate.data_loader": "DataLoaderShard.__iter__ DataLoaderDispatcher.__iter__",
+    "torch.distributed._functional_collectives": "wait_tensor",
+}
+IMPORTS = """
+import sys, types
+found = []
+for name, paths in REPLACED.items():
+    module = sys.modules[name] = types.ModuleType(name)
+    for owner, _, attribute in (path.rpartition(".") for path in paths.split()):
+        holder = vars(module).setdefault(owner, type(owner, (), {})) if owner else module
+        setattr(holder, attribute, lambda self=None: None)
+        found.append((name, holder, attribute))
+import torch
+print([(name, at) for name, holder, at in found if "gpugauge" not in getattr(holder, at).__code__.co_filename])
+"""
+
+
+def test_each_function_of_other_packages_is_replaced(run: Run, site: str) -> None:
+    assert finished(run(f"REPLACED = {REPLACED!r}\n{IMPORTS}", PYTHONPATH=site)) == "[]\n"

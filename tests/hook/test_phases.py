@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from gpugauge.hook import record as phases
 from gpugauge.hook.record import CHECKPOINTING, EVALUATING, LOADING, OTHER, STARTING, TRAINING, Record
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import PHASES
@@ -64,13 +63,6 @@ def test_the_thread_that_steps_is_followed() -> None:
     assert not found.on_training_thread()
     found.follow_caller()
     assert found.on_training_thread()
-
-
-@pytest.mark.parametrize(
-    ("name", "phase"), [("eval", EVALUATING), (" Validation ", EVALUATING), ("training", TRAINING), ("unknown", OTHER)]
-)
-def test_the_names_of_phases(name: str, phase: int) -> None:
-    assert phase == phases.phase_index(name)
 
 
 def test_coroutines_leave_their_own_phase_in_any_order(record: Record) -> None:

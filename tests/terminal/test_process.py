@@ -22,7 +22,7 @@ def test_one_screen_of_24_lines() -> None:
     one = Drawn("train.py", {"data": 0.6, "rest": 0.4}, "data_loading", {"data_loading": 2.6})
     most = Drawn(
         "train.py",
-        dict.fromkeys(PARTS, 0.2),
+        dict.fromkeys(PARTS, 1 / len(PARTS)),
         "memory_swap_io",
         {"memory_swap_io": 2.6, "data_loading": 1.4, "host_bound": None},
         ["profiler", "empty_cache"],

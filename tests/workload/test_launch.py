@@ -49,13 +49,6 @@ def test_two_launches_in_one_shell_are_two(made: Made) -> None:
     assert top(made, 11) == name("train.py", 11)
 
 
-def test_a_script_is_one_launch(made: Made) -> None:
-    made.process(10, ["bash", "./run.sh", "--fast"], parent=3, session=3, terminal=34816, comm="bash")
-    made.process(11, ["python", "train.py"], parent=10, session=3, terminal=34816)
-
-    assert top(made, 11) == name("run.sh", 10)
-
-
 def test_the_program_of_a_terminal(made: Made) -> None:
     made.process(10, ["python", "train.py"], parent=4, session=10, terminal=34817)
     made.process(11, ["python", "train.py"], parent=10, session=11)

@@ -31,6 +31,7 @@ SECTIONS = {part.split("\n")[0]: part for part in re.split(r"^### |^## ", RUNBOO
 EVERYTHING = Parameters(critical=0.2, per_cause=True)
 ALERTS = [alert.name for alert in rules.alerts(EVERYTHING)]
 ROWS = {row.name: row for row in catalog.metrics()}
+LABELS_OF_RULES = ("__name__", "instance", "severity", "alertname", "uuid", "kind")
 
 
 def all_rules(p: Parameters | None = None) -> list[dict[str, Any]]:
@@ -253,7 +254,7 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
         (("--serving", "a*+"), "--serving: 'a*+' is no regular expression of Prometheus (RE2): *+"),
         (("--evaluation-interval", "10m"), "--evaluation-interval: "),
         (("--cluster-label", "größe"), "--cluster-label: "),
-        (("--cluster-label", "__name__"), "__name__ is a label of the exporter"),
+        *((("--cluster-label", own), f"{own} is a label of the exporter") for own in LABELS_OF_RULES),
         (("--name", "größe"), "--name: "),
         (("--severity", "Nothing=info"), "there is no such alert"),
         (("--severity", "GpuLost"), "ALERT=info"),

@@ -29,8 +29,8 @@ _POSIX = re.compile(
 )
 _OF_JOB = re.compile(r"workload_(?:namespace|job|job_kind)[=!]")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_OURS = {"__name__", "uuid", "process", "instance", "cause", "state", "rank", "run_id", "severity", "alertname"}
 _LABELS = {label for row in catalog.metrics() for label in row.labels}
+_OURS = _LABELS | {"__name__", "instance", "severity", "alertname"}
 _PROCESS_LABELS = {label for row in catalog.metrics() if row.name == "gpu_process_host_info" for label in row.labels}
 _OF_TARGETS = (
     "only some series have it; write workload_namespace, workload_job, workload_job_kind, or a label of the targets"

@@ -1,0 +1,290 @@
+"""Lists of names that gpugauge knows, against a second list: each name is tried, so that none is lost unnoticed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pynvml
+import pytest
+from grafana.build.fleet_nodes import HEADINGS
+from tests.doctor.cases import NO_DRIVER, case
+
+from gpugauge.doctor import machine
+from gpugauge.doctor.answer import StatusReply
+from gpugauge.driver.advice import down_phrase, known_advice
+from gpugauge.driver.advice import words as driver_words
+from gpugauge.driver.codes import CODES
+from gpugauge.driver.failing import MODES, PARTS, part_of
+from gpugauge.driver.nvidia.calls import CALLS
+from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, RETURN_CODES
+from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
+from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
+from gpugauge.driver.vendors.nvidia import NVIDIA
+from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES
+from gpugauge.faults.table import FAULTS
+from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
+from gpugauge.hook.record import phase_index
+from gpugauge.status.model import GpuStatus, ProcessStatus, Status
+from gpugauge.status.problem import KINDS, problem
+from gpugauge.status.processes import level
+from gpugauge.status.words import state_words
+from gpugauge.terminal.columns import cells
+from gpugauge.terminal.process import process_screen
+from gpugauge.terminal.rows import Process
+from gpugauge.verdict.causes import STATES
+from gpugauge.verdict.estimate import variants
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.shares import LANE_BYTES_PER_SECOND
+from gpugauge.wire.record import PHASES
+from gpugauge.workload.launch import launch_of
+from gpugauge.workload.processfiles import starts_hook
+from gpugauge.workload.procfs import Procfs
+from qa.worlds.trees import proc
+
+ANN, TERMINAL = 1000, 34816
+# Those of /etc/shells on Debian, Alpine and macOS, and two newer ones.
+SHELLS = ("sh", "bash", "dash", "zsh", "fish", "ksh", "mksh", "csh", "tcsh", "ash", "busybox", "nu", "xonsh")
+# Options with a value, from the manuals of bash, ksh and zsh.
+WITH_VALUE = (("--rcfile", "a"), ("--init-file", "a"), ("-O", "extglob"), ("+O", "extglob"), ("-o", "vi"), ("+o", "vi"))
+KERNELS = ("ipykernel_launcher", "ipykernel", "colab_kernel_launcher")
+PHASE_NAMES = {
+    "training": "train fit warmup",
+    "evaluating": "Eval evaluation val valid validate validation validating test",
+    "checkpointing": "checkpoint save saving",
+    "compiling": "compile compilation",
+    "loading": "load data",
+    "generating": "generate generation rollout sampling",
+    "other": "demo",
+}
+
+
+def started_by(folder: Path, argv: tuple[str, ...], *programs: tuple[str, ...], job_control: bool) -> set[str]:
+    """Return the launches of programs that one process of a terminal starts. A shell with job control starts each in a
+    process group of its own.
+    """
+    made = proc(folder)
+    made.process(2, ["sshd: ann"], uid=ANN, comm="sshd")
+    made.process(3, argv, parent=2, uid=ANN, comm=Path(argv[0]).name[:15], session=3, terminal=TERMINAL)
+    for pid, program in enumerate(programs, 10):
+        group = 0 if job_control else 3
+        made.process(pid, program, parent=3, uid=ANN, session=3, terminal=TERMINAL, group=group)
+    found = (launch_of(Procfs(str(made.root)), 10 + place, ANN) for place in range(len(programs)))
+    return {launch.name.rpartition("-")[0] for launch in found}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_is_no_launch_but_its_script_is(shell: str, tmp_path: Path) -> None:
+    programs = (("python", "a.py"), ("python", "b.py"))
+
+    assert started_by(tmp_path / "1", (shell,), *programs, job_control=True) == {"a.py", "b.py"}
+    assert started_by(tmp_path / "2", (shell, "./run.sh", "--fast"), *programs, job_control=False) == {"run.sh"}
+
+
+@pytest.mark.parametrize("option", WITH_VALUE)
+def test_the_value_of_an_option_of_a_shell_is_no_script(option: tuple[str, str], tmp_path: Path) -> None:
+    assert started_by(tmp_path, ("bash", *option), ("python", "a.py"), job_control=True) == {"a.py"}
+
+
+@pytest.mark.parametrize("kernel", [*(("-m", name) for name in KERNELS), ("/opt/colab_kernel_launcher.py",)])
+def test_each_kernel_of_a_notebook_is_a_launch(kernel: tuple[str, ...], tmp_path: Path) -> None:
+    program = ("python", *kernel, "-f", "k.json")
+
+    assert started_by(tmp_path, ("jupyter-lab",), program, job_control=False) == {kernel[-1].rpartition("/")[2]}
+
+
+@pytest.mark.parametrize(("value", "off"), [*((each, True) for each in ("0", "false", "No ", "OFF")), ("1", False)])
+def test_hook_and_daemon_know_the_same_values_of_the_switch(
+    value: str, off: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = {"PYTHONPATH": "/venv/lib/gpugauge/hook/bootstrap"}
+    proc(tmp_path).process(10, environ={**path, SWITCH_VARIABLE: value})
+    monkeypatch.setenv(SWITCH_VARIABLE, value)
+
+    assert switched_off() == off
+    assert starts_hook(Procfs(str(tmp_path)), 10) != off
+
+
+def test_phases_by_their_common_names() -> None:
+    expected = {name: phase for phase, names in PHASE_NAMES.items() for name in (phase, *names.split())}
+
+    assert {name: PHASES[phase_index(f" {name} ")] for name in expected} == expected
+
+
+def test_each_value_of_the_driver_is_in_a_part_of_the_readings() -> None:
+    fields = {field for call in CALLS if call.group != "processes" for field in call.fields}
+    fields |= {row.field for row in FIELD_VALUES} | {*PROFILING, "samples_gpu", "events", "processes", "nvlink_active"}
+    modes = {field for field in fields if part_of(field) == MODES}
+
+    assert modes == {
+        *("accounting_mode", "compute_mode", "display_active", "persistence_mode"),
+        *("compute_capability", "core_count", "gpm_supported", "local_cpus", "numa_node"),
+    }
+    assert {part_of(field) for field in fields} == PARTS.keys()
+    assert {name: words for name, words in PARTS.items() if words != name} == {
+        "utilization": "load",
+        "samples": "load samples",
+        "ecc": "memory errors",
+        "pcie": "PCIe link",
+        "nvlink": "NVLinks",
+        "mig": "MIG devices",
+        "profiling": "SM counters",
+    }
+
+
+@pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
+def test_a_variable_that_hides_each_gpu(name: str, tmp_path: Path) -> None:
+    finding = machine.visible_devices(case(tmp_path, NO_DRIVER, environ={name: "-1"}, pci={"AMD": 1}))
+
+    assert finding.found == f"{name} hides every GPU"
+
+
+def test_problems_of_the_gpu_of_a_process_are_in_its_answer() -> None:
+    gpu, own = GpuStatus(uuid="GPU-a"), Process(ProcessStatus(process="aa"), [GpuStatus(uuid="GPU-a")])
+    found = tuple(problem(kind, "GPU 0", "", gpus=(gpu.uuid,)) for kind in KINDS)
+    status = Status(answer="", timestamp=0.0, version=None, gpus=(gpu,), problems=found)
+    of_programs = {"no_gpu", "wasted", "on_cpu", "slowed", "waits", "unjudged", "unused", "collector", "hook"}
+
+    assert {each.kind for each in StatusReply(own, status).gpu_problems()} == set(KINDS) - of_programs
+
+
+def test_each_fault_of_a_gpu_has_one_heading_on_the_dashboard_of_the_fleet() -> None:
+    faults = [name for name, fault in FAULTS.items() if fault.severity != "info"]
+    headings = {name: [each for each, (_, found) in HEADINGS.items() if re.fullmatch(found, name)] for name in faults}
+
+    assert [name for name, found in headings.items() if len(found) != 1] == []
+
+
+# By state: the level of a process in it without a cause and with one, and what a terminal says of it.
+OF_STATES = {
+    "starting": ("none", "poor", "starting"),
+    "compiling": ("none", "poor", "compiling"),
+    "training": ("good", "poor", "training"),
+    "evaluating": ("good", "poor", "evaluating"),
+    "checkpointing": ("good", "poor", "writing a checkpoint"),
+    "generating": ("good", "poor", "generating"),
+    "stalled": ("bad", "bad", "stalled: no step and no batch"),
+    "training_on_cpu": ("good", "bad", "training on the CPU"),
+    "held_idle": ("bad", "bad", "idle: it holds a GPU and runs nothing on it"),
+    "not_training": ("none", "poor", "not training"),
+    "unknown": ("none", "poor", "its state is not known yet"),
+}
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_each_state_has_its_level_and_its_words(state: str) -> None:
+    without, limited, words = OF_STATES[state]
+    known = ProcessStatus(process="aa", hook=True, state=state, state_words=state_words(state, "training", hook=True))
+    screen = process_screen(Process(known), 0.0, 200, colour=False)
+    limit = screen[screen.index("What limits it") + 1].strip()
+
+    assert level(state, None, "training", None, wasted=False) == without
+    assert level(state, "transfer", "training", None, wasted=False) == limited
+    assert words in screen[1].split(" · ")
+    judged = without == "good" and state != "training_on_cpu"
+    assert (limit == "no cause is large enough to be named") == judged
+
+
+MEASURED = Evidence(60.0, data_wait=0.1, data_wait_exposed=0.1, local_work=0.5, cpu_throttled=0.1, memory_pressure=0.1)
+MEASURED_DEVICE = DeviceEvidence(0.5, own_busy=0.4, sm_active=0.3, clock=0.8, transfer=0.1)
+
+
+@pytest.mark.parametrize("name", ["data_wait", "data_wait_exposed", "local_work", "cpu_throttled", "memory_pressure"])
+def test_each_share_of_a_process_is_varied_for_the_bounds_of_a_gain(name: str) -> None:
+    without = replace(MEASURED, **{name: None})  # type: ignore[arg-type]  # the names of its fields
+
+    assert pairs(without, MEASURED_DEVICE) == pairs(MEASURED, MEASURED_DEVICE) - 1
+
+
+@pytest.mark.parametrize("name", ["busy", "own_busy", "sm_active", "clock", "transfer"])
+def test_each_share_of_a_gpu_is_varied_for_the_bounds_of_a_gain(name: str) -> None:
+    without = replace(MEASURED_DEVICE, **{name: None})  # type: ignore[arg-type]  # the names of its fields
+
+    assert pairs(MEASURED, without) == pairs(MEASURED, MEASURED_DEVICE) - 1
+
+
+def test_the_rate_of_a_lane_is_that_of_its_generation() -> None:
+    # Transfers a second and the encoding of PCI Express 1.0 to 6.0, whose flits have 242 bytes of 256 for data.
+    made = {1: 2.5 * 0.8, 2: 5 * 0.8, **{n: 2**n * 128 / 130 for n in (3, 4, 5)}, 6: 64 * 242 / 256}
+
+    assert {n: pytest.approx(1e9 * rate / 8, rel=2e-3) for n, rate in made.items()} == LANE_BYTES_PER_SECOND
+
+
+def pairs(process: Evidence, device: DeviceEvidence) -> int:
+    return sum(bool(pair) for pair in variants(process, device))
+
+
+# By class, as in NVIDIA's catalogue of Xid errors: codes and ranges of codes.
+XIDS = {
+    "application": "8 11 13 25 31-32 39-41 60 68-72 75-77 80 82-86 88-89 94 96-105 126-135 139",
+    "ignorable": "37-38 43-44 63 66-67 92-93 106-107 121 137 141 152-153 157 160-161",
+    "reset": "46 62 64 95 109-110 119-120 136 140 143 155-156 158",
+    "workflow": "48 74 144-150",
+    "node": "54 79 151",
+    "recovery": "154",
+    "follow_up": "45",
+    "other": "78 142 159 167-169 171-172",
+}
+# Those after which a driver sets its recovery action, by the same catalogue.
+LINKED_XIDS = "48 62-64 74 79 94-95 110 120 136 144-150 155-156 158"
+
+
+def codes(text: str) -> set[int]:
+    ends = [[int(end) for end in part.split("-")] for part in text.split()]
+    return {code for first, *last in ends for code in range(first, (last or [first])[0] + 1)}
+
+
+def test_xid_errors_by_class() -> None:
+    assert {name: codes(text) for name, text in XIDS.items()} == XID_CLASSES
+    assert codes(LINKED_XIDS) == LINKED
+    assert LASTING - codes(XIDS["reset"]) - codes(XIDS["workflow"]) - codes(XIDS["node"]) == {63, 94}
+
+
+def test_codes_and_reasons_are_those_of_the_binding() -> None:
+    errors = {value: name for name, value in vars(pynvml).items() if re.fullmatch("NVML_ERROR_[A-Z_]+", name)}
+    # A code of virtual GPUs that no call of ours returns.
+    own = {value: name.removeprefix("NVML_ERROR_").lower() for value, name in errors.items() if "VGPU" not in name}
+    own |= {pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "library_mismatch"}
+    slowdowns = {
+        re.sub("([A-Z])", r"_\1", name.removeprefix("nvmlClocksEventReason")).lower().removeprefix("_"): value
+        for name, value in vars(pynvml).items()
+        if name.startswith("nvmlClocksEventReason") and name[21:] not in {"None", "All", "UserDefinedClocks"}
+    }
+
+    assert {code: name for code, name in RETURN_CODES.items() if name and name != f"code_{code}"} == own
+    assert CODES - {"implausible_value", "worker_error", "too_slow"} == {*own.values()}
+    assert CLOCKS_EVENT_REASONS.items() >= slowdowns.items()
+    assert CLOCKS_EVENT_REASONS.keys() - slowdowns.keys() == {"board_limit", "reliability"}  # newer than the binding
+
+
+# Reasons with words of their own: of a driver that is down, and of a GPU.
+OF_DRIVER = (
+    *("library_not_found", "driver_not_loaded", "no_permission", "library_mismatch", "gpu_not_found", "timeout"),
+    *("worker_unkillable", "worker_failed", "worker_error", "unknown", "failed", "stuck"),
+)
+OF_GPU = (
+    *("gpu_is_lost", "reset_required", "hangs", "crashes_worker", "not_enumerated", "removed", "driver_down"),
+    *("remembered", "no_permission", "no_uuid", "worker_error", "too_slow", "unknown", "stale"),
+)
+
+
+def test_each_reason_has_words_of_its_own() -> None:
+    advised = {reason for reason in {*CODES, *OF_DRIVER, *OF_GPU, "released"} if known_advice(reason, NVIDIA)}
+    of_driver = {reason for reason in advised if not driver_words(reason).endswith(f"reports {reason}")}
+    of_gpu = [reason for reason in OF_GPU if f"returns {reason}" in down_phrase(reason)]
+
+    assert of_driver == {*OF_DRIVER, "released"}
+    assert {*OF_DRIVER, "released", "implausible_value"} == advised
+    assert [driver_words(reason) for reason in ("off", "starting", "released")] == [
+        *("off (driver.mode)", "is being opened", "released on request"),
+    ]
+    assert of_gpu == []
+
+
+@pytest.mark.parametrize(
+    ("text", "width"),
+    [("a", 1), ("é", 1), ("e\u0301", 1), ("\u0e01\u0e31", 1), ("a\u20dd", 1), ("a\u200d", 1), ("中", 2), ("\uff41", 2)],
+)
+def test_cells_of_a_text(text: str, width: int) -> None:
+    assert cells(text) == width
