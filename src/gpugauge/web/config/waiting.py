@@ -13,8 +13,8 @@ from gpugauge.web.prefixes import sender, site
 MAX_WAITING = 16
 MAX_WAITING_PER_PREFIX = 2
 # A fault is forgiven after this time. More of them are not counted than an hour forgives.
-_FORGIVEN_SECONDS = 60.0
-_MAX_FAULTS = 60.0
+_FORGIVEN_SECONDS = 600.0
+_MAX_FAULTS = 6.0
 _MAX_REMEMBERED = 4096
 
 Item = TypeVar("Item")
@@ -45,9 +45,6 @@ class WaitingLogins(Generic[Item]):
         self._chance = chance or random.SystemRandom()
         self._waiting: list[_Waiting[Item]] = []
         self._senders, self._sites = _Faults(), _Faults()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def put(self, item: Item, remote: str, now: float) -> Item | None:
         """Add an item. Returns the one that leaves if there are too many, which may be the new one."""
