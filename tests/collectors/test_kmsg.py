@@ -32,7 +32,7 @@ def test_parse() -> None:
             [KernelXid("0000:3b:00", 94, 0.000002)],
         ),
         (b"6,1,2,-;NVRM: Xid (0000:03:00): 13, 0001 00000000\n", [KernelXid("0000:03:00", 13, 0.000002)]),
-        (b"6,1,2,-;NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT\n", [KernelXid("0018:01:00", 149, 0.000002)]),
+        (b"6,1,2,-;NVRM: Xid (PCI:0018:01:00): 149, NETIR_LINK_EVT Fatal\n", [KernelXid("0018:01:00", 149, 0.000002)]),
         (b"6,1,2,-;NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.\n", []),
         (b"6,1,2,-;usb 1-1: NVRM: Xid (PCI:0000:3b:00): 79\n", []),
         (b"12,1,2,-;NVRM: Xid (PCI:0000:3b:00): 79, written by a program\n", []),

@@ -176,13 +176,14 @@ class DeviceReading:
 
 class KernelXid(NamedTuple):
     """An error of the GPU at a PCI address without its function, in the kernel log at a time since boot. `xid` is None
-    where the driver was loaded, and `over` is set where it requires no action any more.
+    where the driver was loaded, `over` is set where it requires no action any more.
     """
 
     address: str
     xid: int | None
     seconds: float = 0.0
     over: bool = False
+    nonfatal: bool = False
 
 
 # The reasons for which a GPU is down, besides the codes of its driver: a closed list.

@@ -131,6 +131,7 @@ class EventsCollector(RegisteredCollector):
         self._unnamed: dict[str, Device] = {}  # GPUs whose uuid was not known at the last tick
         self._gone: dict[str, float] = {}  # GPUs that are known no more, since when (monotonic)
         self._waiting: list[_Event] = []  # for their GPU to be known
+        self._unclear: dict[tuple[str, int], float] = {}  # by GPU and Xid, since when a record of the log is awaited
         self._strangers: set[str] = set()  # GPUs that are not exported, whose events were logged
         self._sources: dict[str, int] = {}
         self._section = Section(self.name, ())
@@ -151,6 +152,10 @@ class EventsCollector(RegisteredCollector):
             changed |= self._count(event, tick)
         for placed in self._kernel_events(tick):
             changed |= self._apply(placed, tick)
+        for unclear, seen in list(self._unclear.items()):
+            if tick.monotonic - seen > _DUPLICATE_SECONDS:
+                del self._unclear[unclear]
+                self._faults.record(*unclear, tick.timestamp - tick.monotonic + seen)
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
         types = [d.reading.event_types for d in devices if d.up and d.reading.event_types is not None]
@@ -201,13 +206,15 @@ class EventsCollector(RegisteredCollector):
         known = not live and event.seconds <= self._faults.read_until
         if not known and event.xid is None:
             self._faults.driver_loaded(at)
+            self._unclear.clear()
         elif not known and event.over:
             self._faults.over(uuid, at)
         if event.xid is None:
             return False
-        if not known and not ended:
+        if not known and not ended and not event.nonfatal:
             self._faults.record(uuid, event.xid, at, live=live)
         if live:
+            self._unclear.pop((uuid, event.xid), None)
             return self._count(_Event(uuid, event.xid, "kmsg", tick.monotonic), tick)
         last = self._states[uuid].last
         last[event.xid] = max(last.get(event.xid, at), at)
@@ -222,7 +229,9 @@ class EventsCollector(RegisteredCollector):
         if not state.count(event.xid, event.source, tick.monotonic, tick.timestamp):
             return False
         if event.xid is not None:
-            if event.source != "kmsg":  # whose order is known
+            if event.source != "kmsg" and event.xid in state.vendor.in_log and self._kernel and self._kernel.log.up:
+                self._unclear[event.uuid, event.xid] = tick.monotonic
+            elif event.source != "kmsg":  # whose order is known
                 self._faults.record(event.uuid, event.xid, tick.timestamp)
             _, kind, name = state.vendor.error_labels(event.xid)
             named = ", ".join(filter(None, (name, kind)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.driver.vendors.peaks import PEAKS
 from gpugauge.driver.vendors.vendor import Vendor
-from gpugauge.driver.vendors.xids import XID_CLASSES, xid_labels
+from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
 
 # A reset fails while a program has the GPU open, and gpugauge is one.
 _RESET = "release the driver (gpugauge release --for 10m), then {reset_one}"
@@ -60,6 +60,7 @@ NVIDIA = Vendor(
     },
     error_classes=tuple(XID_CLASSES),
     error_labels=xid_labels,
+    in_log=IN_LOG,
     error_advice={
         "reset": "end the programs that use the GPU, and reset it ({reset_one}), or reboot the node",
         "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 from gpugauge.driver.vendors.peaks import Peak
@@ -22,6 +22,7 @@ class Vendor:
     recovery: Mapping[str, tuple[str, str]]  # by action of RECOVERY_ACTIONS: what it is, in words, and the advice
     error_classes: tuple[str, ...]  # of the numbered errors that its driver reports
     error_labels: Callable[[int], tuple[str, ...]]  # of one: code, class and name
+    in_log: Container[int]  # the codes whose severity only the kernel log has
     error_advice: Mapping[str, str]  # by class, about an error that is not repaired
     min_drivers: Mapping[int, int]  # by major version of the toolkit of a build; enough for all minor versions
     peaks: tuple[Peak, ...]

@@ -52,8 +52,10 @@ XID_CLASSES = {kind: frozenset(map(int, names)) for kind, names in _NAMES.items(
 _LABELS = {code: (code, kind, name) for kind, names in _NAMES.items() for code, name in names.items()}
 # Codes of faults that last until a reset, and those that explain a row that waits for one.
 LASTING = XID_CLASSES["reset"] | XID_CLASSES["workflow"] | XID_CLASSES["node"] | {63, 94}
+# NVLink errors whose severity only the kernel log has.
+IN_LOG = range(144, 151)
 # Those of them after which a driver from R565 on sets its recovery action: none means that the fault is over.
-LINKED = frozenset({48, 62, 63, 64, 74, 79, 94, 95, 110, 120, 136, *range(144, 151), 155, 156, 158})
+LINKED = frozenset({48, 62, 63, 64, 74, 79, 94, 95, 110, 120, 136, *IN_LOG, 155, 156, 158})
 
 
 def xid_labels(xid: int) -> tuple[str, ...]:
