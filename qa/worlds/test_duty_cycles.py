@@ -1,12 +1,17 @@
-"""Drawn exporters that are up at times, jobs of short processes, and clocks, judged by the rules in promtool.
+"""Drawn exporters that are up at times, jobs of short processes, loads that swing, and clocks, judged by the rules in
+promtool.
 
 The truth is what the story was drawn with: the share of the time in which the exporter is up, the load of the job, and
-the offset of the clock.
+when the clock is wrong.
 """
 
 from __future__ import annotations
 
+import bisect
+import itertools
+import math
 import random
+import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -24,9 +29,8 @@ from qa.bench.alerts.story import Story, notation
 pytestmark = pytest.mark.timeout(3600 if EVERYTHING else 600)
 
 # The groups of the losses have twice the interval, and promtool evaluates all groups at it.
-RULES = rules.groups(Parameters(evaluation_interval=30))
-SCRAPE, MINUTES = 15, 90
-COUNT = MINUTES * 60 // SCRAPE
+RULES = {every: rules.groups(Parameters(evaluation_interval=30, scrape_interval=every)) for every in (15, 60)}
+MINUTES = 90
 JOB = {"workload_job_kind": "slurm", "workload_job": "7"}
 GPU = {"uuid": "GPU-0"}
 _TOGETHER = 25  # stories of a promtool
@@ -38,27 +42,33 @@ class World:
 
     up: Callable[[float], bool] = lambda _: True
     restarts: bool = False
-    offset: float = 0.0  # of its clock
+    clock: Callable[[float], float] = lambda at: at
+    minutes: int = MINUTES
+    scrape: int = 15  # seconds
     series: dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]] = field(default_factory=dict)
 
+    @property
+    def times(self) -> range:
+        """The times of its scrapes."""
+        return range(0, 60 * self.minutes, self.scrape)
+
     def gauge(self, name: str, labels: Mapping[str, str], value: Callable[[float], float | None]) -> None:
-        seen = [value(at) if self.up(at := place * SCRAPE) else None for place in range(COUNT)]
+        seen = [value(at) if self.up(at) else None for at in self.times]
         self.series[name, tuple(labels.items())] = seen
 
     def counter(self, name: str, labels: Mapping[str, str], rate: Callable[[float], float | None]) -> None:
         """`rate` is None while there is no series."""
         total, values = 0.0, list[float | None]()
-        for place in range(COUNT):
-            now = rate(place * SCRAPE)
-            up = self.up(place * SCRAPE)
+        for at in self.times:
+            now, up = rate(at), self.up(at)
             lost = now is None or (self.restarts and not up)
-            total = 0.0 if lost else total + (now or 0.0) * SCRAPE
+            total = 0.0 if lost else total + (now or 0.0) * self.scrape
             values.append(total if up and now is not None else None)
         self.series[name, tuple(labels.items())] = values
 
     def exporter(self) -> None:
-        self.series["up", (("job", "gpugauge"),)] = [float(self.up(place * SCRAPE)) for place in range(COUNT)]
-        self.gauge("gpugauge_snapshot_timestamp_seconds", {}, lambda at: at + self.offset)
+        self.series["up", (("job", "gpugauge"),)] = [float(self.up(at)) for at in self.times]
+        self.gauge("gpugauge_snapshot_timestamp_seconds", {}, self.clock)
         self.gauge("gpu_info", {**GPU, "index": "0"}, lambda _: 1.0)
 
     def gpu(self, fault: str = "") -> None:
@@ -75,14 +85,15 @@ class World:
     def process(
         self,
         name: str,
-        load: float,
+        load: float | Callable[[float], float],
         begin: float = 0.0,
-        end: float = MINUTES * 60.0,
+        end: float = math.inf,
         starting: float = 0.0,
         *,
         hook: bool = True,
+        state: str = "",
     ) -> None:
-        """Add a process with a load that trains from `starting` seconds after its begin on."""
+        """Add a process with a load that trains, or is in a state, from `starting` seconds after its begin on."""
         own = {"process": name}
 
         def alive(at: float) -> bool:
@@ -93,23 +104,26 @@ class World:
         )
         if hook:
             self.gauge("torch_process_info", {**own, **JOB}, lambda at: 1.0 if alive(at) else None)
-        trains = "training" if hook else "unknown"
-        for state in dict.fromkeys(("training", "unknown", "held_idle", "stalled", "starting")):
+        mostly = state or ("training" if hook else "unknown")
+        for each in ("training", "unknown", "held_idle", "stalled", "starting"):
 
-            def share(at: float, state: str = state) -> float | None:
-                now = trains if at >= begin + starting else "starting"
-                return float(state == now) if alive(at) else None
+            def share(at: float, each: str = each) -> float | None:
+                now = mostly if at >= begin + starting else "starting"
+                return float(each == now) if alive(at) else None
 
-            self.gauge("training_state", {**own, "state": state}, share)
-            self.counter("training_seconds_total", {**own, "state": state}, share)
+            self.gauge("training_state", {**own, "state": each}, share)
+            self.counter("training_seconds_total", {**own, "state": each}, share)
         since = -7200.0 if begin == 0 else begin
         first = "training_start_timestamp_seconds" if hook else "gpu_process_start_timestamp_seconds"
-        self.gauge(
-            first, own, lambda at: since + starting + self.offset if alive(at) and at >= begin + starting else None
-        )
+        started = self.clock(since + starting)
+        self.gauge(first, own, lambda at: started if alive(at) and at >= begin + starting else None)
         lost = {**own, "cause": "unknown"}
+
+        def used(at: float) -> float:
+            return load(at) if callable(load) else load
+
         self.counter("training_gpu_held_seconds_total", own, lambda at: 1.0 if alive(at) else None)
-        self.counter("training_lost_seconds_total", lost, lambda at: 1 - load if alive(at) else None)
+        self.counter("training_lost_seconds_total", lost, lambda at: 1 - used(at) if alive(at) else None)
 
 
 def _selector(metric: str, labels: Mapping[str, str]) -> str:
@@ -118,32 +132,51 @@ def _selector(metric: str, labels: Mapping[str, str]) -> str:
 
 def judged(worlds: Mapping[str, World]) -> dict[str, dict[str, Run]]:
     """Return the first run of each alert by name, of each world."""
-    found: defaultdict[str, dict[str, Run]] = defaultdict(dict)
-    names = sorted(worlds)
-    for first in range(0, len(names), _TOGETHER):
-        series = {
-            _selector(metric, {**dict(labels), "cluster": name, "instance": "n"}): notation(values)
-            for name in names[first : first + _TOGETHER]
-            for (metric, labels), values in worlds[name].series.items()
-            if any(value is not None for value in values)
-        }
-        story = Story(name="drawn", description="drawn", interval=SCRAPE, minutes=MINUTES, series=series)
-        for run in replay(story, RULES, need("promtool")):
-            found[run.labels["cluster"]].setdefault(run.alert, run)
+    return {name: {run.alert: run for run in reversed(runs)} for name, runs in runs_of(worlds).items()}
+
+
+def runs_of(worlds: Mapping[str, World]) -> dict[str, list[Run]]:
+    """Return the runs of all alerts in their order, of each world."""
+    found: defaultdict[str, list[Run]] = defaultdict(list)
+    for every, groups in RULES.items():
+        names = sorted(name for name in worlds if worlds[name].scrape == every)
+        for first in range(0, len(names), _TOGETHER):
+            together = names[first : first + _TOGETHER]
+            series = {
+                _selector(metric, {**dict(labels), "cluster": name, "instance": "n"}): notation(values)
+                for name in together
+                for (metric, labels), values in worlds[name].series.items()
+                if any(value is not None for value in values)
+            }
+            minutes = max(worlds[name].minutes for name in together)
+            story = Story(name="drawn", description="drawn", interval=every, minutes=minutes, series=series)
+            for run in replay(story, groups, need("promtool")):
+                found[run.labels["cluster"]].append(run)
     return found
 
 
-KINDS = ("none", "low", "low without the hook", "a fault", "blind", "no GPU")
+# What is wrong underneath, and the alert about it.
+KINDS = {
+    "none": "",
+    "low": "TrainingLoadLow",
+    "low without the hook": "TrainingLoadLow",
+    "a fault": "",
+    "blind": "ExporterBlind",
+    "no GPU": "",
+    "held_idle": "GpuHeldIdle",
+    "stalled": "TrainingStalled",
+}
 JUDGED = sorted(name for name in FAULTS if name != "GpuReadingFailed")
 
 
-def cycle(dice: random.Random) -> tuple[Callable[[float], bool], float, str]:
+def cycle(dice: random.Random, scrape: int) -> tuple[Callable[[float], bool], float, str]:
     """Return when an exporter is up, the share of the time, and how in words."""
     if dice.random() < 0.25:
         every = dice.choice((2, 3, 4))
         failing = dice.choice((every - 1, 1))
-        return (lambda at: at // SCRAPE % every >= failing), 1 - failing / every, f"{failing} of {every} scrapes fail"
-    up, down = dice.choice([(n, 10 - n) for n in range(1, 10)] + [(2, 5), (5, 2), (3, 3), (8, 8), (9, 1)])
+        return (lambda at: at // scrape % every >= failing), 1 - failing / every, f"{failing} of {every} scrapes fail"
+    cycles = [(n, 10 - n) for n in range(1, 10)] + [(2, 5), (5, 2), (3, 3), (8, 8), (9, 1)]
+    up, down = dice.choice([each for each in cycles if 60 * each[0] >= 3 * scrape])
     phase = dice.randint(0, 600)
     return (lambda at: (at + phase) % (60 * (up + down)) < 60 * up), up / (up + down), f"{up} min up, {down} min down"
 
@@ -151,19 +184,21 @@ def cycle(dice: random.Random) -> tuple[Callable[[float], bool], float, str]:
 def test_share_of_the_window_decides_not_an_unbroken_stretch() -> None:
     worlds, truth = {}, {}
     for seed in draws(4, 1500):
-        dice = random.Random(seed)
-        up, share, words = cycle(dice)
-        fault = KINDS[seed % len(KINDS)]
+        dice, scrape = random.Random(seed), 60 if seed // 32 % 4 == 0 else 15
+        up, share, words = cycle(dice, scrape)
+        fault = [*KINDS][seed % len(KINDS)]
         alert = dice.choice(JUDGED) if fault == "a fault" else ""
-        world = worlds[f"c{seed}"] = World(up, restarts=dice.random() < 0.5)
+        # Counters that are scraped once in each life at the same age have risen by nothing.
+        restarts = dice.random() < 0.5 and ("min" in words or share > 0.6)
+        world = worlds[f"c{seed}"] = World(up, restarts, scrape=scrape)
         world.exporter()
         world.driver(fault not in {"blind", "no GPU"}, "library_not_found" if fault == "no GPU" else "timeout")
         if fault != "no GPU":
             world.gpu(alert)
-        if fault in {"none", "low", "low without the hook"}:
-            world.process("p", 0.9 if fault == "none" else 0.2, hook="without" not in fault)
-        alert = {"blind": "ExporterBlind"}.get(fault, "TrainingLoadLow" if "low" in fault else alert)
-        truth[f"c{seed}"] = share, alert, f"{words}, restarts {world.restarts}, {fault}"
+        if fault not in {"a fault", "blind", "no GPU"}:
+            state = fault if fault in {"held_idle", "stalled"} else ""
+            world.process("p", 0.9 if fault == "none" else 0.2, hook="without" not in fault, state=state)
+        truth[f"c{seed}"] = share, KINDS[fault] or alert, f"{words} ({scrape} s), restarts {world.restarts}, {fault}"
     for name, runs in judged_all(worlds, truth):
         share, expected, words = truth[name]
         assert ("ExporterDown" in runs) or share > 0.5, (words, runs)
@@ -189,12 +224,12 @@ def test_a_job_of_short_processes_is_judged_as_the_job() -> None:
         world.driver()
         world.gpu()
         for slot in range(dice.randint(1, 4)):
-            at = float(dice.randint(1, 300))
+            at, lengths = float(dice.randint(1, 300)), dice.choice(((75, 180), (240, 440), (75, 2400)))
             while at < MINUTES * 60:
-                length = dice.uniform(240, 440)
-                starting = dice.uniform(10, 0.2 * length) if hook else 0.0
+                length = dice.uniform(*lengths)
+                starting = dice.uniform(5, 0.2 * length) if hook else 0.0
                 world.process(f"p{slot}-{int(at)}", load, at, at + length, starting, hook=hook)
-                at += length + dice.uniform(5, 60)
+                at += length + dice.uniform(5, min(60, 0.25 * length))
         truth[f"c{seed}"] = load
     for name, runs in judged_all(worlds, truth):
         assert runs.keys() == ({"TrainingLoadLow"} if truth[name] < 0.5 else set()), (name, runs)
@@ -219,18 +254,92 @@ def test_many_ranks_do_not_make_a_young_job_old() -> None:
     assert runs["TrainingLoadLow"].begin >= 67, runs
 
 
-def test_clocks() -> None:
+THRESHOLD, SWINGS = 0.5, 240
+
+
+def swing(dice: random.Random) -> tuple[Callable[[float], float], str]:
+    """Return a load that is below the threshold and above it in turns."""
+    low, high = THRESHOLD - dice.uniform(0.02, 0.45), THRESHOLD + dice.uniform(0.02, 0.45)
+    period, phase, share = 60 * dice.uniform(4, 75), dice.uniform(0, 4500), dice.uniform(0.3, 0.8)
+    kind = dice.choice(("sine", "square", "turns"))
+    if kind == "sine":
+        middle, reach = (low + high) / 2, (high - low) / 2
+        sine = f"a sine of {period / 60:.0f} min, {low:.2f} to {high:.2f}"
+        return lambda at: middle + reach * math.sin(2 * math.pi * (at + phase) / period), sine
+    if kind == "square":
+        square = f"a square of {period / 60:.0f} min, {share:.2f} of it at {low:.2f}, else {high:.2f}"
+        return lambda at: low if (at + phase) % period < share * period else high, square
+    ends = [*itertools.accumulate(dice.uniform(120, 2400) for _ in range(SWINGS))]
+    loads = [THRESHOLD + (-1) ** turn * dice.uniform(0.02, 0.45) for turn in range(SWINGS)]
+    return lambda at: loads[bisect.bisect(ends, at)], f"turns at {[round(end / 60) for end in ends[:9]]}"
+
+
+def episodes(load: Callable[[float], float], minutes: int) -> int:
+    """Return the number of times at which the mean over 15 minutes may become low, except soon after it was."""
+    loads = [load(15.0 * place) for place in range(4 * minutes)]
+    means = [statistics.fmean(loads[max(0, 4 * minute - 60) : 4 * minute]) for minute in range(1, minutes)]
+    found, last, minute = 0, -math.inf, 0
+    for is_low, group in itertools.groupby(means, lambda mean: mean < THRESHOLD):
+        begin, minute = minute, minute + len([*group])
+        # It must be low for 5 minutes. Whether a few more are noticed is open.
+        if is_low and minute - begin >= 4:
+            found += begin + 10 - last > 60
+            last = minute if minute - begin >= 9 else last
+    return found
+
+
+def test_a_load_that_swings_around_the_threshold_is_one_alert() -> None:
     worlds, truth = {}, {}
-    for seed in draws(1, 300):
+    for seed in draws(1, 1000):
+        dice = random.Random(seed)
+        load, words = swing(dice)
+        # Then it is good for good, or the job ends, or neither.
+        after, last = dice.choice(("swings", "recovers", "ends")), 60.0 * dice.randint(120, 150)
+        world = worlds[f"c{seed}"] = World(minutes=SWINGS)
+        world.exporter()
+        world.driver()
+        world.gpu()
+
+        def used(at: float, load: Callable[[float], float] = load, after: str = after, last: float = last) -> float:
+            return 0.9 if after == "recovers" and at >= last else load(at)
+
+        end = last if after == "ends" else math.inf
+        world.process("p", used, end=end, hook=dice.random() < 0.7)
+        most = episodes(used, int(min(end / 60, SWINGS)))
+        truth[f"c{seed}"] = after, last / 60, most, f"{words}, {after} at {last / 60:.0f}"
+    found = runs_of(worlds)
+    for name, (after, last, most, words) in truth.items():
+        runs = found.get(name, [])
+        assert {run.alert for run in runs} <= {"TrainingLoadLow"}, (words, runs)
+        assert len(runs) <= most, (words, most, runs)
+        if runs and after != "swings":
+            # The windows of the mean and of the swings, and `keep_firing_for`.
+            assert runs[-1].end <= last + (15 + 45 + 15 + 5 if after == "recovers" else 15 + 5), (words, runs)
+
+
+def test_clocks() -> None:
+    """A clock is wrong, or is set right or wrong at some time."""
+    worlds, truth = {}, {}
+    for seed in draws(1, 600):
         dice = random.Random(seed)
         offset = dice.choice((-1, 1)) * dice.choice((0, 5, 50, 200, 720, 3600, 7200, 86400)) * dice.uniform(0.9, 1.1)
-        world = worlds[f"c{seed}"] = World(offset=offset)
+        since, until = dice.choice(((0, MINUTES), (0, dice.randint(5, 80)), (dice.randint(5, 80), MINUTES)))
+
+        def clock(at: float, offset: float = offset, begin: int = 60 * since, end: int = 60 * until) -> float:
+            return at + offset * (begin <= max(at, 0) < end)
+
+        world = worlds[f"c{seed}"] = World(clock=clock)
         world.exporter()
         world.driver()
         world.process("p", 0.2, 60.0)
-        truth[f"c{seed}"] = offset
-    for name, runs in judged_all(worlds, truth):
-        offset = truth[name]
-        skewed = {"ExporterClockSkewed"} if abs(offset) > 120 else set()
-        assert runs.keys() == {"TrainingLoadLow"} | skewed, (offset, runs)
-        assert 16 <= runs["TrainingLoadLow"].begin <= 30, (offset, runs)
+        truth[f"c{seed}"] = offset, since, until
+    found = runs_of(worlds)
+    for name, (offset, since, until) in truth.items():
+        (low,) = (run for run in found[name] if run.alert == "TrainingLoadLow")
+        # Where the clock is set ahead, the training seems older.
+        ahead = since > 0 < offset or (until < MINUTES and offset < 0)
+        assert ((16, 12)[ahead] <= low.begin <= 30, low.end) == (True, MINUTES - 1), (truth[name], low)
+        others = [run for run in found[name] if run is not low]
+        assert [run.alert for run in others] in ([], ["ExporterClockSkewed"]), (truth[name], others)
+        assert not others or (abs(offset) > 120 and others[0].begin >= since), (truth[name], others)
+        assert others or abs(offset) <= 120 or until - since < 30, truth[name]

@@ -24,8 +24,8 @@ def lives(story: Story) -> dict[str, tuple[Phases, list[dict[str, Any]]]]:
     alert, identity = story.alert, story_identity(story)
     found: dict[str, tuple[Phases, list[dict[str, Any]]]] = {
         "fires with its identity and then resolves": (
-            [("good", 20), ("bad", 41), ("good", 90)],
-            [firing(alert, 60, 1, 1, identity), firing(alert, 150, 30, None, {})],
+            [("good", 20), ("bad", 41), ("good", 105)],
+            [firing(alert, 60, 1, 1, identity), firing(alert, 165, 30, None, {})],
         ),
         "keeps firing over a restart and a gap": (
             [("bad", 60), ("restart", 2), ("bad", 30), ("gap", 10), ("bad", 30)],

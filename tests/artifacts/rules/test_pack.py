@@ -14,7 +14,7 @@ from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters, read, validate
 from gpugauge.artifacts.rules.promql import Selectors, UnknownMetricError
-from gpugauge.artifacts.rules.recording import ARMED, OUTSIDE, TRAINING
+from gpugauge.artifacts.rules.recording import ARMED, LOW, OUTSIDE, TRAINING
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import COMMANDS
 from gpugauge.cli.main import main
@@ -157,12 +157,13 @@ def test_no_rule_has_a_for_that_a_restart_of_prometheus_forgets() -> None:
 
 def test_thresholds_by_namespace() -> None:
     made = yaml.safe_load(invoke("--threshold", "team-a=60%,default=40%").output)
-    (low,) = (r for g in made["groups"] for r in g["rules"] if r.get("alert") == "TrainingLoadLow")
+    found = {r.get("alert") or r["record"]: r for g in made["groups"] for r in g["rules"]}
 
-    assert re.findall(r'workload_namespace(\S+)"}\[5m\]\) < ([\d.]+)', low["expr"]) == [
+    assert re.findall(r'workload_namespace(\S+)"}\[5m\]\) < ([\d.]+)', found[LOW]["expr"]) == [
         ('!~"team-a', "0.4"),
         ('="team-a', "0.6"),
     ]
+    low = found["TrainingLoadLow"]
     assert '{{ if eq $labels.workload_namespace "team-a" }}60{{ else }}40{{ end }}%' in low["annotations"]["summary"]
 
 
@@ -217,12 +218,11 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
     file.write_text("{threshold: 0.9, critical: 40%, severities: {GpuLost: warning}}")
 
     text = invoke("--config.file", str(file), "--threshold", "70%", "--patience", "30m").output
-    made = {
-        rule["alert"]: rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"] if "alert" in rule
-    }
+    every = [rule for group in yaml.safe_load(text)["groups"] for rule in group["rules"]]
+    made = {rule["alert"]: rule for rule in every if "alert" in rule}
+    low, very_low = (rule["expr"] for rule in every if rule.get("record") == LOW)
 
-    assert ">= 0.4 < 0.7)" in made["TrainingLoadLow"]["expr"]
-    assert "< 0.4)" in made["TrainingLoadVeryLow"]["expr"]
+    assert (">= 0.4 < 0.7)" in low, "< 0.4)" in very_low) == (True, True)
     assert "Mean over 30m" in made["TrainingLoadLow"]["annotations"]["description"]
     assert made["GpuLost"]["labels"] == {"severity": "warning", "action": "drain"}
 

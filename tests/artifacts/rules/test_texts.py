@@ -196,11 +196,14 @@ def test_queries_in_texts_read_recorded_series_or_have_the_matchers(seed: int) -
 @seeds(SEEDS)
 def test_a_job_has_one_alert_about_its_load(seed: int) -> None:
     """The levels exclude each other, and each excludes the jobs with a problem that has its own alert."""
-    levels = [rule for rule in all_rules(**drawn(seed)) if re.fullmatch(r"TrainingLoad\w+", rule.get("alert", ""))]
+    rules = all_rules(**drawn(seed))
+    levels = [rule for rule in rules if re.fullmatch(r"TrainingLoad\w+", rule.get("alert", ""))]
+    low = [rule["expr"] for rule in rules if rule.get("record", "").endswith(":job_training_low:ratio")]
 
     assert len(levels) == (1 if drawn(seed)["critical"] is None else 2)
     assert all(re.search(r"\nunless on \([\w, ]+\) \w+:job_problem:ratio$", rule["expr"]) for rule in levels)
     if len(levels) == 2:
-        bounds = [dict(re.findall(r"(>=|<) ([\d.]+)", rule["expr"].split("\n")[1])) for rule in levels]
+        bounds = [dict(re.findall(r"(>=|<) ([\d.]+)", expr.split("\n")[1])) for expr in low]
+        assert 'level="very_low"' in levels[0]["expr"].partition("unless")[2]
         assert bounds[0][">="] == bounds[1]["<"]
         assert ">=" not in bounds[1]

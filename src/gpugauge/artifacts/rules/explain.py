@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import textwrap
 
-from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.pack import alerts
 from gpugauge.base.duration import format_duration
@@ -16,17 +15,15 @@ _MIN_TEXT = 24
 
 def as_table(p: Parameters, width: int | None = None) -> str:
     """Return a line for each alert, wrapped to the width of the terminal."""
-    rows = [_HEAD, *(_row(p, alert) for alert in alerts(p))]
+    rows = [_HEAD]
+    for alert in alerts(p):
+        severity, after = p.severities.get(alert.name, alert.severity), format_duration(alert.hold)
+        rows.append((alert.name, severity, alert.about, alert.when, after if alert.hold else "at once"))
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
     rest = sum(widths) - widths[3] + 2 * (len(_HEAD) - 1)
     widths[3] = max(_MIN_TEXT, min(widths[3], (width or shutil.get_terminal_size((120, 24)).columns) - rest))
     lines = [line for row in rows for line in _wrapped(row, widths)]
     return "\n".join([*lines, "", *_notes(p)]) + "\n"
-
-
-def _row(p: Parameters, alert: Alert) -> tuple[str, ...]:
-    after = format_duration(alert.hold) if alert.hold else "at once"
-    return alert.name, p.severities.get(alert.name, alert.severity), alert.about, alert.when, after
 
 
 def _wrapped(row: tuple[str, ...], widths: list[int]) -> list[str]:

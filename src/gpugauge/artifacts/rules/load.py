@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Severity
 from gpugauge.artifacts.rules.promql import Selectors
-from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, PROBLEM, RANK_WORK
+from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, LOW, PROBLEM, RANK_WORK, Recording
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, Cause
@@ -16,16 +16,28 @@ _CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, "unknown"})
 
 def of_load(s: Selectors) -> list[Alert]:
     """Return the alerts about the load of jobs. Each job has one at most, unless there is one for each cause, too."""
-    levels = [_level(s, "TrainingLoadLow", _below(s, s.critical), _threshold(s))]
+    low, very = (is_low(s, f'{{level="{level}"}}') for level in ("low", "very_low"))
+    levels = [_level(s, "TrainingLoadLow", low + (s.unless_job(very) if s.critical else ""), _threshold(s))]
     if s.critical is not None:
-        very = _load(s, "", f"< {s.critical:.4g}")
         levels.append(_level(s, "TrainingLoadVeryLow", very, f"{_percent(s.critical)}%", "critical"))
     return [*levels, *(_causes(s) if s.per_cause else [])]
 
 
-def is_low(s: Selectors) -> str:
-    """Return the jobs that have an alert about their load."""
-    return f"({_below(s)} and on ({s.job}) {ARMED}{s.settled(ARMED)})"
+def recordings(s: Selectors) -> list[Recording]:
+    """Return the rules for the loads that are low now, by level."""
+    levels = {"low": _below(s, s.critical)}
+    if s.critical is not None:
+        levels["very_low"] = _load(s, "", f"< {s.critical:.4g}")
+    # A job with one of these problems has its alert.
+    judged = s.and_job(ARMED) + s.settled(ARMED) + s.unless_job(PROBLEM)
+    return [Recording(LOW, low + judged, {"level": level}) for level, low in levels.items()]
+
+
+def is_low(s: Selectors, level: str = "") -> str:
+    """Return the last low load of the jobs that had one lately: a load that swings around the threshold is one alert,
+    which ends with its job.
+    """
+    return f"(max by ({s.job}) (last_over_time({LOW}{level}[{format_duration(3 * s.patience)}])){s.and_job(ARMED)})"
 
 
 def _load(s: Selectors, matcher: str, condition: str) -> str:
@@ -64,12 +76,10 @@ def _threshold(s: Selectors) -> str:
 
 def _level(s: Selectors, name: str, condition: str, below: str, severity: Severity = "warning") -> Alert:
     t = Texts(s)
-    # A job with one of these problems has its alert.
-    expr = condition + s.and_job(ARMED) + s.settled(ARMED) + s.unless_job(PROBLEM)
     shown = below if name == "TrainingLoadVeryLow" else _explained(s)
     return Alert(
         name,
-        expr,
+        condition + s.unless_job(PROBLEM),
         f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(' on ')}",
         f"{t.causes()}{t.advice()}{t.gain()}{t.since(name)}Mean over {format_duration(s.patience)}.{t.places()}",
         s.settle,

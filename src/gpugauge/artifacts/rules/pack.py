@@ -40,7 +40,7 @@ class Group(NamedTuple):
 # evaluated half as often.
 # The alert about the load comes first.
 GROUPS: dict[str, Group] = {
-    "jobs": Group([recording.of_jobs], [load.of_load], halved=True),
+    "jobs": Group([recording.of_jobs, load.recordings], [load.of_load], halved=True),
     "processes": Group([recording.of_processes], [jobs.of_processes, load.of_ranks]),
     "use": Group([jobs.problems, recording.of_gains, recording.of_use], [jobs.of_use]),
     "owners": Group([recording.of_owners], []),

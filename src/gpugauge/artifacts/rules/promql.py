@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gpugauge import catalog
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.base.duration import format_duration
@@ -101,6 +103,10 @@ class Selectors(Parameters):
     def on_process(self, operator: str, expr: str) -> str:
         """Return `and` or `unless` with the processes in the result of an expression."""
         return f"{operator} on ({self.keys('process')}) {expr}"
+
+    def first(self, exprs: Iterable[str]) -> str:
+        """Return the series of each process in the first expression that has it."""
+        return "(" + f"\n  or on ({self.keys('process')}) ".join(exprs) + ")"
 
     def before(self, name: str, window: int, **labels: str) -> str:
         """Return `and` with the processes that had the series at the begin of the window.

@@ -11,6 +11,7 @@ from gpugauge.base.duration import format_duration
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"
 LOAD = "gpugauge:job_training_load:ratio"
+LOW = "gpugauge:job_training_low:ratio"
 ARMED = "gpugauge:job_training_armed:bool"
 DOMINANT = "gpugauge:job_training_dominant_cause:ratio"
 HELD = "gpugauge:job_training_held:gpus"
@@ -202,19 +203,9 @@ def _of_texts(s: Selectors) -> list[Recording]:
 def _programs(s: Selectors) -> str:
     """Return the number of processes of each job by node, pod and command, for the texts of the alerts."""
     place = ("instance", "workload_pod", "workload_command")
-    known = [
-        f"max by ({s.keys('process', *place)}) (last_over_time({s(name, s.lookback)}))"
-        for name in ("gpu_process_host_info", "gpu_process_info")
-    ]
-    hook = (
-        f"max by ({s.keys('process', 'instance', 'workload_pod')}) "
-        f"(last_over_time({s('torch_process_info', s.lookback)}))"
-    )
-    places = f"{known[0]}\n  {s.on_process('or', known[1])}\n  {s.on_process('or', hook)}"
-    return (
-        f"count by ({s.job}, {', '.join(place)}) (\n  ({places})\n"
-        f"  * on ({s.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}\n)"
-    )
+    known = {"gpu_process_host_info": place, "gpu_process_info": place, "torch_process_info": place[:2]}
+    last = (f"max by ({s.keys('process', *of)}) (last_over_time({s(name, s.lookback)}))" for name, of in known.items())
+    return s.by_job("count", s.first(last), *place)
 
 
 def _devices(s: Selectors) -> str:
@@ -231,8 +222,7 @@ def _devices(s: Selectors) -> str:
     memory = f"last_over_time({s('gpu_process_memory_used_bytes', s.lookback)})"
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) ({memory})"
     return (
-        f"max by ({s.job}, instance, index) (\n  {held}\n  * on ({device}) group_left (index) {indexes}\n"
-        f"  * on ({s.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}\n) > bool -1"
+        s.by_job("max", f"{held}\n  * on ({device}) group_left (index) {indexes}", "instance", "index") + " > bool -1"
     )
 
 
@@ -278,18 +268,19 @@ def _outside(s: Selectors) -> str:
 def _armed(s: Selectors) -> str:
     """Return the jobs whose load is judged: running, old enough, and mostly in training steps."""
     time = _time(s, s.seen(s.rate("training_seconds_total", s.patience, state="training")), "true")
-    reported = _judged(
-        s, f"({time} >= {_MIN_TRAINING_SHARE:g})", f"min_over_time({s('training_start_timestamp_seconds', s.memory)})"
-    )
+    reported = _judged(s, f"({time} >= {_MIN_TRAINING_SHARE:g})", "training_start_timestamp_seconds")
     if not s.training_matchers:
         return reported
     # The age of a process without the hook counts from its start, because its first step is not known.
-    outside = _judged(s, OUTSIDE, f"min_over_time({s('gpu_process_start_timestamp_seconds', s.memory)})")
+    outside = _judged(s, OUTSIDE, "gpu_process_start_timestamp_seconds")
     return f"{reported}\nor on ({s.job}) (\n{outside}\n)"
 
 
 def _judged(s: Selectors, trains: str, start: str) -> str:
-    return trains + s.and_job(s.jobs_with(f"({start} <= {s.clock(-s.min_job_age)})")) + s.and_job(alive(s))
+    # The clock by which the start was measured may have been set back since.
+    seen = f"count_over_time({s(start, s.keep_firing)} offset {format_duration(s.min_job_age)})"
+    old = f"(min_over_time({s(start, s.memory)}) <= {s.clock(-s.min_job_age)} {s.on_process('or', seen)})"
+    return trains + s.and_job(s.jobs_with(old)) + s.and_job(alive(s))
 
 
 def _training(s: Selectors) -> str:
@@ -340,11 +331,9 @@ def _process_job(s: Selectors) -> str:
     All info series of a process have the same job; in a sidecar there is only that of the hook.
     """
     process = s.keys("process")
-    names = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
-    known = [
+    known = (
         f"sum by ({process}, {', '.join(JOB_LABELS)}) "
         f"(count_over_time({s(name, s.memory, s.job_matchers, workload_job=HAS_JOB)}))"
-        for name in names
-    ]
-    first = "\n".join([known[0], *(s.on_process("or", each) for each in known[1:])])
-    return f"topk by ({process}) (1, (\n{first}\n)) > bool 0"
+        for name in ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
+    )
+    return f"topk by ({process}) (1, {s.first(known)}) > bool 0"
