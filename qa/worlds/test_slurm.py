@@ -9,7 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.drawn import seeds
+from tests.drawn import draws, seeds
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.process.allocation import AllocationCollector
@@ -34,8 +34,9 @@ class Clock:
 
 
 def script(name: str, folder: Path, job: int, devices: str = "", sluid: str = "", root: Path = Path("/none")) -> None:
+    """Run a script of Slurm; `root` has what it finds about GPUs."""
     variables = {"GPUGAUGE_JOBS": str(folder), "SLURM_JOB_ID": str(job), "SLURM_JOB_UID": "1000"}
-    variables |= {"SLURM_JOB_GPUS": devices, "SLURM_JOB_SLUID": sluid, "GPUGAUGE_PROC": str(root), "PATH": ""}
+    variables |= {"SLURM_JOB_GPUS": devices, "SLURM_JOB_SLUID": sluid, "GPUGAUGE_PROC": str(root), "PATH": str(root)}
     subprocess.run([SCRIPTS / name], env=variables, check=True, timeout=60)
 
 
@@ -68,7 +69,7 @@ LAYOUTS = tuple(
 )
 
 
-@seeds(range(48))
+@seeds(draws(48, 1500))
 def test_a_job_is_what_the_kernel_says_in_each_layout(tmp_path: Path, seed: int) -> None:  # noqa: C901  # one story
     dice = random.Random(seed)
     layout = LAYOUTS[seed % len(LAYOUTS)]
@@ -151,7 +152,7 @@ class LateUsers(Users):
         return self._clock() >= self._since
 
 
-@seeds(range(100))
+@seeds(draws(100, 1500))
 def test_a_number_that_comes_late_is_that_of_the_whole_job(tmp_path: Path, seed: int) -> None:  # noqa: C901  # one story
     """The number is in the environment of some processes, which the hook may send late, or comes from the prolog."""
     dice, clock = random.Random(seed), Clock()
@@ -244,6 +245,18 @@ class Node:
             text = f"Model: \t\t NVIDIA A100\nIRQ:   \t\t 41\nGPU UUID: \t {shown}\nBus Type: \t PCIe\n"
             (folder / "information").write_text(f"{text}Bus Location: \t {gpu.address}\nDevice Minor: \t {gpu.minor}\n")
 
+    def nvidia_smi(self, root: Path) -> None:
+        """Write a program that says what nvidia-smi does about the GPUs that are not lost."""
+        lines = [
+            f"GPU 0000{gpu.address.upper()}\n    Product Name       : A100\n    GPU UUID        : {gpu.uuid}\n"
+            f"    Minor Number      : {gpu.minor}\n    Serial Number   : 1\n"
+            for gpu in self.gpus
+            if not gpu.lost
+        ]
+        root.mkdir(exist_ok=True)
+        (root / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<END\nAttached GPUs   : 8\n{''.join(lines)}END\n")
+        (root / "nvidia-smi").chmod(0o755)
+
     def tick(self, at: float) -> Tick:
         return Tick(at, at, DriverView(True, "ok", devices=tuple(map(self._device, self.gpus))))
 
@@ -256,19 +269,19 @@ class Node:
         )
 
 
-@seeds(range(48))
+@seeds(draws(48, 1500))
 def test_an_allocation_stays_on_its_gpu(tmp_path: Path, seed: int) -> None:  # noqa: C901  # one story
     """The truth is the device that Slurm gave, or that had the index when a file of the old form was written."""
     dice, clock = random.Random(seed), Clock()
-    count = dice.choice((2, 4, 8))
+    count = dice.choice((2, 4, 8, 16))
     minors = list(range(count))
     if dice.random() < 0.5:
         dice.shuffle(minors)
-    node = Node([Gpu(f"GPU-{i}a", minors[i], f"0000:{16 + i:x}:00.0") for i in range(count)])
+    node = Node([Gpu(f"GPU-{i:x}a", minors[i], f"0000:{16 + i:x}:00.0") for i in range(count)])
     node.list()
     files, root = tmp_path / "jobs", tmp_path / "proc"
     files.mkdir()
-    known = dice.choice(("driver", "nothing"))
+    known = dice.choice(("driver", "nvidia-smi", "nothing"))
     workloads = Workloads(Procfs(str(root)), job_mapping_dir=files, clock=clock)
     collector = AllocationCollector(workloads)
     truth: dict[str, set[str]] = defaultdict(set)  # jobs by uuid
@@ -284,6 +297,8 @@ def test_an_allocation_stays_on_its_gpu(tmp_path: Path, seed: int) -> None:  # n
             node.list()
         if known == "driver":
             node.proc(root)
+        if known == "nvidia-smi":
+            node.nvidia_smi(root)
         if event == "start":  # of a GPU that is shared at times
             gpus = dice.sample(node.gpus, dice.randint(1, 2))
             script("prolog.sh", files, number, ",".join(str(gpu.minor) for gpu in gpus), root=root)
