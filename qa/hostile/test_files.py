@@ -13,8 +13,9 @@ import pytest
 from tests.certificates import Authority
 from tests.drawn import cases
 from tests.needs import give_up
+from tests.sessions.hooks import until
 
-from gpugauge.base.background import Background, TimeoutExceeded
+from gpugauge.base.background import Background
 from gpugauge.settings.files import MAX_BYTES, FileError, read_file
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
@@ -153,11 +154,10 @@ def test_a_call_that_hangs_is_left_and_the_next_one_after_its_end_works() -> Non
         return 1
 
     for _ in range(3):
-        with pytest.raises(TimeoutExceeded):
+        with pytest.raises(TimeoutError):
             reading.call(0.05, hang)
     end.set()
-    assert reading._thread
-    reading._thread.join(10)  # it ends with the call
+    until(lambda: reading.running is None)
 
     assert reading.call(10, lambda: 2) == 2
     assert len(calls) == 1  # while it hung, no other thread was started

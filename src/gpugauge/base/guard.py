@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import logging
 import math
@@ -80,6 +81,10 @@ class Loop(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.guard, self.stopping = Guard(name), stopping or threading.Event()
         self._turn, self._finish, self._wait = turn, finish, wait
+
+    def begin(self) -> None:
+        """Start without waiting for the first step: if there is no memory for it, start() never returns."""
+        _thread.start_new_thread(self.run, ())
 
     def run(self) -> None:
         """Run in the thread."""

@@ -10,7 +10,7 @@ import urllib.request
 from typing import IO, Any
 from urllib.parse import urlsplit
 
-from gpugauge.base.background import Background, TimeoutExceeded
+from gpugauge.base.background import Background
 from gpugauge.base.text import printable
 
 _MAX_REFUSAL_BYTES = 10_000
@@ -39,7 +39,7 @@ def request(url: str, method: str = "GET", *, timeout_seconds: float, max_bytes:
         # In a thread: the time-out of a socket bounds each read instead of their sum, and name resolution has none.
         work: Background[bytes] = Background("request")
         body = work.call(timeout_seconds, lambda: _send(url, method, timeout_seconds, max_bytes))
-    except (TimeoutError, TimeoutExceeded):
+    except TimeoutError:
         raise RequestError(f"{url} does not answer within {timeout_seconds:g} s") from None
     except urllib.error.URLError as error:
         raise _error_of(url, error.reason) from None

@@ -7,13 +7,12 @@ behind if it hangs. Then the user is not read for a while, so that no user holds
 
 from __future__ import annotations
 
-import _thread
-import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from gpugauge.base.background import Background
 
 READ_SECONDS = 1.0
 _REFUSED_SECONDS = 60.0  # after the read
@@ -21,21 +20,11 @@ _REFUSED_SECONDS = 60.0  # after the read
 _MAX_BY_CGROUP, _MAX_IN_ALL = 4, 16
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessOwner:
+class ProcessOwner(NamedTuple):
     """Whose process is read."""
 
     uid: int
     cgroup: str
-
-
-@dataclass(eq=False, slots=True)
-class _Reader:
-    """A thread that reads. It ends after a read that it was left behind with."""
-
-    todo: queue.SimpleQueue[Callable[[], bytes]] = field(default_factory=queue.SimpleQueue)
-    done: queue.SimpleQueue[bytes | BaseException] = field(default_factory=queue.SimpleQueue)
-    cpu: float = 0.0  # seconds of its last read
 
 
 class InTime:
@@ -44,9 +33,9 @@ class InTime:
     def __init__(self, seconds: float = READ_SECONDS, refused_seconds: float = _REFUSED_SECONDS) -> None:
         self._seconds, self._refused_seconds = seconds, refused_seconds
         self._lock = threading.Lock()
-        self._idle: list[_Reader] = []
-        self._left: dict[_Reader, ProcessOwner] = {}
-        self._refused: dict[int, float] = {}  # by uid, monotonic time of the end
+        self._idle: list[Background[bytes]] = []
+        # Reads that hang, or did not long ago: whose they are, and the monotonic time until which he is refused.
+        self._left: dict[Background[bytes], tuple[ProcessOwner, float]] = {}
         self._spent = threading.local()
 
     def cpu_seconds(self) -> float:
@@ -54,74 +43,38 @@ class InTime:
         seconds: float = getattr(self._spent, "seconds", 0.0)
         return seconds
 
-    @property
-    def left_behind(self) -> int:
-        """The number of reads that hang."""
-        return len(self._left)
-
     def read(self, work: Callable[[], bytes], owner: Callable[[], ProcessOwner]) -> bytes:
         """Return the result of `work`; `owner` is asked if any read hangs. Raises TimeoutError if it takes too long or
         is refused, and what the work raises.
         """
-        if self._refused or self._left:
+        if self._left:
             self._check(owner())
-        reader = self._take()
-        reader.todo.put(work)
+        with self._lock:
+            reader = self._idle.pop() if self._idle else Background[bytes]("reads of processes")
         try:
-            found = reader.done.get(timeout=self._seconds)
-        except queue.Empty:
-            found = self._leave(reader, owner())
-        else:
-            self._spent.seconds = self.cpu_seconds() + reader.cpu
+            reader.start(work, self._seconds)
+        except RuntimeError:
+            raise TimeoutError(0, "there is no thread to read it in") from None
+        if reader.running is not None:
+            reader.leave()
+            whose = owner()
             with self._lock:
-                self._idle.append(reader)
-        if isinstance(found, BaseException):
-            raise found
-        return found
+                self._left[reader] = whose, time.monotonic() + self._refused_seconds
+            raise TimeoutError(0, "reading it hangs inside the kernel")
+        self._spent.seconds = self.cpu_seconds() + reader.cpu_seconds
+        try:
+            return reader.take() or b""
+        finally:
+            self._idle.append(reader)
 
     def _check(self, owner: ProcessOwner) -> None:
         """Raise TimeoutError if no process of this owner is read now."""
         with self._lock:
-            now = time.monotonic()
-            self._refused = {uid: until for uid, until in self._refused.items() if until > now}
-            left = Counter(found.cgroup for found in self._left.values())
-            hanging = any(found.uid == owner.uid for found in self._left.values())
-            if hanging or owner.uid in self._refused or left[owner.cgroup] >= _MAX_BY_CGROUP:
-                raise TimeoutError(0, "reading another process of its user hangs")
-            if len(self._left) >= _MAX_IN_ALL:
-                raise TimeoutError(0, "reading too many other processes hangs")
-
-    def _take(self) -> _Reader:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
-        reader = _Reader()
-        try:
-            _thread.start_new_thread(self._run, (reader,))
-        except RuntimeError:
-            raise TimeoutError(0, "there is no thread to read it in") from None
-        return reader
-
-    def _leave(self, reader: _Reader, owner: ProcessOwner) -> bytes | BaseException:
-        with self._lock:
-            if not reader.done.empty():
-                self._idle.append(reader)
-                return reader.done.get()
-            self._left[reader] = owner
-            self._refused[owner.uid] = time.monotonic() + self._refused_seconds
-        return TimeoutError(0, "reading it hangs inside the kernel")
-
-    def _run(self, reader: _Reader) -> None:
-        while True:
-            found: bytes | BaseException
-            work = reader.todo.get()
-            begin = time.thread_time()
-            try:
-                found = work()
-            except BaseException as error:  # noqa: BLE001  (raised by read())
-                found = error
-            reader.cpu = time.thread_time() - begin
-            with self._lock:
-                if self._left.pop(reader, None) is not None:
-                    return
-                reader.done.put(found)
+            now, every = time.monotonic(), self._left.items()
+            self._left = {reader: left for reader, left in every if left[1] > now or reader.running is not None}
+            hanging = [left.cgroup for reader, (left, _) in self._left.items() if reader.running is not None]
+            refused = any(left.uid == owner.uid for left, _ in self._left.values())
+        if refused or hanging.count(owner.cgroup) >= _MAX_BY_CGROUP:
+            raise TimeoutError(0, "reading another process of its user hangs")
+        if len(hanging) >= _MAX_IN_ALL:
+            raise TimeoutError(0, "reading too many other processes hangs")

@@ -11,7 +11,7 @@ from pathlib import Path
 from ssl import CERT_REQUIRED, SSLContext
 from typing import Any
 
-from gpugauge.base.background import Background, TimeoutExceeded
+from gpugauge.base.background import Background
 from gpugauge.base.guard import Loop
 from gpugauge.base.logline import Condition, fields
 from gpugauge.settings.kinds import ConfigError
@@ -145,7 +145,7 @@ class WebAccess:
         """Return what `read` returns. Raises ConfigError, also if that takes longer than `seconds`."""
         try:
             return self._reading.call(seconds, read)
-        except TimeoutExceeded:
+        except TimeoutError:
             raise ConfigError(
                 f"{self._path}: this file, or one that it names, cannot be read: no answer after {seconds:g} s; is it "
                 "on a file system that does not respond?"
