@@ -69,7 +69,7 @@ def main() -> None:
         workloads = Workloads(procfs)
         now = [0.0]
         collectors: list[RegisteredCollector] = [
-            ProcessCollector(procfs, lambda _: 0.9 * now[0], workloads),
+            ProcessCollector(procfs, lambda _: 0.9 * now[0], workloads.registry),
             HostCollector(procfs, workloads),
             AllocationCollector(workloads),
         ]

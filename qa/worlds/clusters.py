@@ -242,7 +242,7 @@ def live(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> tuple[list[dict[
             _look(node, workloads, each, clock.now)
             workloads.refresh()
     for workloads in running:
-        workloads.changes  # noqa: B018  (resolves what waits for it)
+        workloads.version  # noqa: B018  (resolves what waits for it)
     return seen, [workloads.counters()["jobs_changed"] for workloads in running]
 
 

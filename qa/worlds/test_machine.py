@@ -6,7 +6,6 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +14,7 @@ from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import MigReading, ProcessReading
-from gpugauge.workload.identity import Workload
-from gpugauge.workload.procfs import Procfs
-from gpugauge.workload.workloads import DeviceNames, Workloads
+from gpugauge.workload.registry import Identity, Registry, Want
 from qa.worlds.machine import UUID, Machine, Proc, Process, collector, long, values
 
 
@@ -60,12 +57,11 @@ def test_the_kubelet_is_asked_for_the_mig_devices_of_each_process(seed: int, tmp
     machine.listed = tuple(listed)
     asked: dict[int, set[str]] = {}
 
-    class Asked(Workloads):
-        def resolve(self, pid: int, devices: DeviceNames = (), **more: Any) -> Workload:
-            asked[pid] = {names[0] for names in devices}
-            return super().resolve(pid, devices, **more)
+    def ask(want: Want) -> Identity:
+        asked[want.pid] = {names[0] for names in want.devices}
+        return Identity()
 
-    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, Asked(Procfs(str(tmp_path))))
+    watched = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, Registry(ask, lambda: 0, time.monotonic))
     end = time.monotonic() + 20
     while asked.keys() != truth.keys():  # in the background
         values(watched, machine.tick())

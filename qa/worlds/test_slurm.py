@@ -209,7 +209,7 @@ def test_a_number_that_comes_late_is_that_of_the_whole_job(tmp_path: Path, seed:
             names = {job_id}
         assert len(labels) <= 1, (number, labels)
         assert labels <= {(name, job_id) for name in names}, (number, labels)
-    assert 0 <= workloads.changes <= len(drawn)
+    assert 0 <= workloads.counters()["jobs_changed"] <= len(drawn)
 
 
 def content(made: Made, pid: int) -> bytes:

@@ -28,6 +28,7 @@ from gpugauge.web.config.users import Login, Logins
 from gpugauge.web.connections import Listener
 from gpugauge.web.server import Server
 from gpugauge.workload.orchestrators import Orchestrators
+from gpugauge.workload.registry import Identity, Registry, Want
 from gpugauge.workload.users import Users
 from tests.contract import SOURCE
 from tests.daemon.test_sampler import reader, values
@@ -111,6 +112,11 @@ def working(_: Path, __: ExitStack) -> Poke:
     return poke
 
 
+def asking(_: Path, __: ExitStack) -> Poke:
+    made = Registry(lambda _: Identity(), lambda: 0, float)
+    return lambda: made.want("host", {"a": Want(0)})
+
+
 @cases(
     ("name", "owner", "broken", "start"),
     [
@@ -126,6 +132,7 @@ def working(_: Path, __: ExitStack) -> Poke:
         ("bcrypt", bcrypt, "checkpw", checking),
         ("users", pwd, "getpwuid", looking_up),
         ("host", Background, "_turn", working),
+        ("registry", Registry, "_turn", asking),
     ],
 )
 def test_a_thread_whose_work_fails_is_reported_and_goes_on(

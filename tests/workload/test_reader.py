@@ -62,7 +62,7 @@ def test_facts_of_a_pod(tmp_path: Path) -> None:
 
     facts = read(made)
     assert facts.workload == Workload("pod", job_id=UID, user="1000", command="train.py", run_id="wandb:abc")
-    assert (facts.container_pid, facts.hostname, facts.user) == (1, "trainer-0", None)
+    assert (facts.container_pid, facts.job.environment["HOSTNAME"], facts.user) == (1, "trainer-0", None)
     assert (facts.job.pod_uid, facts.job.container_id, facts.job.user) == (UID, ID, "1000")
     assert "TOKEN" not in facts.job.environment
 

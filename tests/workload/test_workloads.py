@@ -17,7 +17,8 @@ from qa.worlds.trees import ID, OTHER_ID, UID, Made, pod_logs, proc, v2
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs
-from gpugauge.workload.workloads import DeviceNames, Workloads
+from gpugauge.workload.registry import DeviceNames, Want
+from gpugauge.workload.workloads import Workloads
 from tests.needs import give_up
 from tests.workload.kubelet import Pods, Service, listing, serving
 
@@ -78,9 +79,8 @@ def test_no_such_process(made: Made) -> None:
     workloads = over(made)
     for number, pid in enumerate((42, 0, -1, 2**40), 1):
         assert workloads.resolve(pid) == Workload()
-        assert workloads.container_pid(pid) is None
         assert workloads.cgroup_directory(pid, "cpu") is None
-        assert workloads.counters()["pids_vanished"] == 2 * number
+        assert workloads.counters()["pids_vanished"] == number
 
 
 def test_pid_in_the_container(made: Made) -> None:
@@ -88,7 +88,7 @@ def test_pid_in_the_container(made: Made) -> None:
     made.process(42)
     workloads = over(made)
 
-    assert (workloads.container_pid(41), workloads.container_pid(42)) == (7, None)
+    assert [workloads.identify(Want(pid)).container_pid for pid in (41, 42)] == [7, None]
 
 
 def test_cache_is_bounded(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,23 +36,18 @@ class Tick:
 class Sources:
     """Sources of a node besides the driver. Each collector takes those that it reads in `create`.
 
-    `procfs` shows the processes that the driver lists. `session_procfs` returns the /proc that shows the pid of a
-    session; by default that is `procfs`. `session_workloads` returns the workloads of the processes in that /proc.
+    `procfs` shows the processes that the driver lists, and `workloads` are theirs. `session_workloads` returns those of
+    the /proc that shows the pid of a session; by default that is the same.
     """
 
     procfs: Procfs
     workloads: Workloads
     sessions: SessionSource | None = None
-    session_procfs: Callable[[Session], Procfs] | None = None
     session_workloads: Callable[[Session], Workloads] | None = None
     kernel_log: KernelLog | None = None
     fault_file: Path | None = None  # in which faults of GPUs are remembered
     boot: str = ""  # identifies the boot of the machine
     created: list[RegisteredCollector] = field(default_factory=list)
-
-    def procfs_of(self, session: Session) -> Procfs:
-        """Return the /proc that shows the pid of a session."""
-        return self.session_procfs(session) if self.session_procfs else self.procfs
 
     def collector(self, kind: type[_T]) -> _T:
         """Return a collector that was created before. Raises LookupError if it is not registered before."""

@@ -231,7 +231,6 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
         machine.procfs,
         workloads,
         sessions=machine.session_sources[-1] if machine.session_sources else None,
-        session_procfs=machine.session_procfs,
         session_workloads=lambda s: workloads if machine.session_procfs(s) is machine.procfs else on_host or workloads,
         kernel_log=machine.kernel_log,
         fault_file=state.with_name(f"{state.stem}-xids.json") if (state := machine.state_file) else None,

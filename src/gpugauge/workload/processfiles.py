@@ -97,7 +97,7 @@ class HostProcess:
 
 def bounds(procfs: Procfs, pid: int) -> Bounds:
     """Return the CPUs and the swapped memory of a process."""
-    lines = (line.partition(":") for line in _text(procfs, pid, "status").split("\n"))
+    lines = (line.partition(":") for line in procfs.content(pid, "status").decode(errors="replace").split("\n"))
     found = {name: value.strip() for name, _, value in lines}
     try:
         cpus = int(found.get("Cpus_allowed", "").replace(",", ""), 16).bit_count() or None
@@ -133,10 +133,7 @@ def starts_hook(procfs: Procfs, pid: int) -> bool:
 
 
 def _variable(procfs: Procfs, pid: int, prefix: bytes) -> str | None:
-    try:
-        content = procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
-    except OSError:
-        return None
+    content = procfs.content(pid, "environ", _MAX_ENVIRON_BYTES)
     values = [entry for entry in content.split(b"\0") if entry.startswith(prefix)]
     return values[0].partition(b"=")[2].decode(errors="replace") if values else None
 
@@ -226,13 +223,6 @@ def _numbers(text: str) -> dict[str, int]:
 def _target(link: str) -> str:
     try:
         return os.readlink(link)  # noqa: PTH115 - creating a Path takes longer than the call
-    except OSError:
-        return ""
-
-
-def _text(procfs: Procfs, pid: int, name: str) -> str:
-    try:
-        return procfs.read(pid, name).decode(errors="replace")
     except OSError:
         return ""
 

@@ -181,19 +181,21 @@ class Procfs:
         """
         return self._within_time(pid, name, partial(self._read, pid, name, limit))
 
+    def content(self, pid: int, name: str, limit: int = 65536) -> bytes:
+        """Return up to `limit` bytes of a file of a process, none if it cannot be read."""
+        try:
+            return self.read(pid, name, limit)
+        except OSError:
+            return b""
+
     def argv(self, pid: int) -> list[bytes]:
         """Return the words of the command line, none if it cannot be read."""
-        try:
-            return self.read(pid, "cmdline", _MAX_CMDLINE_BYTES).split(b"\0")
-        except OSError:
-            return []
+        content = self.content(pid, "cmdline", _MAX_CMDLINE_BYTES)
+        return content.split(b"\0") if content else []
 
     def comm(self, pid: int) -> bytes:
         """Return the name that the kernel keeps, at most 15 characters; empty if it cannot be read."""
-        try:
-            return self.read(pid, "comm").removesuffix(b"\n")
-        except OSError:
-            return b""
+        return self.content(pid, "comm").removesuffix(b"\n")
 
     def cpu_seconds(self) -> float:
         """Return the CPU time of the calling thread and of what it has read in other threads."""

@@ -35,11 +35,6 @@ class KernelFacts:
     user: int | None = None  # the uid whose name is not known yet
     parent: str = ""  # the `process` label of its parent, if that belongs to the same user
 
-    @property
-    def hostname(self) -> str:
-        """The host name in its environment."""
-        return self.job.environment.get("HOSTNAME", "")
-
 
 class Reader:
     """Reader of processes. A file that cannot be read affects only the labels that come from it."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gpugauge.wire.messages import INIT_START
 from gpugauge.workload import cgroup, environ
@@ -24,6 +24,7 @@ from gpugauge.workload.orchestrators import Orchestrators, View
 from gpugauge.workload.podinfo import Place
 from gpugauge.workload.procfs import Procfs, process_hash
 from gpugauge.workload.reader import KernelFacts, Reader
+from gpugauge.workload.registry import DeviceNames, Identity, Registry, Want
 from gpugauge.workload.sources import Source
 from gpugauge.workload.users import Users, shares_host_users
 
@@ -32,9 +33,6 @@ if TYPE_CHECKING:  # it loads ssl
 
 log = logging.getLogger(__name__)
 
-DeviceNames: TypeAlias = tuple[tuple[str, ...], ...]  # of several devices
-
-_UNKNOWN = Workload()
 _MAX_PROCESSES = 4096
 # A process that is not found may have just ended. If none is found for this long, /proc does not show them.
 _INVISIBLE_SECONDS = 60.0
@@ -84,7 +82,7 @@ class Workloads:
         """
         users = self._users = users or Users(shares_host_users() and procfs.root == Path("/proc"))
         kubelet = Kubelet(kubelet_socket, resources=kubelet_resources) if kubelet_socket else None
-        self._procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
+        self.procfs, self._cgroup_root, self._clock = procfs, Path(cgroup_root), clock
         self._reader = Reader(procfs, users, docker_containers)
         self._orchestrators = Orchestrators(
             kubelet, job_mapping_dir, pod_logs, users.name, poll_seconds, clock, metadata
@@ -93,15 +91,17 @@ class Workloads:
         self._vanished = 0
         self._last_seen: float | None = None
         self._cache: OrderedDict[int, _Known] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._own_pod, self._host = own_pod, procfs.host()
         self._holders = Holders(clock)
         self._agents: OrderedDict[str, tuple[Job, bool]] = OrderedDict()  # by `process` of a torchrun; if complete
         self._numbers: OrderedDict[str, tuple[str, bool]] = OrderedDict()  # by SLUID; whether the number is proven
         self.indexes = Indexes()
-        self._changes, self._checked = 0, View()  # jobs that were resolved again, with another result
+        self._changes = 0  # jobs that were resolved again, with another result
+        self._views, self._checked = 0, View()  # the number of different ones, and the last
         self._allocations: Mapping[str, tuple[Workload, ...]] = MappingProxyType({})
         self._allocated_at = (View(), 0, 0)  # their input: the view, and the numbers of changes
+        self.registry = Registry(self.identify, lambda: self.version, clock)
 
     def start(self) -> None:
         """Start to read the orchestrators, in a thread."""
@@ -118,38 +118,37 @@ class Workloads:
         self._orchestrators.refresh()
 
     @property
-    def changes(self) -> int:
-        """The number of changed jobs: each was resolved again, since a source has come back or a name came late."""
+    def version(self) -> int:
+        """A number that is another when a workload may be. Jobs that lacked what is known now are resolved again."""
         if self._checked is not self._orchestrators.view:
             with self._lock:
-                self._checked = self._orchestrators.view
+                self._checked, self._views = self._orchestrators.view, self._views + 1
                 for known in filter(lambda each: each.lacking, self._cache.values()):
                     self._name(known)
                     self._settle(known)
-        return self._changes
+        return self._views + self._changes + self._holders.changes + self.indexes.changes
 
-    def resolve(
-        self, pid: int, devices: DeviceNames = (), *, start: int | None = None, sent: Mapping[str, str] | None = None
-    ) -> Workload:
-        """Return the workload of a process, an empty one if it ended.
+    def resolve(self, pid: int, devices: DeviceNames = (), **more: Any) -> Workload:
+        """Return the workload of a process, an empty one if it ended. The arguments are those of a Want."""
+        return self.identify(Want(pid, devices=devices, **more)).workload
 
-        `devices` has the names (`identity.device_names`) of each device that it uses; they identify a pod whose name is
-        in no log folder. `start` is the start time of the process; it is read if not given. `sent` are the facts
-        that its hook sent: variables of the job, which count if its environment cannot be read.
+    def identify(self, want: Want) -> Identity:
+        """Return who a process is, an empty identity if it ended. Reading it may hang. What was sent counts if its
+        environment cannot be read.
         """
+        known = self._known(want.pid, want.start)
+        if known is None:
+            return Identity()
         with self._lock:
-            known = self._known(pid, start)
-            if known is None:
-                return _UNKNOWN
-            if sent and known.facts.job.hidden:
-                self._add_environment(known, environ.sent(sent))
-            known.devices = devices or known.devices
+            if want.sent and known.facts.job.hidden:
+                self._add_environment(known, environ.sent(want.sent))
+            known.devices = want.devices or known.devices
             self._name(known)
             if known.lacking or not known.settled:
                 self._settle(known)
             for key, job in known.held:
                 self._holders.found(key, job, known.workload.job_id, known.start)
-            return known.workload
+            return Identity(known.workload, known.facts.container_pid)
 
     def claimed(self, environment: Mapping[str, str], session: str, uid: int, namespace: int | None) -> Workload:
         """Return the workload of a process that /proc does not show, from what its hook sent: variables of the job, the
@@ -174,18 +173,9 @@ class Workloads:
         job = replace(job, source="hook") if job.source == "ancestry" else job
         return _with_job(Workload("pod" if pod.name else "", pod.namespace, pod.name), job)
 
-    def container_pid(self, pid: int, *, start: int | None = None) -> int | None:
-        """Return the pid of the process in its container, None outside of a container. For `start` see resolve()."""
-        with self._lock:
-            known = self._known(pid, start)
-            return known.facts.container_pid if known else None
-
     def cgroup_directory(self, pid: int, controller: str) -> Path | None:
         """Return the cgroup folder of a process for a controller, None if it cannot be found."""
-        try:
-            text = self._procfs.read(pid, "cgroup").decode(errors="replace")
-        except OSError:
-            return None
+        text = self.procfs.content(pid, "cgroup").decode(errors="replace")
         return cgroup.directory(text, self._cgroup_root, controller)
 
     def allocations(self) -> Mapping[str, tuple[Workload, ...]]:
@@ -193,21 +183,21 @@ class Workloads:
 
         The keys are names as in `identity.device_names`; each orchestrator uses one of them.
         """
-        view = self._orchestrators.view
-        if self._allocated_at != (view, self._holders.changes, self.indexes.changes):
-            if self._allocated_at[0] is not view:
-                with self._lock:
+        if self._allocated_at != (self._orchestrators.view, self._holders.changes, self.indexes.changes):
+            with self._lock:
+                view = self._orchestrators.view
+                if self._allocated_at[0] is not view:
                     self._holders.forget(view)
-            self._allocated_at = (view, self._holders.changes, self.indexes.changes)
-            merged = dict(view.kubelet)
-            for name, jobs in view.jobs.devices.items():
-                device = self.indexes.name(name, at) if (at := view.jobs.written.get(name)) else name
-                if device:
-                    merged[device] = tuple(dict.fromkeys((*merged.get(device, ()), *jobs)))
-            jobs_of = self._holders.job  # a pod has one when one of its processes was found
-            self._allocations = MappingProxyType(
-                {name: tuple(_with_job(w, jobs_of(w)) for w in holders) for name, holders in merged.items()}
-            )
+                self._allocated_at = (view, self._holders.changes, self.indexes.changes)
+                merged = dict(view.kubelet)
+                for name, jobs in view.jobs.devices.items():
+                    device = self.indexes.name(name, at) if (at := view.jobs.written.get(name)) else name
+                    if device:
+                        merged[device] = tuple(dict.fromkeys((*merged.get(device, ()), *jobs)))
+                jobs_of = self._holders.job  # a pod has one when one of its processes was found
+                self._allocations = MappingProxyType(
+                    {name: tuple(_with_job(w, jobs_of(w)) for w in holders) for name, holders in merged.items()}
+                )
         return self._allocations
 
     def lists_all(self) -> bool:
@@ -232,22 +222,26 @@ class Workloads:
         return {kind: count + others.get(kind, 0) for kind, count in own.items()}
 
     def _known(self, pid: int, start: int | None) -> _Known | None:
+        """Return a process, None if it has ended. It is read without the lock, since that may hang."""
         if start is None and pid > 0:
-            start = self._procfs.start_time(pid)
-        known = self._cache.get(pid)
-        if known is None or known.start != start:
-            facts = None if start is None else self._reader.read(pid, start)
-            if start is None or facts is None:
-                self._cache.pop(pid, None)
+            start = self.procfs.start_time(pid)
+        known, facts = self._cache.get(pid), None
+        if start is not None and (known is None or known.start != start):
+            facts = self._reader.read(pid, start)
+        with self._lock:
+            known = self._cache.get(pid)
+            # A later process may have been read in the meantime.
+            if facts and start is not None and (known is None or known.start < start):
+                known = self._cache[pid] = _Known(start, facts, self._placed(facts), self._clock())
+                if len(self._cache) > _MAX_PROCESSES:
+                    self._cache.popitem(last=False)
+            if known is None or known.start != start:
                 self._note_vanished()
                 return None
-            known = self._cache[pid] = _Known(start, facts, self._placed(facts), self._clock())
-            if len(self._cache) > _MAX_PROCESSES:
-                self._cache.popitem(last=False)
-        self._cache.move_to_end(pid)
-        self._last_seen = self._clock()
-        self._visible.set_up()
-        return known
+            self._cache.move_to_end(pid)
+            self._last_seen = self._clock()
+            self._visible.set_up()
+            return known
 
     def _note_vanished(self) -> None:
         self._vanished += 1
@@ -257,7 +251,7 @@ class Workloads:
         elif now - self._last_seen > _INVISIBLE_SECONDS:
             self._visible.set_down(
                 "processes on the devices are not in /proc, their labels are missing: run in the host's pid namespace",
-                path=self._procfs.root,
+                path=self.procfs.root,
             )
 
     def _placed(self, facts: KernelFacts) -> Workload:
@@ -276,7 +270,8 @@ class Workloads:
         if tried is None or tried[0] is not view or tried[1] != known.devices:
             facts, at = known.facts.job, known.workload
             named = Place(at.namespace, at.pod) if at.pod else None
-            place = view.place(facts.container_id, facts.pod_uid, known.facts.hostname, known.devices, named)
+            hostname = facts.environment.get("HOSTNAME", "")
+            place = view.place(facts.container_id, facts.pod_uid, hostname, known.devices, named)
             if place:
                 known.workload = replace(
                     known.workload, namespace=place.namespace, pod=place.pod, container=place.container
@@ -381,7 +376,8 @@ class Workloads:
     def _number_of_devices(self, known: _Known) -> str:
         """Return the number of the only job of the user to which the devices of a process are allocated."""
         users = {"", known.workload.user}
-        holders = [[w for name in names for w in self._allocations.get(name, ())] for names in known.devices]
+        allocations = self.allocations()
+        holders = [[w for name in names for w in allocations.get(name, ())] for names in known.devices]
         jobs = [{w.job_id for w in found if w.kind == "slurm" and w.user in users} for found in holders]
         common = set.intersection(*jobs) if jobs else set()
         return common.pop() if len(common) == 1 else ""

@@ -7,7 +7,6 @@ from qa.worlds.machine import GIB, UUID, Machine, Proc, Process, collector, long
 
 from gpugauge.collectors.process.process import ProcessCollector
 from gpugauge.driver.api import DeviceReading, ProcessReading
-from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import process_hash
 
 
@@ -195,52 +194,3 @@ def test_counter_continues_after_a_long_outage_of_the_device(tmp_path: Path) -> 
 
     assert list(seen["gpu_process_busy_seconds_total"].values()) == [before]
     assert before <= after <= before + 21
-
-
-class RecordingWorkloads:
-    """Workloads that record the resolved pids."""
-
-    changes = 0
-
-    def __init__(self) -> None:
-        self.resolved: list[int] = []
-        self.found = {7: Workload(job="seven")}
-        self.allocated: dict[str, tuple[Workload, ...]] = {}
-
-    def resolve(self, pid: int, devices: tuple[str, ...], *, start: int | None) -> Workload:
-        self.resolved.append(pid)
-        # Names of pods come late.
-        return self.found.get(pid, Workload())
-
-    def container_pid(self, pid: int, *, start: int | None) -> None:
-        return None
-
-    def allocations(self) -> dict[str, tuple[Workload, ...]]:
-        return self.allocated
-
-    def take_resolved(self) -> list[int]:
-        resolved, self.resolved = self.resolved, []
-        return resolved
-
-
-def test_workloads_are_resolved_when_processes_or_allocations_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 30)
-    machine = Machine([Process(7, 0.0, 999.0, 0.0, 0.0, 0.0), Process(8, 9.0, 999.0, 0.0, 0.0, 0.0)])
-    workloads = RecordingWorkloads()
-    collector = ProcessCollector(Proc(machine, tmp_path), machine.device_busy, workloads)  # type: ignore[arg-type]  # a stand-in
-    found: dict[int, list[int]] = {}
-    for second in range(0, 90, 5):
-        machine.now = float(second)
-        machine.read_list()
-        if second == 20:
-            workloads.allocated = {"GPU-a": ()}
-        if second == 30:
-            workloads.found[8] = Workload(job="eight")
-        collector.collect(machine.tick())
-        if resolved := workloads.take_resolved():
-            found[second] = resolved
-
-    # The first list, a new process until its job is known, and a minute without a change.
-    assert found == {0: [7], **{second: [7, 8] for second in (10, 15, 20, 25, 30)}}

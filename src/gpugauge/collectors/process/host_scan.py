@@ -15,6 +15,7 @@ from gpugauge.workload.command import is_helper
 from gpugauge.workload.identity import clean
 from gpugauge.workload.processfiles import Cgroup, HostProcess
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs, Stat, process_hash
+from gpugauge.workload.registry import Identity, Want
 from gpugauge.workload.workloads import Workloads
 
 # Programs import torch within this time after their start. The maps of older processes are not read again.
@@ -79,8 +80,10 @@ class HostScan:
         groups: dict[tuple[Path | None, Path | None], Cgroup] = {}
         available = processfiles.memory_available(self._procfs) if chosen else None
         before, self._processes, self._near = self._processes, {}, set(chosen)
-        for pid in chosen:
-            name = process_hash(self._procfs.boot_id, str(pid), str(stats[pid].start))
+        names = {process_hash(self._procfs.boot_id, str(pid), str(stats[pid].start)): pid for pid in chosen}
+        if self._workloads:
+            self._workloads.registry.want("host", {name: Want(pid, stats[pid].start) for name, pid in names.items()})
+        for name, pid in names.items():
             process = before.get(name) or HostProcess(name, pid, stats[pid])
             process.stat, process.torch = stats[pid], self._known[pid].torch or ""
             self._read(process, now, groups)
@@ -170,8 +173,8 @@ class HostScan:
             process.read_slowly = now
             self._read_slowly(process)
         if self._workloads:
-            # Names that come late: the answer is that of gpu_process_info, and costs nothing once it is known.
-            process.workload = self._workloads.resolve(pid, start=process.stat.start)
+            who = self._workloads.registry.get(process.process) or Identity()
+            process.workload, process.container_pid = who.workload, who.container_pid
         if process.folders not in groups:
             groups[process.folders] = processfiles.cgroup(*process.folders)
         process.cgroup = groups[process.folders]
@@ -193,7 +196,6 @@ class HostScan:
             # An empty value hides every GPU, unlike an unset variable.
             process.visible_devices = None if devices is None else clean(devices) or "none"
         if self._workloads:
-            process.container_pid = self._workloads.container_pid(pid, start=process.stat.start)
             folder = self._workloads.cgroup_directory
             process.folders = (folder(pid, "cpu"), folder(pid, "memory"))
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gpugauge.base.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.collectors.process.busy_split import UNCERTAIN, BusySplit, Rows
@@ -16,13 +15,12 @@ from gpugauge.metric import Family, Metric, Table, families
 from gpugauge.node import node
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
-from gpugauge.workload.identity import LABELS, Workload, device_names
+from gpugauge.workload.identity import LABELS, device_names
 from gpugauge.workload.pids import PidOwner, PidTable
 from gpugauge.workload.procfs import Procfs
-from gpugauge.workload.workloads import DeviceNames, Workloads
+from gpugauge.workload.registry import Identity, Registry, Want
 
 _IDENTITY_SECONDS = 60.0  # for which the identity of a process without a series is kept
-_RESOLVE_SECONDS = 60.0  # after which the workloads of the same processes are resolved again
 _LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses_v3"
 _SAMPLES = "nvmlDeviceGetProcessUtilization"
 
@@ -38,14 +36,13 @@ class _Identity:
 
     owner: PidOwner
     kind: str = ""
-    container_pid: int | None = None
-    workload: Workload = field(default_factory=Workload)
+    who: Identity = field(default_factory=Identity)
     started_at: float | None = None
     seen: float = 0.0
 
     def info(self) -> dict[tuple[str, ...], float]:
-        inner = "" if self.container_pid is None else str(self.container_pid)
-        return {(str(self.owner.pid), inner, self.kind, *self.workload.labels()): 1}
+        inner = "" if self.who.container_pid is None else str(self.who.container_pid)
+        return {(str(self.owner.pid), inner, self.kind, *self.who.workload.labels()): 1}
 
 
 USES: tuple[Metric, ...] = (
@@ -125,20 +122,17 @@ class ProcessCollector(RegisteredCollector):
         self,
         procfs: Procfs,
         device_busy: Callable[[str], float | None],
-        workloads: Workloads | None = None,
+        registry: Registry | None = None,
         max_per_device: int = 128,
         linger_seconds: float = 300.0,
     ) -> None:
         self._pids = PidTable(procfs)
-        self._device_busy, self._workloads = device_busy, workloads
+        self._device_busy, self._registry = device_busy, registry
         self.max_per_device, self._linger = max_per_device, linger_seconds
         self._states: dict[str, DeviceProcesses] = {}
         self._identities: dict[str, _Identity] = {}
         self._now = 0.0
         self._worker_starts = 0
-        self._resolved: tuple[object, ...] = ({}, None, 0)  # names of devices by process, allocations, changes of jobs
-        self._resolved_at = 0.0
-        self._resolving: Background[list[tuple[str, Workload, int | None]]] = Background("workloads")
         self._shown: Mapping[str, node.Identity] = {}
         self._process_families: tuple[Family, ...] = ()  # of these
         self._parts: _Parts = ({}, {}, {}, {}, ())
@@ -147,7 +141,7 @@ class ProcessCollector(RegisteredCollector):
     @classmethod
     def create(cls, sources: Sources) -> ProcessCollector:
         """Return a collector that shares out the busy seconds that the utilization collector counts."""
-        return cls(sources.procfs, sources.collector(UtilizationCollector).busy_seconds, sources.workloads)
+        return cls(sources.procfs, sources.collector(UtilizationCollector).busy_seconds, sources.workloads.registry)
 
     def configure(self, settings: Settings) -> None:
         """Apply `process.max_per_device`."""
@@ -167,10 +161,10 @@ class ProcessCollector(RegisteredCollector):
             if device.up
         ]
         if listed:
-            self._resolve_workloads(tick.driver.devices)
-        resolved = self._take_workloads()
-        if used or listed or resolved or any(expired):
-            self._section = Section(self.name, self._families(tick.driver.devices, changed=listed or resolved))
+            self._want(tick.driver.devices)
+        named = self._take_names()
+        if used or listed or named or any(expired):
+            self._section = Section(self.name, self._families(tick.driver.devices, changed=listed or named))
         on = tick.node
         on.uses, on.identities, on.unaccounted, on.hidden, on.on_mig = self._parts
         return self._section
@@ -227,8 +221,8 @@ class ProcessCollector(RegisteredCollector):
             state.on_mig = on_mig(device.reading, lambda pid: self._pids.owner(pid).process)
         return changed
 
-    def _resolve_workloads(self, devices: Sequence[Device]) -> None:
-        """Start to resolve the workloads of the processes on the GPUs, and drop identities without a series."""
+    def _want(self, devices: Sequence[Device]) -> None:
+        """Ask for the processes on the GPUs, and drop identities without a series."""
         names: dict[str, list[tuple[str, ...]]] = {}
         for device in devices:
             state = self._states[device.uuid]
@@ -244,28 +238,19 @@ class ProcessCollector(RegisteredCollector):
             p for p, i in self._identities.items() if p not in lasting and self._now - i.seen > _IDENTITY_SECONDS
         ]:
             del self._identities[process]
-        workloads = self._workloads
-        if workloads is None or self._resolving.running is not None:
-            return
-        # The result changes with the processes and the orchestrators' allocations, and while a job is not resolved.
-        allocations, changes = workloads.allocations(), workloads.changes
-        before, allocations_before, changes_before = self._resolved
-        resolved = all(self._identities[process].workload.job for process in names)
-        recent = resolved and self._now - self._resolved_at < _RESOLVE_SECONDS
-        if names == before and allocations is allocations_before and changes == changes_before and recent:
-            return
-        self._resolved, self._resolved_at = (names, allocations, changes), self._now
-        identities = [(self._identities[process], tuple(on)) for process, on in names.items()]
-        self._resolving.start(lambda: [_resolve(workloads, identity.owner, on) for identity, on in identities])
+        if self._registry:
+            owners = {process: self._identities[process].owner for process in names}
+            # In this pid namespace, the number of a pid that /proc does not show may belong to another process.
+            wants = {p: Want(0 if o.start is None else o.pid, o.start, tuple(names[p])) for p, o in owners.items()}
+            self._registry.want(self.name, wants)
 
-    def _take_workloads(self) -> bool:
-        """Store the resolved workloads; return whether any has changed."""
+    def _take_names(self) -> bool:
+        """Note who the processes are; return whether any is another."""
         changed = False
-        for process, workload, container_pid in self._resolving.take() or ():
-            identity = self._identities.get(process)
-            # The workload of a process that has just ended is empty.
-            if identity is not None and workload != Workload() and identity.workload != workload:
-                identity.workload, identity.container_pid, changed = workload, container_pid, True
+        for process, identity in self._identities.items():
+            who = (self._registry.get(process) if self._registry else None) or identity.who
+            changed |= who is not identity.who
+            identity.who = who
         return changed
 
     def _families(self, devices: Sequence[Device], *, changed: bool) -> tuple[Family, ...]:
@@ -281,7 +266,9 @@ class ProcessCollector(RegisteredCollector):
         names.pop(OTHER, None)
         if changed or names.keys() != self._shown.keys():
             identities = [(name, self._identities[name]) for name in names]
-            self._shown = {name: node.Identity(i.owner.pid, i.kind, i.workload, i.started_at) for name, i in identities}
+            self._shown = {
+                name: node.Identity(i.owner.pid, i.kind, i.who.workload, i.started_at) for name, i in identities
+            }
             self._process_families = families(PROCESSES, [((name,), identity) for name, identity in identities])
         states = [((d.uuid,), self._states[d.uuid]) for d in devices if d.up]
         self._parts = (
@@ -292,12 +279,3 @@ class ProcessCollector(RegisteredCollector):
             [key for key, _ in parts],
         )
         return families(USES, uses) + families(ON_MIG, parts) + self._process_families + families(DEVICES, states)
-
-
-def _resolve(workloads: Workloads, owner: PidOwner, devices: DeviceNames) -> tuple[str, Workload, int | None]:
-    """Return process, workload and container pid; runs in the background. A pid that /proc does not show is resolved as
-    pid 0: in this pid namespace the number may belong to another process.
-    """
-    pid = owner.pid if owner.start is not None else 0
-    workload = workloads.resolve(pid, devices, start=owner.start)
-    return owner.process, workload, workloads.container_pid(pid, start=owner.start) if pid else None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from gpugauge.base.background import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training import loader_rows, session_rows
 from gpugauge.collectors.training.continued import continued
@@ -15,65 +14,9 @@ from gpugauge.metric import Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import NO_OWNER, Counters, Session, SessionSource
 from gpugauge.snapshot import Section
 from gpugauge.verdict import mistakes
-from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import Procfs, process_hash
+from gpugauge.workload.registry import Registry, Want
 from gpugauge.workload.workloads import Workloads
-
-JobLabels = tuple[str, ...]  # values of JOB_LABELS
-_NOT_KNOWN = 0, NO_OWNER
-
-
-class Owners:
-    """The job of each session. It is resolved while the process is connected, and kept until `changes` is another."""
-
-    def __init__(self, workload: Callable[[Session], Workload], changes: Callable[[Session], int]) -> None:
-        self._workload, self._changes = workload, changes
-        self._known: dict[str, tuple[int, JobLabels]] = {}  # with `changes` before it was resolved
-        self._resolving: Background[list[tuple[str, int, JobLabels]]] = Background("session jobs")
-
-    def update(self, view: Sequence[Session]) -> bool:
-        """Resolve the jobs that are not known yet; return whether any changed."""
-        names = {session.hello.session for session in view}
-        self._known = {name: owner for name, owner in self._known.items() if name in names}
-        changed = self._take()
-        open_ = [session for session in view if session.connected and not self._is_resolved(session)]
-        if open_ and self._resolving.running is None:
-            self._resolving.start(
-                lambda: [(s.hello.session, self._changes(s), self._workload(s).job_labels()) for s in open_]
-            )
-            changed |= self._take()
-        return changed
-
-    def of(self, session: Session) -> JobLabels:
-        """Return the values of JOB_LABELS of a session, empty ones before they are known."""
-        return self._known.get(session.hello.session, _NOT_KNOWN)[1]
-
-    def _is_resolved(self, session: Session) -> bool:
-        changes, (_, job, *_) = self._known.get(session.hello.session, _NOT_KNOWN)
-        return bool(job) and changes == self._changes(session)
-
-    def _take(self) -> bool:
-        found = {name: (at, owner) for name, at, owner in self._resolving.take() or ()}
-        changed = any(self._known.get(name, _NOT_KNOWN)[1] != owner for name, (_, owner) in found.items())
-        self._known |= found
-        return changed
-
-
-def workloads_of(sources: Sources, session: Session) -> Workloads:
-    """Return the workloads of the processes in the /proc that shows the pid of a session."""
-    return sources.session_workloads(session) if sources.session_workloads else sources.workloads
-
-
-def workload_of(sources: Sources, session: Session) -> Workload:
-    """Return the workload of the process of a session: from /proc, or from the hook's words if /proc does not show it.
-
-    A process that has just ended has an empty one.
-    """
-    workloads, hello = workloads_of(sources, session), session.hello
-    if session.peer_pid > 0 and (sources.session_workloads or sources.procfs_of(session) is sources.procfs):
-        return workloads.resolve(session.peer_pid, start=session.peer_start, sent=hello.facts)
-    return workloads.claimed(hello.facts, hello.session, session.peer_uid, hello.pid_namespace)
-
 
 # Exported while the process is connected, and for some minutes after its end as well.
 LIVE = session_rows.LIVE + loader_rows.LIVE
@@ -133,8 +76,8 @@ class _Sum(NamedTuple):
 
 
 class TrainingCollector(RegisteredCollector):
-    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid,
-    `workload` the workload of its process, and `changes` a number that is another when that has changed.
+    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid, and
+    `workloads` those of the processes there.
     """
 
     name = "training"
@@ -144,12 +87,12 @@ class TrainingCollector(RegisteredCollector):
         self,
         sessions: SessionSource,
         process_id: Callable[[Session], str | None],
-        workload: Callable[[Session], Workload] = lambda _: Workload(),
-        changes: Callable[[Session], int] = lambda _: 0,
+        workloads: Callable[[Session], Workloads | None] = lambda _: None,
     ) -> None:
         self._sessions = sessions
-        self._process_id = process_id
-        self._owners = Owners(workload, changes)
+        self._process_id, self._workloads = process_id, workloads
+        self._wants: dict[Registry, dict[str, Want]] = {}
+        self._owners: dict[str, tuple[str, ...]] = {}  # by session, values of JOB_LABELS
         self._labels: dict[str, str] = {}
         self._sums: dict[str, _Sum] = {}  # by session
         self._seen: tuple[Sequence[Session], Counters] | None = None
@@ -161,27 +104,46 @@ class TrainingCollector(RegisteredCollector):
         """Return a collector of the node's sessions, None without a source of sessions."""
         if sources.sessions is None:
             return None
-        return cls(
-            sources.sessions,
-            lambda session: _process_id(sources.procfs_of(session), session),
-            lambda session: workload_of(sources, session),
-            lambda session: workloads_of(sources, session).changes,
-        )
+        of = sources.session_workloads or (lambda _: sources.workloads)
+        return cls(sources.sessions, lambda s: _process_id(of(s).procfs, s), of)
 
     def collect(self, tick: Tick) -> Section:
         """Return the families of all sessions. Raises SessionsError if the hook's socket is no longer read."""
         view, counters = self._sessions.view(), self._sessions.counters()
-        resolved = self._owners.update(view)
-        if resolved or self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
+        if self._seen is None or self._seen[0] is not view:
+            self._labels = {session.hello.session: self._label(session) for session in view}
+        named = self._take_owners(view)
+        if named or self._seen is None or self._seen[0] is not view or self._seen[1] is not counters:
             self._seen = (view, counters)
             self._section = Section(self.name, self._families(view, counters, tick))
         tick.node.sessions, tick.node.hook = self._shown, counters
         return self._section
 
+    def _take_owners(self, view: Sequence[Session]) -> bool:
+        """Note the jobs of the connected sessions; return whether any is another. They are kept after the end."""
+        owners: dict[str, tuple[str, ...]] = {}
+        wants = {registry: dict[str, Want]() for registry in self._wants}  # also those without a session now
+        for session in view:
+            hello, there = session.hello, self._workloads(session) if session.connected else None
+            owner = self._owners.get(hello.session, NO_OWNER)
+            if there and session.peer_pid > 0:
+                want = Want(session.peer_pid, session.peer_start, sent=hello.facts)
+                wants.setdefault(there.registry, {}).setdefault(self._labels[hello.session], want)
+            elif there and owner == NO_OWNER:  # /proc does not show it, and nothing else is known of it later
+                owner = there.claimed(hello.facts, hello.session, session.peer_uid, hello.pid_namespace).job_labels()
+            owners[hello.session] = owner
+        for registry, each in wants.items():
+            registry.want(self.name, each)
+        known = {label: who for registry, each in wants.items() for label in each if (who := registry.get(label))}
+        for session in view:
+            if session.connected and (who := known.get(self._labels[session.hello.session])):
+                owners[session.hello.session] = who.workload.job_labels()
+        before, self._owners, self._wants = self._owners, owners, wants
+        return owners != before
+
     def _families(self, view: Sequence[Session], counters: Counters, tick: Tick) -> tuple[Family, ...]:
-        self._labels = {session.hello.session: self._label(session) for session in view}
         subjects = self._subjects(view)
-        owned = {label: replace(session, owner=self._owners.of(session)) for label, session in subjects.items()}
+        owned = {label: replace(s, owner=self._owners.get(s.hello.session, NO_OWNER)) for label, s in subjects.items()}
         around = surroundings(tick.node, {label: s for label, s in owned.items() if s.connected})
         made = {label: mistakes.found({**owned[label].facts, **facts}) for label, facts in around.items()}
         self._shown = {label: replace(session, mistakes=made.get(label, {})) for label, session in owned.items()}
