@@ -35,6 +35,7 @@ ENDS = {
     ("killed", "", "11"): "killed by signal 11 (SIGSEGV)",
     ("killed", "", "45"): "killed by signal 45",
     ("killed", "", ""): "killed, or it crashed",
+    ("oom_killed", "", "9"): "killed by the kernel, host memory was used up",
     ("rejected", "", ""): "its connection was closed for invalid messages",
     ("other", "", ""): "the reason is not known",
     ("", "", ""): "",
@@ -125,7 +126,8 @@ def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
         assert told in note.cells[0]
         assert re.search(rf"\b{ended.pid} .* train{ended.pid}\.py ended [\d.]+ m?s ago{re.escape(told)}", text)
         assert text.count(f"train{ended.pid}.py") == 1
-        state = {"": "ended", "rejected": "ended", "other": "ended", "out_of_memory": "out of memory"}
+        state = {"": "ended", "rejected": "ended", "other": "ended"}
+        state |= dict.fromkeys(("out_of_memory", "oom_killed"), "out of memory")
         assert row.cells[1] == state.get(ended.end[0], ended.end[0])
         assert sum(line.split()[0] == str(ended.pid) for _, line, _ in lines) == 1
         (process,) = [p for p in processes(decoded(Status, facts)) if p.facts.process == ended.process]

@@ -10,7 +10,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from gpugauge.sessions.ends import Ending
+from gpugauge.sessions.ends import PROC, Ending
 from gpugauge.sessions.receiver.protocol import PEER
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import RECORD_BYTES, SharedRecord
@@ -38,14 +38,14 @@ class Connection:
         self.cgroup = identity[PEER.size :].decode(errors="replace")
         self.session: str | None = None
         self.bye: str | None = None
+        self.memory: Path | None = None  # the folder of its cgroup that MemoryKills watches
         self.record: SharedRecord | None = None
         self._record_descriptor: int | None = None
         self.lost_at: float | None = None  # monotonic time at which the receiver that held the connection ended
 
     def attach(self, descriptor: int) -> None:
         """Take a descriptor of a shared record."""
-        if self._record_descriptor is not None:
-            os.close(self._record_descriptor)
+        self.close()
         self._record_descriptor = descriptor
 
     def read_record(self) -> bool:
@@ -74,19 +74,14 @@ class Connection:
         self.read_record()
         self.bye = reason
 
-    def ending(self, pidfd: int | None) -> Ending:
+    def ending(self, pidfd: int | None, *, for_memory: bool = False) -> Ending:
         """Return the end of the process that has closed the connection. `pidfd` is its descriptor, if there is one."""
-        return Ending(self.session or "", self.bye, pidfd, self._claimed, self._accepted)
+        return Ending(self.session or "", self.bye, pidfd, self._claimed, self._accepted, for_memory=for_memory)
 
     def alive(self) -> bool | None:
         """Return whether the process runs, None if it has no pid here."""
-        if not self.pid:
-            return None
-        try:
-            stat = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
-            return int(stat[19]) == self.start and stat[0] not in b"ZX"
-        except (OSError, ValueError, IndexError):
-            return False
+        stat = PROC.stat(self.pid)
+        return stat is not None and stat.start == self.start and stat.state not in "ZX" if self.pid else None
 
     def close(self) -> None:
         """Close the shared record."""
@@ -134,7 +129,5 @@ def _listener(probe: socket.socket, path: Path) -> int | None:
 
 def _is_dead(pid: int) -> bool:
     """Return whether a process has ended as far as it can: a thread that hangs inside the kernel keeps its sockets."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
-    except (OSError, IndexError):
-        return False
+    stat = PROC.stat(pid)
+    return stat is not None and stat.state in "ZX"

@@ -7,9 +7,15 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from gpugauge.wire import messages as wire
+from gpugauge.workload import cgroup
+from gpugauge.workload.processfiles import numbers
+from gpugauge.workload.procfs import Procfs
+
+PROC, MOUNT = Procfs(), Path("/sys/fs/cgroup")
 
 RUNNING = -1  # in the place of an exit status: the process runs on, for example with another program (os.execv)
 STATUS_TIMEOUT_SECONDS = 3.0  # after this time without an exit status the last message alone gives the reason
@@ -19,12 +25,15 @@ _PIDFD_INFO_EXIT = 1 << 3  # Linux 6.15: the exit status of a process that its p
 _EXIT_STATUS_OFFSET = 60
 _PF_EXITING = 0x4
 _CTRL_C_EXIT_CODE = 128 + signal.SIGINT
+_KILL_SECONDS = 10.0  # between two readings of the counts: a kill explains an end for up to twice as long
 
 
-def reason(bye: str | None, status: int | None) -> str:
+def reason(bye: str | None, status: int | None, *, for_memory: bool = False) -> str:
     """Return one of SESSION_END_REASONS. `bye` is the reason in the last message, None without one; `status` is that
-    of os.waitpid, RUNNING, or None if it is not known.
+    of os.waitpid, RUNNING, or None if it is not known; `for_memory` is whether the kernel has killed it for memory.
     """
+    if for_memory and status in {None, signal.SIGKILL}:
+        return "oom_killed"
     if status is None or status == RUNNING:
         if bye is None:
             return "killed" if status is None else "other"
@@ -61,9 +70,10 @@ class Ending:
     it once the parent has waited. `pidfd` is a descriptor of the process, which this object closes.
     """
 
-    def __init__(self, session: str, bye: str | None, pidfd: int | None, pid: int, accepted: float) -> None:
-        self.session = session
-        self._bye = bye
+    def __init__(
+        self, session: str, bye: str | None, pidfd: int | None, pid: int, accepted: float, *, for_memory: bool = False
+    ) -> None:
+        self.session, self._bye, self._for_memory = session, bye, for_memory
         self._deadline = time.monotonic() + STATUS_TIMEOUT_SECONDS
         self._status = status_in_proc(pid, accepted)
         self._pidfd = pidfd
@@ -79,7 +89,7 @@ class Ending:
                 self.close()
             if self._status is not None or time.monotonic() >= self._deadline:
                 self.close()
-        return reason(self._bye, self._status) if self._pidfd is None else ""
+        return reason(self._bye, self._status, for_memory=self._for_memory) if self._pidfd is None else ""
 
     @property
     def status(self) -> int | None:
@@ -91,6 +101,47 @@ class Ending:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
+
+
+class MemoryKills:
+    """Counts of the processes of a cgroup that the kernel has killed for memory. Each of them explains one end."""
+
+    def __init__(self) -> None:
+        self._read_at = 0.0
+        self._counts: dict[Path | None, tuple[int, int]] = {}  # by folder: in the reading before the last, and in that
+
+    def watch(self, pid: int) -> Path | None:
+        """Return the folder with the count of a process's cgroup, None without one. It is read from now on."""
+        try:
+            found = cgroup.directory(PROC.read(pid, "cgroup").decode(errors="replace"), MOUNT, "memory")
+        except OSError:
+            return None
+        folder = next((each for each in (found, *found.parents) if _killed(each) >= 0), None) if found else None
+        if folder:
+            self._counts.setdefault(folder, (_killed(folder), _killed(folder)))
+        return folder
+
+    def read(self, folders: Iterable[Path | None], now: float) -> None:
+        """Read the counts of these cgroups again if it is time, and forget others."""
+        if now - self._read_at >= _KILL_SECONDS:
+            self._read_at = now
+            known = {folder: self._counts[folder][1] for folder in folders if folder in self._counts}
+            self._counts = {folder: (last, max(last, _killed(folder))) for folder, last in known.items()}
+
+    def claim(self, folder: Path | None) -> bool:
+        """Return whether the kernel has lately killed a process of the cgroup that explains no other end. Of a cgroup
+        that is gone it is not known.
+        """
+        before, last = self._counts.get(folder, (0, 0))
+        claimed = folder in self._counts and _killed(folder) > before
+        if claimed:
+            self._counts[folder] = before + 1, max(last, before + 1)
+        return claimed
+
+
+def _killed(folder: Path | None) -> int:
+    found = numbers(folder, "memory.events") or numbers(folder, "memory.oom_control")  # cgroup v2, v1
+    return found.get("oom_kill", -1)
 
 
 def status_in_proc(pid: int, accepted: float) -> int | None:

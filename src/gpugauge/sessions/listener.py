@@ -26,6 +26,7 @@ from gpugauge.sessions.store import Store
 from gpugauge.wire import messages as wire
 from gpugauge.wire.decoding import decode
 from gpugauge.wire.record import RECORD_BYTES
+from gpugauge.workload.procfs import TICKS_PER_SECOND
 
 # Start times in /proc are in ticks of 10 ms, and the two clocks here are not read at one instant.
 _TOLERANCE_SECONDS = 1.0
@@ -37,23 +38,13 @@ def checked_start(claimed: float | None, pid: int) -> float | None:
     """
     if claimed is None:
         return None
-    now = time.time()
-    age = _age(pid)
-    begin = None if age is None else now - age
+    now, start = time.time(), ends.PROC.start_time(pid)
+    since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+    begin = None if start is None else now - max(0.0, since_boot - start / TICKS_PER_SECOND)
     earliest = 0.0 if begin is None else begin - _TOLERANCE_SECONDS
     if earliest <= claimed <= now + _TOLERANCE_SECONDS:
         return claimed
     return now if begin is None else begin
-
-
-def _age(pid: int) -> float | None:
-    """Return the seconds since the start of the process, None if /proc does not show it."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_bytes() if pid else b""
-        started = int(stat.rpartition(b")")[2].split()[19])  # field 22 of proc(5)
-    except (OSError, IndexError):
-        return None
-    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK"))
 
 
 log = logging.getLogger(__name__)
@@ -82,6 +73,7 @@ class Sessions:
         self._selector = selectors.DefaultSelector()
         self._connections: dict[int, Connection] = {}  # of the receiver, by number
         self._lost: dict[str, Connection] = {}  # by session: of a receiver that has ended, not yet opened again
+        self._kills = ends.MemoryKills()
         self._endings: list[ends.Ending] = []  # of sessions without connection, whose reason is not settled
         self._logged = Occasions(REJECTION_LOG_INTERVAL_SECONDS, _MAX_LOGGED)  # by uid and reason
         self._thread: Loop | None = None
@@ -238,7 +230,7 @@ class Sessions:
             raise RejectedError("malformed", "hello is sent once, with a session that no other connection has")
         if lost is not None:
             self._lost.pop(hello.session).close()
-        connection.session = hello.session
+        connection.session, connection.memory = hello.session, self._kills.watch(connection.pid)
         self._store.open(connection, hello)
 
     def _end(self, connection: Connection, rejected: str, pidfd: int | None) -> None:
@@ -250,7 +242,7 @@ class Sessions:
                 os.close(pidfd)
             self._close(connection, "rejected")
             return
-        ending = connection.ending(pidfd)
+        ending = connection.ending(pidfd, for_memory=self._killed(connection))
         if len(self._endings) >= self._options.connections:
             ending.close()
         reason = ending.reason()
@@ -266,7 +258,9 @@ class Sessions:
 
     def _sweep(self, now: float) -> None:
         """Read the shared records, drop old sessions, and end those whose process is gone or did not come back."""
-        self._store.sweep((*self._connections.values(), *self._lost.values()), now)
+        connections = (*self._connections.values(), *self._lost.values())
+        self._store.sweep(connections, now)
+        self._kills.read((connection.memory for connection in connections), now)
         settled = [(ending, ending.reason()) for ending in self._endings]
         self._endings = [ending for ending, reason in settled if not reason]
         for ending, reason in settled:
@@ -276,7 +270,11 @@ class Sessions:
             alive = connection.alive()
             if alive is False or (alive is None and now - (connection.lost_at or now) > LOST_SECONDS):
                 del self._lost[name]
-                self._close(connection, ends.reason(connection.bye, None))
+                self._close(connection, ends.reason(connection.bye, None, for_memory=self._killed(connection)))
+
+    def _killed(self, connection: Connection) -> bool:
+        """Return whether the kernel has killed the process for memory, without time for a last message."""
+        return connection.bye is None and self._kills.claim(connection.memory)
 
     def _reject(self, reason: str, uid: int, detail: str, count: int = 1) -> None:
         self._store.reject(reason if reason in REJECTION_REASONS else "malformed", count)

@@ -11,34 +11,24 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gpugauge.base.logline import Condition, fields
+from gpugauge.sessions.ends import MOUNT
 from gpugauge.sessions.intake import Datagram, Intake
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.closing import MAX_THREADS
 from gpugauge.sessions.store import Store
+from gpugauge.workload import cgroup
 
-_MOUNT = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 
 
-def free_tasks(own: Path = _OWN, mount: Path = _MOUNT) -> float:
+def free_tasks(own: Path = _OWN, mount: Path = MOUNT) -> float:
     """Return how many more tasks are allowed; infinity without a limit, or where it cannot be read."""
-    free = math.inf
     try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        return free
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "pids" not in controllers.split(","):
-            continue
-        folder = mount / controllers / path[1:]
-        try:
-            limit, current = ((folder / name).read_text().strip() for name in ("pids.max", "pids.current"))
-        except OSError:  # the root of the hierarchy has no limit
-            continue
-        if limit != "max":
-            free = min(free, int(limit) - int(current))
-    return free
+        folder = cgroup.directory(own.read_text(), mount, "pids") or mount
+        limit, current = ((folder / name).read_text().strip() for name in ("pids.max", "pids.current"))
+    except OSError:  # the root of the hierarchy has no limit
+        return math.inf
+    return math.inf if limit == "max" else int(limit) - int(current)
 
 
 log = logging.getLogger(__name__)

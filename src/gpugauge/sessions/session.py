@@ -13,7 +13,7 @@ from gpugauge.wire.record import SharedRecord
 REJECTION_REASONS = ("oversized", "malformed", "foreign", "rate", "silent", "connections", "connect_rate", "banned")
 RECEIVER_ENDS = ("stuck", "blocked", "ended")
 NO_OWNER = ("",) * 5
-SESSION_END_REASONS = (*wire.END_REASONS, "killed", "rejected", "other")
+SESSION_END_REASONS = (*wire.END_REASONS, "killed", "oom_killed", "rejected", "other")
 
 
 @dataclass(frozen=True, slots=True)

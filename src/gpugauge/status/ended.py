@@ -11,23 +11,25 @@ from gpugauge.node import training
 from gpugauge.sessions.ends import exit_code, signal_number
 from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
+from gpugauge.wire import messages as wire
 from gpugauge.wire.shares import shares, with_waits
 
 MAX_LISTED = 32  # the newest; a sweep of short trainings may leave thousands
-FAILURES = frozenset({"error", "out_of_memory", "killed"})
+FAILURES = frozenset({"error", "out_of_memory", "killed", "oom_killed"})
 """Reasons for which a training did not do what its user wanted."""
 
 # By reason: the state in at most 13 characters, and what to do.
-_STATES = {
-    "finished": "finished",
-    "error": "error",
-    "out_of_memory": "out of memory",
-    "interrupted": "interrupted",
-    "killed": "killed",
+_STATES = {reason: reason.replace("_", " ") for reason in (*wire.END_REASONS, "killed")} | {
+    "oom_killed": "out of memory"
 }
-_WORDS = {"rejected": "its connection was closed for invalid messages", "other": "the reason is not known"}
+_WORDS = {
+    "oom_killed": "killed by the kernel, host memory was used up",
+    "rejected": "its connection was closed for invalid messages",
+    "other": "the reason is not known",
+}
 _ADVICE = {
     "out_of_memory": "smaller batches, gradient accumulation or activation checkpointing need less memory",
+    "oom_killed": "a higher limit of host memory, fewer loader workers or less cached data prevent it",
     "killed": "if nobody killed it, look for the kernel's out-of-memory killer: dmesg --human | grep -i killed",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -71,14 +72,7 @@ def directory(text: str, root: Path, controller: str) -> Path | None:
             candidates += [root / controllers / path[1:], root / controller / path[1:]]
         elif not controllers:
             candidates += [root / "unified" / path[1:], root / path[1:]]
-    return next((folder for folder in candidates if _is_directory(folder)), None)
-
-
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # the path is too long, or a folder above it is not readable
-        return False
+    return next((folder for folder in candidates if os.path.isdir(folder)), None)  # noqa: PTH112 - raises no error
 
 
 def _lines(text: str) -> Iterator[tuple[str, str]]:

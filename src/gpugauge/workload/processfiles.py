@@ -154,7 +154,7 @@ def device_files(procfs: Procfs, pid: int) -> int | None:
 
 def cgroup(cpu: Path | None, memory: Path | None) -> Cgroup:
     """Return the figures in the cgroup folders of a process for CPU and memory, one folder with v2."""
-    used = _numbers(_read(cpu, "cpu.stat"))
+    used = numbers(cpu, "cpu.stat")
     throttled = None
     if "throttled_usec" in used:
         throttled = used["throttled_usec"] / 1e6
@@ -180,7 +180,7 @@ def _memory(folder: Path | None) -> tuple[int | None, int | None, int | None]:
 
     The bytes up to the limit follow from what the kernel compares with it, without files that can be read again.
     """
-    found = _numbers(_read(folder, "memory.stat"))
+    found = numbers(folder, "memory.stat")
     anonymous = found.get("total_rss", found.get("anon"))  # v1, v2
     shared = found.get("total_shmem", found.get("shmem", 0))
     most = _count(folder, "memory.max", "memory.limit_in_bytes")
@@ -213,6 +213,11 @@ def _stalled(text: str) -> float | None:
     """Return the seconds in the line `some avg10=0.00 avg60=0.00 avg300=0.00 total=12345`, where they are in µs."""
     match = re.search(r"^some .*total=(\d+)", text, re.MULTILINE)
     return int(match[1]) / 1e6 if match else None
+
+
+def numbers(folder: Path | None, name: str) -> dict[str, int]:
+    """Return the numbers in a file of a cgroup, by their names; none if it cannot be read."""
+    return _numbers(_read(folder, name))
 
 
 def _numbers(text: str) -> dict[str, int]:

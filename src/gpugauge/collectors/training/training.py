@@ -59,8 +59,8 @@ HOOK_SOCKET: tuple[Metric, ...] = (
     _hook.counter(
         "gpugauge_trainings_ended_total",
         "Training processes that ended, by reason: finished (exit code 0), error, out_of_memory, interrupted (SIGINT "
-        "or exit code 130), killed (another signal or a crash), rejected (invalid messages), other (the program was "
-        "replaced, or the reason is not known).",
+        "or exit code 130), killed (another signal or a crash), oom_killed (by the kernel, for memory), rejected "
+        "(invalid messages), other (the program was replaced, or the reason is not known).",
         lambda counters: counters.ended,
         "reason",
     ),

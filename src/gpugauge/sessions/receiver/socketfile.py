@@ -52,13 +52,10 @@ class SocketFile:
             posix.stat(self._path)
         except FileNotFoundError:
             before, self._missing = self._missing, True
-            if before and not self.owned:
-                return ""
-            return (
-                "the hook's socket was removed"
-                if self.owned
-                else ("the hook's socket was removed: restart the socket unit, because new trainings cannot report")
-            )
+            if self.owned:
+                return "the hook's socket was removed"
+            again = "the hook's socket was removed: restart the socket unit, because new trainings cannot report"
+            return "" if before else again
         except OSError:
             return ""
         self._missing = False
