@@ -12,7 +12,7 @@ from typing import Any
 NAMES = ("train", "train-0", "train-launcher", "bert", "bert-master", "a", "llm-7b-v2")
 NAMESPACES = ("ml", "research")
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
-_SET, _LWS = "jobset.sigs.k8s.io", "leaderworkerset.sigs.k8s.io"
+SET, LWS = "jobset.sigs.k8s.io", "leaderworkerset.sigs.k8s.io"
 _KUBEFLOW = {"PyTorchJob": "pytorchjob", "MPIJob": "mpijob", "TFJob": "tfjob", "XGBoostJob": "xgboostjob"}
 
 Identity = tuple[str, str, str]  # namespace, kind, job
@@ -99,7 +99,7 @@ def _jobset(drawn: Drawn) -> None:
     namespace, name = _name(drawn, "JobSet")
     part = drawn.random.choice(("node", "workers-0"))
     for replica in range(2):
-        labels = {f"{_SET}/jobset-name": name, f"{_SET}/replicatedjob-name": part, f"{_SET}/job-index": str(replica)}
+        labels = {f"{SET}/jobset-name": name, f"{SET}/replicatedjob-name": part, f"{SET}/job-index": str(replica)}
         owner = reference("Job", "batch/v1", f"{name}-{part}-{replica}")
         add(drawn, namespace, f"{owner['name']}-0-{_random(drawn)}", [owner], labels, ("jobset", name))
 
@@ -135,7 +135,7 @@ def _ray(drawn: Drawn) -> None:
 def _leader_worker_set(drawn: Drawn) -> None:
     namespace, name = _name(drawn, "StatefulSet")
     for group in ("0", "1"):
-        labels = {f"{_LWS}/name": name, f"{_LWS}/group-index": group}
+        labels = {f"{LWS}/name": name, f"{LWS}/group-index": group}
         leader, worker = (reference("StatefulSet", "apps/v1", owner) for owner in (name, f"{name}-{group}"))
         add(drawn, namespace, f"{name}-{group}", [leader], labels, ("leaderworkerset", name))
         add(drawn, namespace, f"{name}-{group}-1", [worker], labels, ("leaderworkerset", name))

@@ -100,11 +100,12 @@ def test_real_server(tmp_path: Path) -> None:
 
 def test_ten_thousand_devices(tmp_path: Path) -> None:
     pods = {("n", f"p{i}"): {"c": {"nvidia.com/gpu": [f"GPU-{i}-{j}::{j}" for j in range(100)]}} for i in range(100)}
+    pods |= {("n", f"s{i}"): {"c": {"nvidia.com/gpu": [f"GPU-shared::{i}"]}} for i in range(300)}
     with serving(tmp_path / "s", Service(listing(pods))):
-        devices = Kubelet(tmp_path / "s").allocations().devices
+        found = Kubelet(tmp_path / "s").allocations()
 
-    assert len(devices) == 10_000
-    assert devices["GPU-99-7"] == (Workload("pod", "n", "p99", "c"),)
+    assert found.devices["GPU-99-7"] == (Workload("pod", "n", "p99", "c"),)
+    assert (len(found.devices), len(found.devices["GPU-shared"]), found.ignored) == (10_001, 256, 44)
 
 
 def test_slow_server(tmp_path: Path) -> None:

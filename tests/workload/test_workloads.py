@@ -138,22 +138,6 @@ def job(workload: Workload) -> tuple[str, str, str, str]:
 PYTORCHJOB = {"MASTER_ADDR": "trainer-worker-0", "WORLD_SIZE": "4", "HOSTNAME": "trainer-worker-1"}
 
 
-def test_names_that_come_late_make_no_second_job(made: Made, tmp_path: Path) -> None:
-    clock, logs = Clock(), tmp_path / "log"
-    made.process(41, cgroup=POD, environ=PYTORCHJOB)
-    workloads = over(made, pod_logs=logs, clock=clock)
-    seen = []
-    for second in range(100, 200, 5):
-        clock.now = second
-        if second == 140:
-            pod_logs(logs, "research", "trainer-worker-1", UID, {"main": ID})
-        seen.append(job(workloads.resolve(41)))
-        workloads.refresh()
-
-    assert list(dict.fromkeys(seen)) == [("", "", "", ""), ("pytorchjob", "trainer", "research", "environment")]
-    assert seen.index(seen[-1]) == 9  # at second 145
-
-
 def test_a_user_whose_name_comes_late(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     known: dict[int, str] = {}
     monkeypatch.setattr("gpugauge.workload.users.Users.is_known", lambda _, uid: uid in known)

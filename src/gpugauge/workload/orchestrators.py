@@ -138,9 +138,13 @@ class View:
         return Place(namespace, pod, next(iter(common)).container if len(common) == 1 else "")
 
     def listed(self, uid: str) -> Pod | None:
-        """Return a pod as the cluster lists it, unless the folders have another one with this UID."""
+        """Return a pod as the cluster lists it, unless the folders have another one with this UID. A pod of the node
+        itself must be in them: in the API anybody may claim to be one.
+        """
         pod, named = self.pods.get(uid), self.names.pods.get(uid)
-        return None if pod and named and (pod.namespace, pod.name) != (named.namespace, named.pod) else pod
+        if pod is None or (named is None and not (pod.owner and (pod.owner.group, pod.owner.kind) == ("", "Node"))):
+            return pod
+        return pod if named == Place(pod.namespace, pod.name) else None
 
 
 class Orchestrators:

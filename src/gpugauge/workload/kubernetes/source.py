@@ -30,16 +30,16 @@ def pods(text: str, wanted: Collection[str] | None = None) -> dict[str, Pod]:
     """Return the pods, or the wanted ones, by their UID on the node; entries that are no pods are left out. Raises
     ValueError.
 
-    A user may give a pod the annotation of a static pod: one whose own UID it is wins, and of several others none is
-    meant. One pod is decoded at a time: all of a large list together take ten times the memory of its text.
+    A user may give a pod the annotation of a static pod: one whose own UID it is wins, and View.listed() decides about
+    others. One pod is decoded at a time: all of a large list together take ten times the memory of its text.
     """
-    found: dict[str, list[Pod]] = {}
-    mirrors: dict[str, list[Pod]] = {}
+    found: dict[str, Pod] = {}
+    mirrors: dict[str, Pod] = {}
     for item in _items(text):
         metadata = item.get("metadata") if isinstance(item, dict) else None
         if isinstance(metadata, dict) and (pod := _pod(metadata)) and (wanted is None or pod.uid in wanted):
-            (found if pod.uid == metadata["uid"] else mirrors).setdefault(pod.uid, []).append(pod)
-    return {uid: each[0] for uid, each in (mirrors | found).items() if len(each) == 1}
+            (found if pod.uid == metadata["uid"] else mirrors)[pod.uid] = pod
+    return mirrors | found
 
 
 def _pod(metadata: Mapping[str, Any]) -> Pod | None:
