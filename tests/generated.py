@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,7 @@ from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.rules import mixin
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.settings.options import walk
 from grafana import build
 from tests import golden_metrics
 from tests.contract import packages_table
@@ -21,6 +23,7 @@ from tests.settings import reference as settings_reference
 from tests.status import reference as status_reference
 
 ROOT = Path(__file__).parents[1]
+CHART_SCHEMA = "deploy/helm/gpugauge/values.schema.json"
 # Documents with generated parts.
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
     "docs/architecture.md": {"packages": packages_table},
@@ -43,6 +46,13 @@ def document(path: str, tables: Mapping[str, Callable[[], str]]) -> str:
     return text
 
 
+def chart_schema() -> str:
+    """Return the schema of the chart's values, with the keys of the settings."""
+    schema = json.loads((ROOT / CHART_SCHEMA).read_text(encoding="utf-8"))
+    schema["properties"]["settings"]["propertyNames"] = {"enum": [setting.key for setting in walk()]}
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def golden(name: str, form: str) -> str:
     """Return the text of a golden file."""
     with tempfile.TemporaryDirectory() as folder:
@@ -57,6 +67,7 @@ def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "deploy/prometheus/rules/gpugauge.yaml", lambda: rules.FORMATS["prometheus"](Parameters())
     yield "deploy/prometheus/prometheusrule.yaml", lambda: rules.FORMATS["kubernetes"](Parameters())
     yield "deploy/mixin/rules.libsonnet", lambda: mixin.as_jsonnet(Parameters())
+    yield CHART_SCHEMA, chart_schema
     for name in build.DASHBOARDS:
         yield f"grafana/{name}.json", partial(build.as_json, name)
     yield "grafana/kustomization.yaml", build.as_kustomization

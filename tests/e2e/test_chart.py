@@ -219,7 +219,7 @@ def test_other_values_reach_the_pod() -> None:
         ({"image": {"digest": "sha256:1"}}, "digest"),
         ({"monitor": {"kind": "operator"}}, "kind"),
         ({"rules": {"threshold": 80}}, "threshold"),
-        ({"settings": {"Hook linger": 1}}, "Hook linger"),
+        ({"settings": {"hook.lingr_seconds": 1}}, "hook.lingr_seconds"),
         ({"tls": "secret"}, "tls"),
     ],
 )
