@@ -4,7 +4,7 @@
 #   KUBERNETES=1.33.13  that release from its Go modules, and the CRDs of the Prometheus operator
 # By default 1.33.13 where Go's modules can be had, otherwise that of Debian.
 set -euo pipefail
-here=$(cd "$(dirname "$0")" && pwd)
+fetch=$(cd "$(dirname "$0")/../../tests/e2e" && pwd)/fetch-debian
 CLUSTER=${CLUSTER:-${XDG_CACHE_HOME:-$HOME/.cache}/gpugauge-cluster}
 KUBERNETES=${KUBERNETES:-}
 newest=1.33.13 # as in cluster.py
@@ -12,7 +12,7 @@ programs=(kube-apiserver kube-controller-manager kube-scheduler kubelet)
 export CGO_ENABLED=0 GOCACHE=$CLUSTER/go-cache GOTOOLCHAIN=local
 
 use_go() { # version, suite of Debian that has it
-  "$here/../e2e/fetch-debian" "$CLUSTER/go$1" "usr/lib/go-$1/bin/go" "$2" "golang-$1-go" "golang-$1-src"
+  "$fetch" "$CLUSTER/go$1" "usr/lib/go-$1/bin/go" "$2" "golang-$1-go" "golang-$1-src"
   export GOROOT=$CLUSTER/go$1/usr/lib/go-$1
   export PATH=$GOROOT/bin:$PATH
 }
@@ -39,11 +39,11 @@ from_debian() {
   use_go 1.19 bookworm
   export GOPATH=$CLUSTER/gopath GO111MODULE=off
   if [ ! -d "$source" ]; then
-    "$here/../e2e/fetch-debian" --source "$source.part" go.mod bookworm kubernetes
+    "$fetch" --source "$source.part" go.mod bookworm kubernetes
     mv "$source.part" "$source"
   fi
   # Its version of this package reads maps in a way that Go 1.18 and newer do not allow: the API server would crash.
-  "$here/../e2e/fetch-debian" "$CLUSTER/reflect2" "$reflect2/unsafe_map.go" bookworm golang-github-modern-go-reflect2-dev
+  "$fetch" "$CLUSTER/reflect2" "$reflect2/unsafe_map.go" bookworm golang-github-modern-go-reflect2-dev
   rm -f "$source/vendor/${reflect2#*/src/}"/*.go
   cp "$CLUSTER/reflect2/$reflect2"/*.go "$source/vendor/${reflect2#*/src/}"
   cd "$source"

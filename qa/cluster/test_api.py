@@ -62,6 +62,7 @@ def test_nothing_differs_after_apply(clean: Cluster, target: str) -> None:
     assert "Warning" not in printed
     assert "rror" not in printed, printed
     assert same(clean, *arguments) == ""
+    assert "configured" not in clean.kubectl("apply", *arguments)
     assert "deleted" in clean.kubectl("delete", *arguments, "--ignore-not-found")
 
 
@@ -73,6 +74,7 @@ def test_nothing_differs_after_the_chart(clean: Cluster, target: str) -> None:
     clean.kubectl("apply", "-f", "-", input=text)
 
     assert same(clean, "-f", "-", input=text) == ""
+    assert "configured" not in clean.kubectl("apply", "-f", "-", input=text)
     clean.kubectl("delete", "-f", "-", "--ignore-not-found", input=text)
 
 

@@ -87,4 +87,4 @@ def test_a_job_with_a_sidecar(
         ("job", name, space)
     }
     assert ends == {reason}
-    assert "ness probe failed" not in events
+    assert "probe failed" not in events
