@@ -20,7 +20,7 @@ from gpugauge.driver.recycling import RECYCLES
 from gpugauge.driver.worker import Service
 from gpugauge.exposition.render import Exposition
 from gpugauge.sessions.listener import Sessions
-from gpugauge.sessions.session import Counters, Session
+from gpugauge.sessions.session import Counters, Session, ThreadTime
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.scenario.load import Scenario, load_scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
@@ -132,7 +132,8 @@ def rank(number: int, second: float, ended_at: float | None = None) -> Session:
     record = SharedRecord("training", START - 40, steps, steps + 1, {"starting": 9.0, "training": 31.0 + second})
     hello = wire.Hello(session, 1, 40 + number, 4026531836, START - 50, facts)
     ended = "finished" if ended_at else ""
-    return Session(hello, 0, 1000, snap, ended_at=ended_at, end_reason=ended, record=record)
+    thread = {"starting": ThreadTime(7.0, 0.5, 1.5), "training": ThreadTime(0.75 * second, 0.0, 0.25 * second)}
+    return Session(hello, 0, 1000, snap, ended_at=ended_at, end_reason=ended, record=record, thread=thread)
 
 
 def metrics(

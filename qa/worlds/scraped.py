@@ -11,7 +11,7 @@ from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView, Fai
 from gpugauge.metric import Family
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
 from gpugauge.node.node import Assignment, Identity, Load, Node, Profiled, Use, Xids
-from gpugauge.sessions.session import Counters, Session
+from gpugauge.sessions.session import Counters, Session, ThreadTime
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.verdict.memory.trend import Growth
 from gpugauge.wire import messages as wire
@@ -324,9 +324,12 @@ def _session(s: _Samples, process: str) -> Session:
     end = next((own for own, _ in s.of("training_end_info", process=process)), {})
     status = int(end["exit_code"]) << 8 if end.get("exit_code") else int(end["signal"]) if end.get("signal") else None
     pid = whole(facts.get("pid", "")) or 0
-    return Session(
-        hello, pid, 1000, snap, ended, end.get("reason", ""), status, _record(s, process), owner=owner, mistakes=made
-    )
+    states: dict[str, dict[str, float]] = {}
+    for own, value in s.of("torch_thread_seconds_total", process=process):
+        states.setdefault(own["phase"], {})[own["state"]] = value
+    thread = {phase: ThreadTime(**values) for phase, values in states.items()}
+    reason, record = end.get("reason", ""), _record(s, process)
+    return Session(hello, pid, 1000, snap, ended, reason, status, record, thread, owner=owner, mistakes=made)
 
 
 def _loader(s: _Samples, process: str) -> wire.Loader | None:

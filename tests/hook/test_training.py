@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpugauge.node import training
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 from gpugauge.workload.procfs import Procfs
@@ -143,6 +144,7 @@ def test_a_restarted_daemon_is_found_and_a_kill_is_reported(tmp_path: Path, list
     after = successor.view()[0]
     assert after.hello.session == before.hello.session
     assert steps_of(after) >= steps_of(before)
+    until(lambda: sum(training.asleep(s) or 0.0 for s in successor.view()) > 0)
     process.send_signal(signal.SIGKILL)
     assert ended(successor).end_reason == "killed"
     successor.stop()

@@ -10,7 +10,7 @@ from typing import Union
 
 from gpugauge.hook.clock import CLOCKS
 from gpugauge.wire import record as wire_record
-from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE, SPENT, WORDS
+from gpugauge.wire.record import PHASE, PHASES, SEQUENCE, SEQUENCE_COPY, SINCE, SPENT, THREAD, WORDS
 
 # memoryview has no item types at run time in Python 3.9.
 Words = Union["memoryview[int]", "list[int]"]
@@ -81,7 +81,7 @@ class Record:
         self.entered: list[int] = []
         self.exposed = self.within = False
         self.sole: int | None = None
-        self.words[PHASE], self.words[SINCE] = STARTING, self.since
+        self.words[PHASE], self.words[SINCE], self.words[THREAD] = STARTING, self.since, threading.get_native_id()
         self.words[SEQUENCE] = self.words[SEQUENCE_COPY] = 1
 
     def switch(self, phase: int, now: int) -> None:
@@ -106,7 +106,7 @@ class Record:
         caller = threading.get_ident()
         if caller == self.thread or all(thread.ident != caller for thread in threading.enumerate()):
             return False
-        self.thread = caller
+        self.thread, self.words[THREAD] = caller, threading.get_native_id()
         self.entered.clear()
         self.within = False
         return True

@@ -96,6 +96,11 @@ def phases(session: Session) -> dict[str, float]:
     return dict(session.record.seconds) if session.record else {}
 
 
+def asleep(session: Session, phase: str = "training") -> float | None:
+    """Return the seconds for which the training thread was asleep in a phase, None if that is not known."""
+    return session.thread[phase].asleep if phase in session.thread else None
+
+
 def waits(session: Session) -> dict[str, float]:
     """Return the waits for batches in seconds by phase, {} if none is known. Hooks before version 1.2 send no phases;
     most waits are for training.

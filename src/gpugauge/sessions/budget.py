@@ -1,8 +1,8 @@
 """The budget of series: what all sessions of a user, of a cgroup, and of the node may add to a scrape.
 
-A session over the budget first loses its details (devices, parameters, loader), then all of its series. Its place is
-kept as long as it lasts, so that no session displaces an older one, and what was cut returns only with some room to
-spare.
+A session over the budget first loses its details (devices, parameters, loader, thread), then all of its series. Its
+place is kept as long as it lasts, so that no session displaces an older one, and what was cut returns only with some
+room to spare.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gpugauge.wire import messages as wire
 
 # Series of one session without details, with those of its verdict; tests/sessions/test_budget.py counts them.
 PLAIN_SERIES = 85
-_BY_DEVICE, _BY_PARAMETERS, _OF_LOADER = 10, 2, 30
+_BY_DEVICE, _BY_PARAMETERS, _BY_PHASE, _OF_LOADER = 10, 2, 3, 30
 _RETURN_SHARE = 0.9  # of a limit: what was cut returns below it
 _FEW_SHARE = 1 / 16  # of the limit in all
 
@@ -31,13 +31,14 @@ class Place:
     limit: str = ""
 
 
-def series_of(snap: wire.Snap | None) -> int:
-    """Return the most series that a session with this message can have."""
+def series_of(snap: wire.Snap | None, phases: int = 0) -> int:
+    """Return the most series that a session with this message can have, if its thread was seen in so many phases."""
     if snap is None:
         return PLAIN_SERIES
     parameters = len(snap.parameters) + len(snap.optimizer_state)
     loader = _OF_LOADER if snap.loader else 0
-    return PLAIN_SERIES + loader + _BY_DEVICE * len(snap.devices) + _BY_PARAMETERS * parameters
+    details = loader + _BY_DEVICE * len(snap.devices) + _BY_PARAMETERS * parameters + _BY_PHASE * phases
+    return PLAIN_SERIES + details
 
 
 class Budget:

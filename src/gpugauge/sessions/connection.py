@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gpugauge.sessions.ends import PROC, Ending
 from gpugauge.sessions.receiver.protocol import PEER
+from gpugauge.sessions.threads import TrainingThread
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.record import RECORD_BYTES, SharedRecord
 
@@ -40,6 +41,7 @@ class Connection:
         self.bye: str | None = None
         self.memory: Path | None = None  # the folder of its cgroup that MemoryKills watches
         self.record: SharedRecord | None = None
+        self.thread = TrainingThread(self.pid)
         self._record_descriptor: int | None = None
         self.lost_at: float | None = None  # monotonic time at which the receiver that held the connection ended
 
@@ -49,8 +51,8 @@ class Connection:
         self._record_descriptor = descriptor
 
     def read_record(self) -> bool:
-        """Update `record` from the shared record; return whether the connection has one. One that is half-written
-        or cannot be read leaves `record` unchanged.
+        """Update `record` from the shared record, and `thread`; return whether the connection has one. One that is
+        half-written or cannot be read leaves both unchanged.
         """
         if self._record_descriptor is None:
             return False
@@ -67,6 +69,8 @@ class Connection:
             # The clock here is not read at the same instant as that of the process: counters must not decrease.
             seconds = {phase: max(value, before.get(phase, 0.0)) for phase, value in found.seconds.items()}
             self.record = replace(found, seconds=seconds)
+            if self.pid:
+                self.thread.read(found.thread, seconds, now / 1e9)
         return True
 
     def end(self, reason: str) -> None:

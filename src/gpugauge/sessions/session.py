@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpugauge.sessions.budget import LIMITS
 from gpugauge.wire import messages as wire
@@ -16,13 +16,26 @@ NO_OWNER = ("",) * 5
 SESSION_END_REASONS = (*wire.END_REASONS, "killed", "oom_killed", "rejected", "other")
 
 
+class ThreadTime(NamedTuple):
+    """Seconds of a training thread in a phase: on a CPU, waiting for one, and asleep."""
+
+    running: float = 0.0
+    runnable: float = 0.0
+    asleep: float = 0.0
+
+    def plus(self, others: Iterable[float]) -> ThreadTime:
+        """Return the sums."""
+        return ThreadTime(*map(sum, zip(self, others, strict=True)))
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """One training process. `ended_at` is a Unix time. `end_reason` is one of SESSION_END_REASONS, empty until it is
     settled, at most ends.STATUS_TIMEOUT_SECONDS after the end. `end_status` is the exit status as of os.waitpid, None
     if it is not known.
 
-    `record` is read every SWEEP_INTERVAL_SECONDS, whether the process sends messages or not, and at the end.
+    `record` is read every SWEEP_INTERVAL_SECONDS, whether the process sends messages or not, and at the end. So is
+    `thread`, the time of the training thread by phase, {} if it cannot be seen (see threads.TrainingThread).
     """
 
     hello: wire.Hello
@@ -33,6 +46,7 @@ class Session:
     end_reason: str = ""
     end_status: int | None = None
     record: SharedRecord | None = None
+    thread: Mapping[str, ThreadTime] = field(default_factory=dict)
     peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
     owner: tuple[str, ...] = NO_OWNER  # values of workload.identity.JOB_LABELS, added by the collector
     mistakes: Mapping[str, bool] = field(default_factory=dict)  # known ones that it makes or does not, added likewise

@@ -62,23 +62,18 @@ class Store:
             self._expiry.pop(hello.session, None)
             self._place(hello.session, connection, known.snap if known else None)
             snap, connection.record = (known.snap, known.record) if known else (None, None)
+            connection.thread.seconds = known.thread if known else {}
             connection.read_record()
-            self._sessions[hello.session] = Session(
-                hello,
-                connection.pid,
-                connection.uid,
-                snap,
-                record=connection.record,
-                peer_start=connection.start,
-            )
-            self._view = None
+            opened = Session(hello, connection.pid, connection.uid, snap, peer_start=connection.start)
+            self._sessions[hello.session] = opened
+            self._update(hello.session, connection)
 
     def update(self, connection: Connection, snap: wire.Snap) -> None:
         """Set the last message of a session, as far as the budget allows."""
         with self._lock:
             if self._place(snap.session, connection, snap) != WHOLE:
                 snap = replace(snap, parameters=(), optimizer_state=(), devices=(), loader=None)
-            self._update(snap.session, snap=snap, record=connection.record)
+            self._update(snap.session, connection, snap=snap)
 
     def close(self, connection: Connection, reason: str, status: int | None = None) -> None:
         """End the session of a connection; `reason` is empty while it is not settled, `status` the exit status."""
@@ -89,7 +84,7 @@ class Store:
                 self._drop(connection.session)
             else:
                 end = {"ended_at": time.time(), "end_reason": reason, "end_status": status}
-                self._update(connection.session, **end, record=connection.record)
+                self._update(connection.session, connection, **end)
                 self._expiry[connection.session] = time.monotonic() + self.linger_seconds
             if reason:
                 self._count("ended", reason)
@@ -107,7 +102,7 @@ class Store:
         with self._lock:
             for connection in connections:
                 if connection.session is not None and connection.read_record():
-                    self._update(connection.session, record=connection.record)
+                    self._update(connection.session, connection)
             while self._expiry:
                 oldest = next(iter(self._expiry))
                 if self._expiry[oldest] > now and len(self._expiry) <= self._max_ended:
@@ -134,7 +129,8 @@ class Store:
     def _place(self, name: str, connection: Connection, snap: wire.Snap | None) -> str:
         """Return the part of a session that the budget allows. The caller holds the lock."""
         before = self._budget.limit(name)
-        place = self._budget.place(name, connection.uid, connection.cgroup, series_of(snap))
+        series = series_of(snap, len(connection.thread.seconds))
+        place = self._budget.place(name, connection.uid, connection.cgroup, series)
         if place.level == NOTHING:
             self._hidden.add(name)
         else:
@@ -159,6 +155,10 @@ class Store:
         changed: dict[str, Any] = {kind: {**counts, key: counts[key] + count}}
         self._counters = replace(self._counters, **changed)
 
-    def _update(self, name: str, **changes: Any) -> None:
+    def _update(self, name: str, connection: Connection | None = None, **changes: Any) -> None:
+        """Change a session, also by what was read of its process. The caller holds the lock."""
+        if connection is not None:
+            thread = {} if self._budget.limit(name) else connection.thread.seconds
+            changes |= {"record": connection.record, "thread": thread}
         self._sessions[name] = replace(self._sessions[name], **changes)
         self._view = None

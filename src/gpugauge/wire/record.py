@@ -8,6 +8,7 @@ which all processes of a machine share. Runs on Python 3.9 with the standard lib
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from mmap import mmap
@@ -19,25 +20,28 @@ PHASES = ("other", "starting", "training", "evaluating", "checkpointing", "compi
 
 # Head: magic, number of phases. Body, in words of eight bytes: sequence, phase, since, steps, batches, nanoseconds in
 # each phase before `since`, the sequence again; since version 1.2 also the time of the last step (0 before the first
-# one), samples, tokens, and nanoseconds of waits for batches by the phase that they served. If the two sequences
-# differ, the process wrote during the read. The other counts are independent of it: each is stored at once, at every
+# one), samples, tokens, and nanoseconds of waits for batches by the phase that they served; since version 1.3 also the
+# number of the training thread in its pid namespace. If the two sequences differ, the process wrote during the read.
+# The other counts are independent of it: each is stored at once, at every
 # step and batch (before version 1.2 with every message).
 _MAGIC = b"gpg1"
 _HEAD = struct.Struct("=4sI")
-_BODY = struct.Struct(f"=5Q{len(PHASES)}Q4Q{len(PHASES)}Q")
+_BODY = struct.Struct(f"=5Q{len(PHASES)}Q4Q{len(PHASES)}QQ")
 MAX_PHASES = 64
 
 # Indexes of the words, for a writer that changes only some of them: the sequence first, and its copy at the end.
 SEQUENCE, PHASE, SINCE, STEPS, BATCHES, SPENT = range(6)
 SEQUENCE_COPY = SPENT + len(PHASES)
 LAST_STEP, SAMPLES, TOKENS, WAITED = range(SEQUENCE_COPY + 1, SEQUENCE_COPY + 5)
-WORDS = WAITED + len(PHASES)
+THREAD = WAITED + len(PHASES)
+WORDS = THREAD + 1
 
 
 @dataclass(frozen=True)
 class SharedRecord:
     """The values of a record: the phase, Unix time of its begin, counts of steps and batches, seconds in each phase
-    until now, the Unix time of the last step, None if unknown, samples, tokens, and the seconds of waits by phase.
+    until now, the Unix time of the last step, None if unknown, samples, tokens, the seconds of waits by phase, and the
+    number of the training thread in the pid namespace of the process, 0 if unknown.
     """
 
     phase: str
@@ -49,6 +53,7 @@ class SharedRecord:
     samples: int = 0
     tokens: int = 0
     waits: Mapping[str, float] = field(default_factory=dict)
+    thread: int = 0
 
 
 def write_head(memory: bytearray | mmap) -> None:
@@ -89,7 +94,9 @@ def read(data: bytes, monotonic_ns: int, unix: float) -> SharedRecord | None:
     stepped = round(unix - (monotonic_ns - last) / 1e9, 2) if 0 < last <= monotonic_ns else None
     waits = {_name(index): nanoseconds / 1e9 for index, nanoseconds in enumerate(waited) if nanoseconds}
     since_unix = round(unix - lasting, 2)
-    return SharedRecord(_name(phase), since_unix, steps, batches, seconds, stepped, samples, tokens, waits)
+    end = _HEAD.size + body.size
+    thread = int.from_bytes(data[end : end + 8], sys.byteorder)
+    return SharedRecord(_name(phase), since_unix, steps, batches, seconds, stepped, samples, tokens, waits, thread)
 
 
 def _name(index: int) -> str:

@@ -13,7 +13,7 @@ from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.driver.api import DriverView
 from gpugauge.metric import HistogramValue, LabelValues, Value
 from gpugauge.node.training import STEP_BUCKETS
-from gpugauge.sessions.session import NO_OWNER, Counters, Session
+from gpugauge.sessions.session import NO_OWNER, Counters, Session, ThreadTime
 from gpugauge.snapshot import Section
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
@@ -206,6 +206,7 @@ def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
         SESSION,
         snap=replace(SNAP, waits=waits, devices=(device,), samples=100),
         record=SharedRecord("training", 1700000001.0, 7, 8, {"training": 5.0, "loading": 1.0}),
+        thread={"training": ThreadTime(3.0, 0.0, 2.0), "loading": ThreadTime(0.0, 0.0, 1.0)},
         ended_at=1700000020.0,
         end_reason="other",
     )
@@ -214,6 +215,7 @@ def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
         hello=replace(SESSION.hello, session="b" * 32, started=1700000021.0),
         snap=replace(SNAP, session="b" * 32, waits={"training": 2.0}, devices=(), samples=None),
         record=SharedRecord("loading", 1700000030.0, 3, 4, {"training": 2.0, "loading": 1.0}),
+        thread={"training": ThreadTime(0.5, 0.25, 1.0)},
     )
     sessions = FakeSessions(replace(first, ended_at=None))
     ours = collector(sessions)
@@ -229,6 +231,9 @@ def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
     }
     assert found["torch_data_wait_seconds_total"] == {("pid-4242", "training"): 3.0, ("pid-4242", "evaluating"): 0.5}
     assert found["torch_phase_seconds_total"] == {("pid-4242", "training"): 7.0, ("pid-4242", "loading"): 2.0}
+    spent = {("training", "running"): 3.5, ("training", "runnable"): 0.25, ("training", "asleep"): 3.0}
+    spent |= {("loading", "running"): 0.0, ("loading", "runnable"): 0.0, ("loading", "asleep"): 1.0}
+    assert found["torch_thread_seconds_total"] == {("pid-4242", *key): value for key, value in spent.items()}
     assert found["torch_samples_total"] == {process: 100}
     assert found["torch_memory_device_allocs_total"] == {("pid-4242", "GPU-1"): 7}
     assert found["training_start_timestamp_seconds"] == {process: 1700000000.0}

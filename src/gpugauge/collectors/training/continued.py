@@ -10,7 +10,7 @@ from dataclasses import fields, replace
 from itertools import islice
 from typing import Any, TypeVar
 
-from gpugauge.sessions.session import Session
+from gpugauge.sessions.session import Session, ThreadTime
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 
@@ -32,6 +32,7 @@ def continued(before: Session, session: Session) -> Session:
         hello=replace(session.hello, started=started),
         snap=_snap(before.snap, session.snap),
         record=_record(before.record, session.record),
+        thread={**before.thread, **{p: before.thread.get(p, ThreadTime()).plus(t) for p, t in session.thread.items()}},
     )
 
 

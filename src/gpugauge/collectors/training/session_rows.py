@@ -56,6 +56,14 @@ def _facts(names: Sequence[str]) -> Callable[[Session], dict[tuple[str, ...], in
     return values
 
 
+def _thread(session: Session) -> dict[tuple[str, ...], float] | None:
+    return {
+        (phase, state): seconds
+        for phase, time in session.thread.items()
+        for state, seconds in (("running", time.running), ("runnable", time.runnable), ("asleep", time.asleep))
+    } or None
+
+
 def _by_device_and_dtype(
     read: Callable[[wire.Snap], Sequence[wire.Parameters]], figure: Callable[[wire.Parameters], int]
 ) -> Callable[[Session], dict[tuple[str, ...], int] | None]:
@@ -332,6 +340,15 @@ LASTING: tuple[Metric, ...] = (
         "Time that the training thread spent in each phase. The sum over all phases is the duration of the session.",
         lambda s: s.record.seconds if s.record else None,
         "phase",
+    ),
+    _process.counter(
+        "torch_thread_seconds_total",
+        "Time of the training thread in each phase: on a CPU (running), waiting for one (runnable), asleep; since the "
+        "daemon has seen it. The threads that run its backward passes on a GPU count as this one. Of several phases in "
+        "a second, sleep counts for the others before training.",
+        _thread,
+        *("phase", "state"),
+        source="/proc/PID/task/TID/schedstat",
     ),
     _process.counter(
         "torch_data_wait_exposed_seconds_total",

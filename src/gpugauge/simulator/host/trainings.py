@@ -5,11 +5,18 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from gpugauge.driver.vendors import peak
-from gpugauge.sessions.session import REJECTION_REASONS, SESSION_END_REASONS, Counters, Session, SessionSource
+from gpugauge.sessions.session import (
+    REJECTION_REASONS,
+    SESSION_END_REASONS,
+    Counters,
+    Session,
+    SessionSource,
+    ThreadTime,
+)
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
 from gpugauge.simulator.device.world import Process, World
@@ -131,7 +138,16 @@ def _session(name: str, start_unix: float, devices: list[Device], process: Proce
     progress = _Progress(start_unix, process, activity.pipeline, t)
     snap, record = progress.snap(name, devices), progress.record()
     reason, status = ("finished", 0) if ended else ("", None)
-    return Session(hello, process.pid, process.uid, snap, ended, reason, status, record)
+    thread = _thread(activity.pipeline, record.seconds, snap.loader)
+    return Session(hello, process.pid, process.uid, snap, ended, reason, status, record, thread)
+
+
+def _thread(p: Pipeline, seconds: Mapping[str, float], loads: wire.Loader | None) -> dict[str, ThreadTime]:
+    """Return the time of the training thread: it sleeps while loader workers or the storage work for it."""
+    queued = {"training": min(seconds["training"], loads.thread_queued_seconds or 0.0) if loads else 0.0}
+    asleep = {"loading": seconds["loading"] * (1.0 if p.workers else p.storage)}
+    parts = {phase: (queued.get(phase, 0.0), asleep.get(phase, 0.0)) for phase, spent in seconds.items() if spent}
+    return {phase: ThreadTime(seconds[phase] - sum(part), *part) for phase, part in parts.items()}
 
 
 def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
