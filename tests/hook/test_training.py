@@ -146,7 +146,11 @@ def test_a_restarted_daemon_is_found_and_a_kill_is_reported(tmp_path: Path, list
     assert steps_of(after) >= steps_of(before)
     until(lambda: sum(training.asleep(s) or 0.0 for s in successor.view()) > 0)
     process.send_signal(signal.SIGKILL)
-    assert ended(successor).end_reason == "killed"
+    gone = ended(successor)
+    durations = training.step_durations(gone)
+    assert gone.end_reason == "killed"
+    assert durations is not None
+    assert durations.counts[-1] == (training.steps(gone) or 0) - 1  # also after the last message; the first has none
     successor.stop()
 
 

@@ -75,7 +75,7 @@ def step_seconds(session: Session) -> float | None:
 
 def step_durations(session: Session) -> HistogramValue | None:
     """Return the distribution of the durations of the steps, by STEP_BUCKETS."""
-    sent = session.snap.steps if session.snap else None
+    sent = _with_last_second(session)
     if sent is None:
         return None
     first = _FIRST_POWER - wire.LOG2_FIRST
@@ -84,6 +84,21 @@ def step_durations(session: Session) -> HistogramValue | None:
         counts.append(counts[-1] + count)
     counts += [counts[-1]] * (len(STEP_BUCKETS) - len(counts))
     return HistogramValue((*counts, sum(sent.log2)), sent.seconds, sent.log2, wire.LOG2_FIRST)
+
+
+def _with_last_second(session: Session) -> wire.Progress | None:
+    """Return the steps of the last message, and after the end those after it, which only the shared record has: each
+    with their mean duration.
+    """
+    sent, record = session.snap.steps if session.snap else None, session.record
+    if session.connected or sent is None or sent.last is None or record is None or record.last_step is None:
+        return sent
+    more, seconds = record.steps - sent.count, max(0.0, record.last_step - sent.last)
+    if more <= 0:
+        return sent
+    log2 = [*sent.log2, *(0,) * (wire.LOG2_BUCKETS - len(sent.log2))]
+    log2[wire.log2_bucket(round(seconds / more * 1e9))] += more
+    return wire.Progress(record.steps, sent.seconds + seconds, record.last_step, tuple(log2))
 
 
 def local_work(session: Session) -> float | None:

@@ -190,6 +190,15 @@ def test_the_counts_of_the_shared_record_are_newer_than_those_of_the_message() -
     assert found["torch_steps_total"] == {process: 9}
     assert found["torch_batches_total"] == {process: 10}
     assert found["training_last_step_timestamp_seconds"] == {process: 1700000010.0}
+    before = found["torch_step_duration_seconds"][process]
+    # A killed process has sent no message about its last two steps.
+    killed = replace(SESSION, record=record, ended_at=1700000011.0, end_reason="killed")
+    (after,) = values(collector(FakeSessions(killed)).collect(TICK))["torch_step_duration_seconds"].values()
+    assert isinstance(before, HistogramValue)
+    assert isinstance(after, HistogramValue)
+    assert (after.counts[-1] - before.counts[-1], after.total - before.total) == (2, 1700000010.0 - 1700000009.0)
+    assert after.counts[9] - before.counts[9] == 2  # half a second each
+    assert after.counts[8] == before.counts[8]
 
 
 def test_what_is_not_known_is_absent() -> None:
