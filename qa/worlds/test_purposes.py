@@ -1,7 +1,7 @@
 """What batches are for, in drawn programs: windows fetched ahead, evaluations that end or are cut short, teachers with
 a loader of their own, batches fetched without gradients or in evaluation mode, micro-batches used one by one before a
-step, trainings on batches of a loader that nobody sees. Each wait and batch is found where it belongs, whatever the
-modes are. Where nothing shows a step, the modes are all that there is.
+step, from the start or later, trainings on batches of a loader that nobody sees. Each wait and batch is found where it
+belongs, whatever the modes are. Where nothing shows a step, the modes are all that there is.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpugauge.hook.record import (  # noqa: E402 - after the skip
     Record,
 )
 from gpugauge.hook.recorder import Recorder  # noqa: E402 - after the skip
-from gpugauge.wire.record import SAMPLES, WAITED  # noqa: E402 - after the skip
+from gpugauge.wire.record import SAMPLES, STEPS, WAITED  # noqa: E402 - after the skip
 
 _FETCHED, _USED = 2_000, 5_000_000  # nanoseconds between two batches: only fetched, or used
 
@@ -62,15 +62,21 @@ class Program:
         self.purposes.book(run, waited)
         self.waited[purpose] += waited
 
+    def step(self) -> None:
+        """Make a step, most often after a backward pass."""
+        self.now += _USED
+        for _ in range(self.rng.choice((1, 2, 2))):
+            self.purposes.effect()
+        self.record.words[STEPS] += 1
+
     def train(self, teacher: Run | None = None, *, trains_in_eval_mode: bool = False) -> None:
         """Train for an epoch, with so many batches fetched before they are used."""
         run, ahead = self.purposes.start(), 4 if self.accumulates else self.rng.choice((1, 1, 4))
         without_grad = not self.accumulates and self.rng.random() < 0.3
-        batches = self.rng.randrange(1 + self.accumulates, 20)
+        batches = self.rng.randrange(3 if self.unseen else 1 + self.accumulates, 20)
         if self.unseen:
             for _ in range(batches):
-                self.now += _USED
-                self.purposes.effect()
+                self.step()
             return
         if teacher is not None or self.accumulates:
             self.in_eval_mode = False
@@ -87,8 +93,7 @@ class Program:
                 batches = -1
             self.in_eval_mode = trains_in_eval_mode and not self.accumulates  # train(), or not
             for _ in range(1 if self.accumulates else taken):
-                self.now += _USED
-                self.purposes.effect()  # a backward pass, or a step
+                self.step()
             self.recorder.work.count()
         if batches == 0:
             self.end(run, TRAINING)
@@ -104,9 +109,11 @@ class Program:
         ended = self.rng.random() < 0.7
         if ended:
             self.end(run, EVALUATING)
-        # A step on data that come from no loader. Only its end shows such an evaluation beside several batches a step.
+        # A step on data that come from no loader, or that were fetched before an earlier step. Only its end shows such
+        # an evaluation beside several batches a step.
         if self.rng.random() < 0.5 and (not self.accumulates or (ended and shown != "neither")):
-            self.purposes.effect()
+            self.step()
+            self.train()
             assert run.purpose == EVALUATING
 
     def read_ahead(self) -> None:
@@ -116,15 +123,31 @@ class Program:
             self.fetch(run, TRAINING)
             self.now += _FETCHED
         self.end(run, TRAINING)
-        self.now += _USED
-        self.purposes.effect()
+        self.step()
         self.recorder.work.count()
+
+    def change(self) -> None:
+        """Use several batches before an effect from now on, also those of whole iterators."""
+        self.in_eval_mode, self.accumulates = False, not self.unseen
+        run, whole = self.purposes.start(), self.rng.random() < 0.5
+        for _ in range(self.rng.randrange(2, 5) if self.accumulates else 0):
+            for _ in range(self.rng.randrange(2, 9)):
+                self.fetch(run, TRAINING)
+                self.now += _USED
+            if whole:
+                self.end(run, TRAINING)
+                run = self.purposes.start()
+            self.step()
+            self.recorder.work.count()
 
     def run(self) -> None:
         """Do what is drawn, and end."""
         acts: list[Callable[[], None]] = [self.train, self.evaluate, self.evaluate, self.read_ahead]
         acts += [lambda: self.train(self.purposes.start()), lambda: self.train(trains_in_eval_mode=True)]
-        for act in [self.train, *self.rng.choices(acts, k=12)]:
+        drawn = self.rng.choices(acts, k=12)
+        if self.rng.random() < 0.5:
+            drawn.insert(self.rng.randrange(13), self.change)
+        for act in [self.train, *drawn]:
             act()
         self.purposes.close()
 

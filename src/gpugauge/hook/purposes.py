@@ -1,7 +1,6 @@
-"""What the batches of each iterator are for, to train or to evaluate: decided by what follows them.
-
-docs/hook.md draws the states. A backward pass or a step after a batch shows that its iterator is for the training.
-Until then the batches, their waits and their samples are pending. Only the phase that is shown meanwhile is a guess.
+"""What the batches of each iterator are for, to train or to evaluate: decided by what follows them. docs/hook.md draws
+the states. A backward pass or a step after a batch shows that its iterator is for the training. Until then the batches,
+their waits and their samples are pending. Only the phase that is shown meanwhile is a guess.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from typing import Any
 from gpugauge.hook.record import EVALUATING, TRAINING
 from gpugauge.hook.recorder import Recorder
 from gpugauge.hook.work import Reader, Work
-from gpugauge.wire.record import WAITED
+from gpugauge.wire.record import STEPS, WAITED
 
 # So many batches without an effect decide. Of a program in which nothing can show an effect, the second one does.
 MOST_PENDING, _MOST_BLIND = 64, 2
 _MOST_RUNS = 16
+_MOST_STEPS = 2  # on one batch: then others come from elsewhere
 # A batch that is followed by another one within this time was only fetched: programs fetch several before a step.
 _USED_NS = 2_000_000
 
 
 class Run:
-    """The batches of one iterator. `purpose` is None while they are pending, in `work` and `waited`.
-
-    `in_eval_mode` and `without_grad` are how the last batch was fetched: the model in evaluation mode, gradients off.
-    `in_a_row` is whether two of them came without one of another iterator in between.
-    `trained_so` is whether batches that were fetched without gradients have turned out to be for the training.
+    """The batches of one iterator. `purpose` is None while they are pending, in `work` and `waited`. `in_eval_mode` and
+    `without_grad` are how the last batch was fetched: the model in evaluation mode, gradients off. `in_a_row` is
+    whether two of them came without one of another iterator in between. `trained_so` is whether batches that were
+    fetched without gradients have turned out to be for the training.
     """
 
     def __init__(self, work: Work) -> None:
@@ -63,6 +62,8 @@ class Purposes:
             run.work.clear()
         self._pending.clear()
         self._current: Run | None = None
+        self._doubtful: Run | None = None  # an effect has followed its batches, which were used as in an evaluation
+        self._steps = 0  # that were made before
         self._arrived = 0  # when the last batch came, of any iterator
         self._unserved = 0  # nanoseconds of waits that were for what the next one is for
 
@@ -142,22 +143,30 @@ class Purposes:
         if run.purpose is not None:
             return run.purpose
         guessed = run.in_eval_mode or (run.without_grad and not self._trains_without_grad)
-        return EVALUATING if guessed or (run.count > 1 and run.in_use and not self.blind) else TRAINING
+        return EVALUATING if guessed or self._is_unlike_training(run) else TRAINING
 
     def effect(self) -> None:
         """Decide what is pending: the program has made a backward pass or a step."""
-        current = self._current
+        current, steps = self._current, self._recorder.record.words[STEPS]
         unlike = current is not None and self._is_unlike_training(current)
         self._effects += 1
-        if current is not None and current.purpose != TRAINING:
-            if unlike:
-                self._decide(current, EVALUATING)
-                self._current, current.effects = None, -1  # the next effect says otherwise
-            else:
-                self._accumulates = self._accumulates or (current.in_a_row and current.in_use)
-                self._trains_without_grad = self._trains_without_grad or current.without_grad
-                self._decide(current, TRAINING)
+        doubtful = self._doubtful
+        if current is not None or steps - self._steps >= _MOST_STEPS:
+            self._doubtful = None
+        if current is not None and unlike and (current.in_eval_mode or current.without_grad):
+            self._decide(current, EVALUATING)
+            self._current, current.effects = None, -1  # the next effect says otherwise
+        elif current is not None and unlike and doubtful is None:
+            self._doubtful, self._current, self._steps = current, None, steps
+            current.count = current.used = 1
+        elif current is not None and current.purpose != TRAINING:
+            self._accumulates = self._accumulates or (current.in_a_row and current.in_use)
+            self._trains_without_grad = self._trains_without_grad or current.without_grad
+            for run in (current, doubtful) if unlike and doubtful is not None else (current,):
+                self._decide(run, TRAINING)
         for run in tuple(self._pending):
+            if run is self._doubtful:
+                continue
             # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
             several = run.in_a_row or (run.in_eval_mode and run.count == 1)
             evaluated = run.ended or (several and (run.in_eval_mode or run.without_grad or run.in_use))
@@ -175,7 +184,7 @@ class Purposes:
                 self._decide(run, EVALUATING)
         elif self.blind:
             self._decide(run, TRAINING)
-        elif self._is_unlike_training(run):
+        elif self._is_unlike_training(run) and not run.ended:
             self._decide(run, EVALUATING)
 
     def _is_unlike_training(self, run: Run) -> bool:
