@@ -1,8 +1,7 @@
-"""The hook: reports the training in this process to the gpugauge daemon of the machine.
-
-`gpugauge run -- python train.py` loads it without a change to the program; `gpugauge.hook.watch()` loads it from the
-program. It starts no thread, never initialises CUDA, never synchronises, and no error of the hook reaches the program.
-`GPUGAUGE_HOOK=0` in the environment switches it off.
+"""The hook: reports the training in this process to the gpugauge daemon of the machine. `gpugauge run -- python
+train.py` loads it without a change to the program; `gpugauge.hook.watch()` loads it from the program. It starts no
+thread, never initialises CUDA, never synchronises, and no error of the hook reaches the program. `GPUGAUGE_HOOK=0` in
+the environment switches it off.
 """
 
 from __future__ import annotations
@@ -24,10 +23,9 @@ __all__ = ["batches", "flops", "phase", "step", "tick", "waiting", "watch"]
 
 
 def watch(verbose: bool = False) -> Watch:
-    """Watch this process, and open its session at once, or as soon as the program imports torch. Idempotent.
-
-    Return an object that is true if a daemon was found. `verbose` prints one line about that on stderr. Without this
-    call, under `gpugauge run`, the first model, optimizer, loader or backward pass opens the session.
+    """Watch this process, and open its session at once, or as soon as the program imports torch. Idempotent. Return an
+    object that is true if a daemon was found. `verbose` prints one line about that on stderr. Without this call, under
+    `gpugauge run`, the first model, optimizer, loader or backward pass opens the session.
     """
     from gpugauge.hook.watching import Watch  # noqa: PLC0415 - not loaded under `gpugauge run`
 
@@ -39,9 +37,8 @@ def watch(verbose: bool = False) -> Watch:
 
 
 def tick(samples: int | None = None, tokens: int | None = None) -> None:
-    """Count one training step, with its samples and tokens if given. From the first call on only these calls count.
-
-    For loops whose optimizer is not torch's. Does nothing in a process that is not watched.
+    """Count one training step, with its samples and tokens if given. From the first call on only these calls count. For
+    loops whose optimizer is not torch's. Does nothing in a process that is not watched.
     """
     observer = current_observer()
     if observer is not None:
@@ -53,7 +50,6 @@ step = tick
 
 def flops(per_step: float) -> None:
     """State the model FLOPs of a training step in this process, forward and backward. They count from the next step on.
-
     Another call changes them. Does nothing in a process that is not watched, and with a value that is not positive.
     """
     observer = current_observer()
@@ -72,10 +68,9 @@ def waiting() -> phase:
 
 
 class phase:  # noqa: N801 - used as a statement: with phase("eval")
-    """Report a phase of the program: train, eval, checkpoint, generate, load, compile; another name counts as other.
-
-    A context manager, or a decorator of functions. Has effect on the training thread only, and none in a process that
-    is not watched.
+    """Report a phase of the program: train, eval, checkpoint, generate, load, compile; another name counts as other. A
+    context manager, or a decorator of functions. Has effect on the training thread only, and none in a process that is
+    not watched.
     """
 
     def __init__(self, name: str) -> None:

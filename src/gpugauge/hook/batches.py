@@ -105,7 +105,7 @@ class _CountedIterator:
 
     def __next__(self) -> Any:
         observer = current_observer()
-        begun = observer.begin_wait() if observer is not None else None
+        begun: tuple[int, int] | None = observer.begin_wait() if observer is not None else None
         if observer is None or begun is None:
             source = self._gpugauge_iterator
             return next(source) if observer is None else observer.take_elsewhere(next, source)

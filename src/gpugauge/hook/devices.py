@@ -16,10 +16,8 @@ _UNKNOWN: dict[str, Any] = {}
 
 def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
     """Return the visible devices, those in use with figures; empty before the program has initialised CUDA. `at_steps`
-    are the bytes allocated after a step, by index.
-
-    Reading the figures takes only the allocator's lock. While memory history is recorded that lock can wait for the GIL
-    (pytorch issue 97833): the figures are not read then.
+    are the bytes allocated after a step, by index. Reading the figures takes only the allocator's lock. While memory
+    history is recorded that lock can wait for the GIL (pytorch issue 97833): the figures are not read then.
     """
     if not torch.cuda.is_initialized():
         return ()

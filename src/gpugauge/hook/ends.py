@@ -1,7 +1,6 @@
-"""The end of this process: its reason as far as the process knows it, sent before the process ends.
-
-The daemon reads the exit status from the kernel where it can. The reason from here adds what no status shows (out of
-memory), and counts alone in containers whose processes the daemon cannot see. Loaded only after torch.
+"""The end of this process: its reason as far as the process knows it, sent before the process ends. The daemon reads
+the exit status from the kernel where it can. The reason from here adds what no status shows (out of memory), and counts
+alone in containers whose processes the daemon cannot see. Loaded only after torch.
 """
 
 from __future__ import annotations
@@ -80,10 +79,10 @@ def recap(state: TrainingState) -> str | None:
     data = waits.get("training", 0.0) if any(waits.values()) else None
     peers = None if local is None else max(0, tally.nanoseconds - local) / 1e9
     starting = phases.get("starting", 0.0)
-    listed = [
+    listed = (
         sentence(shares(with_waits(phases, waits), data, peers)),
         "waits for data not known" if data is None else "",
-    ]
+    )
     begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""
     whole = sum(phases.values()) - starting
     return f"{_program()}: {done}{begun}; of {_time(whole)}: {', '.join(filter(None, listed))}"
@@ -198,9 +197,8 @@ class Ends:
 
 
 class _Mark:
-    """A local variable of the wrapper of sys.exit(): released with the traceback of the SystemExit.
-
-    While a frame is left, the program has caught it. Without one, it ends the interpreter.
+    """A local variable of the wrapper of sys.exit(): released with the traceback of the SystemExit. While a frame is
+    left, the program has caught it. Without one, it ends the interpreter.
     """
 
     def __init__(self, ends: Ends, reason: str) -> None:
@@ -222,9 +220,8 @@ def by_error(kind: Any, error: Any) -> str:
         return "interrupted"
     if issubclass(kind, MemoryError) or kind.__name__ == "OutOfMemoryError":
         return "out_of_memory"
-    if issubclass(kind, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS):
-        return "out_of_memory"
-    return "error"
+    shown = issubclass(kind, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY_TEXTS)
+    return "out_of_memory" if shown else "error"
 
 
 def _main_frame() -> FrameType | None:

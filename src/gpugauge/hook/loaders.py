@@ -54,10 +54,9 @@ def _listen_to_subclasses(observer: Observer) -> None:
 
 
 def _listen_to_workers(observer: Observer) -> None:
-    """Wrap the fetches and the life of the workers, as far as this version of torch has these functions.
-
-    A wrapper of the function that creates a fetcher runs in the training process and in each worker, however it was
-    started. Nothing that is sent to a worker changes.
+    """Wrap the fetches and the life of the workers, as far as this version of torch has these functions. A wrapper of
+    the function that creates a fetcher runs in the training process and in each worker, however it was started. Nothing
+    that is sent to a worker changes.
     """
     kinds = getattr(dataloader, "_DatasetKind", None)
     iterator = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)

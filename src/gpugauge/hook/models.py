@@ -1,7 +1,6 @@
-"""The models of the program: FLOPs of a token, the dtype of matrix products, parameters and optimizer state.
-
-A model is known by Module.to() or cuda(), by a wrapper (DistributedDataParallel), or as a model of transformers.
-A scan of its parameters takes about 1 ms for 1,000 of them.
+"""The models of the program: FLOPs of a token, the dtype of matrix products, parameters and optimizer state. A model is
+known by Module.to() or cuda(), by a wrapper (DistributedDataParallel), or as a model of transformers. A scan of its
+parameters takes about 1 ms for 1,000 of them.
 """
 
 from __future__ import annotations
@@ -143,11 +142,7 @@ def parameters(optimizers: Iterable[Any]) -> Iterator[Any]:
 def totals(tensors: Iterable[Any]) -> tuple[wire.Parameters, ...]:
     """Return the totals of the tensors by device and dtype, each tensor once, the largest first."""
     sums: dict[tuple[str, str], list[int]] = {}
-    seen = set()
-    for tensor in tensors:
-        if id(tensor) in seen:
-            continue
-        seen.add(id(tensor))
+    for tensor in {id(tensor): tensor for tensor in tensors}.values():
         # Of a DTensor (FSDP2) the shard of this process counts.
         local = getattr(tensor, "_local_tensor", tensor)
         if torch.nn.parameter.is_lazy(local):

@@ -1,7 +1,6 @@
-"""The observer of the training: it takes the events of the listeners and publishes snapshots. Loaded after torch.
-
-The rules: nothing here initialises CUDA or waits for it, no exception of the hook reaches the program, and work is done
-at most once a second, on the thread that steps or loads.
+"""The observer of the training: it takes the events of the listeners and publishes snapshots. Loaded after torch. The
+rules: nothing here initialises CUDA or waits for it, no exception of the hook reaches the program, and work is done at
+most once a second, on the thread that steps or loads.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import torch
 
 from gpugauge.hook.client import Client
 from gpugauge.hook.clock import CLOCKS, NS_PER_SECOND
-from gpugauge.hook.process import hello
+from gpugauge.hook.process import hello, loader
 from gpugauge.hook.purposes import Run
 from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_index
 from gpugauge.hook.recorder import DEEPSPEED, TICK, inside_another_step
@@ -49,10 +48,9 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Observer:
-    """Events of the training, and the session with the daemon. MAX_ERRORS `errors` switch it `off`.
-
-    The listeners count every step and batch themselves. They call on_step() and on_batch() only from `step_due` and
-    `batch_due` of the record on; the observer publishes from `publish_due` on. All three are perf_counter_ns.
+    """Events of the training, and the session with the daemon. MAX_ERRORS `errors` switch it `off`. The listeners count
+    every step and batch themselves. They call on_step() and on_batch() only from `step_due` and `batch_due` of the
+    record on; the observer publishes from `publish_due` on. All three are perf_counter_ns.
     """
 
     def __init__(self, client: Client) -> None:
@@ -144,18 +142,15 @@ class Observer:
         finally:
             self.end_wait(*begun)
 
+    @_guarded
     def begin_wait(self) -> tuple[int, int] | None:
         """Begin a wait for a batch; return the phase before it and the time. None if it does not count."""
         before = self.record.phase
         inside = before == LOADING and not self.record.declared
         if self.off or inside or not self.record.on_training_thread():
             return None
-        try:
-            now = self._clock()
-            self.record.switch(LOADING, now)
-        except Exception:
-            self.count_error()
-            return None
+        now = self._clock()
+        self.record.switch(LOADING, now)
         self.begin()
         return before, now
 
@@ -239,7 +234,8 @@ class Observer:
             iterator = run.inner()
         if iterator is not None and self._loader() is not iterator:
             self._loader = weakref.ref(iterator)
-            self.state.use_loader(iterator)
+            self.state.set_facts(**loader(iterator))
+            self.state.loads.train(iterator)
 
     def take_elsewhere(self, take: Callable[[Any], Any], source: Any, brings: bool = True) -> Any:
         """Return the next batch, or an iterator, on a thread that does not train or inside another wait."""

@@ -23,7 +23,6 @@ _BLOCKING = {"gloo", "mpi"}
 
 class LocalWork:
     """Durations of the steps less the waits for other ranks: `nanoseconds`, None while the waits are not known.
-
     `waited` is the wait so far, in nanoseconds. The wrappers of collectives add to it while they are `blocking`.
     """
 
@@ -101,9 +100,8 @@ class LocalWork:
 
 
 class _Timing:
-    """Which iterations of a DDP model are measured: in each stratum of so many iterations a random one.
-
-    The measured iteration stands for its stratum, so the expected sum is the true one for any pattern of waits.
+    """Which iterations of a DDP model are measured: in each stratum of so many iterations a random one. The measured
+    iteration stands for its stratum, so the expected sum is the true one for any pattern of waits.
     """
 
     def __init__(self, model: weakref.ref[Any], stratum: int) -> None:

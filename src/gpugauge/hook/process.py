@@ -46,13 +46,10 @@ def _settings() -> dict[str, str | None]:
     cudnn = torch.backends.cudnn
     flags = {"cudnn_benchmark": cudnn.benchmark, "cudnn_deterministic": cudnn.deterministic}
     flags["deterministic"] = torch.are_deterministic_algorithms_enabled()
+    found = {name: "yes" if on else "no" for name, on in flags.items()}
     configured = os.environ.get("PYTORCH_ALLOC_CONF") or os.environ.get("PYTORCH_CUDA_ALLOC_CONF")
     backend = torch.cuda.get_allocator_backend() if torch.cuda.is_initialized() else None
-    return {
-        **{name: "yes" if on else "no" for name, on in flags.items()},
-        "alloc_conf": configured,
-        "allocator": backend,
-    }
+    return {**found, "alloc_conf": configured, "allocator": backend}
 
 
 def _threads() -> dict[str, str | None]:
@@ -104,12 +101,9 @@ def later_facts(known: Mapping[str, str | None], stepped: bool = False) -> dict[
 
 
 def _build() -> dict[str, str | None]:
-    if torch.version.cuda:
-        return {"build": "cuda"}
-    if getattr(torch.version, "hip", None):
-        return {"build": "rocm"}
-    mps = getattr(torch.backends, "mps", None)
-    return {"build": "mps" if mps and mps.is_built() else "cpu"}
+    hip, mps = getattr(torch.version, "hip", None), getattr(torch.backends, "mps", None)
+    built = {"cuda": torch.version.cuda, "rocm": hip, "mps": mps and mps.is_built()}
+    return {"build": next((name for name, there in built.items() if there), "cpu")}
 
 
 def _environment() -> dict[str, str | None]:
@@ -126,11 +120,8 @@ def _ranks() -> dict[str, str | None]:
     ranks = {name.lower(): os.environ.get(name) for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE")}
     distributed = torch.distributed
     if distributed.is_available() and distributed.is_initialized():
-        ranks.update(
-            rank=str(distributed.get_rank()),
-            world_size=str(distributed.get_world_size()),
-            backend=str(distributed.get_backend()),
-        )
+        rank, size, backend = distributed.get_rank(), distributed.get_world_size(), distributed.get_backend()
+        ranks.update(rank=str(rank), world_size=str(size), backend=str(backend))
     return ranks
 
 

@@ -38,31 +38,17 @@ def phase_index(name: str) -> int:
 
 class Record:
     """What every step and batch reads or writes, in one object with slots: after a long step the processor has to load
-    each object from memory again, and an object with a dict is three.
-
-    `words` are those of the shared record: a list until open(), then a sealed memfd that the daemon can read. Where
-    memfd is refused (an old kernel, a sandbox) they stay a list.
-    `thread` is the one that trains. Its `phase`, `since` a time, is the innermost one that is `entered`, else the
-    `base` from batches and steps; `within` is whether any is entered. `sole` is the identity of the optimizer whose
-    every step is a training step, and `last_batch` the time of the last batch. `exposed` is whether the idle time of
-    devices in waits is measured. Observer describes `step_due` and `batch_due`. Times are perf_counter_ns.
+    each object from memory again, and an object with a dict is three. `words` are those of the shared record: a list
+    until open(), then a sealed memfd that the daemon can read. Where memfd is refused (an old kernel, a sandbox) they
+    stay a list. `thread` is the one that trains. Its `phase`, `since` a time, is the innermost one that is `entered`,
+    else the `base` from batches and steps; `within` is whether any is entered. `sole` is the identity of the optimizer
+    whose every step is a training step, and `last_batch` the time of the last batch. `exposed` is whether the idle time
+    of devices in waits is measured. Observer describes `step_due` and `batch_due`. Times are perf_counter_ns.
     """
 
     __slots__ = (
-        "_file",
-        "_memory",
-        "base",
-        "batch_due",
-        "entered",
-        "exposed",
-        "last_batch",
-        "phase",
-        "since",
-        "sole",
-        "step_due",
-        "thread",
-        "within",
-        "words",
+        *("_file", "_memory", "base", "batch_due", "entered", "exposed", "last_batch", "phase", "since", "sole"),
+        *("step_due", "thread", "within", "words"),
     )
 
     def __init__(self) -> None:

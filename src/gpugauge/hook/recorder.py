@@ -37,10 +37,6 @@ class _Round:
         self.places: dict[int, int] = {}
         self.debtors: list[int] = []
 
-    def add(self, optimizer: int) -> None:
-        self.places[optimizer] = len(self.members)
-        self.members.append(optimizer)
-
 
 class Rounds:
     """The rounds of a training; optimizers are known by keys. `loop` has the optimizers of the present loop."""
@@ -94,24 +90,22 @@ class Rounds:
 
     def _first_step(self, optimizer: int) -> int:
         if not self._round.members:
-            self._begin_round(optimizer)
+            self._add(optimizer, _Round())
             return 1
         if optimizer in self._created:
             self._begin_loop(optimizer, set(self._round.members))
             return 1
         return self._join(optimizer)
 
-    def _begin_round(self, optimizer: int) -> None:
-        self._round = _Round()
-        self._add(optimizer)
-
-    def _add(self, optimizer: int) -> None:
-        self._round.add(optimizer)
-        self._rounds.setdefault(optimizer, []).append(self._round)
+    def _add(self, optimizer: int, to: _Round) -> None:
+        self._round = to
+        to.places[optimizer] = len(to.members)
+        to.members.append(optimizer)
+        self._rounds.setdefault(optimizer, []).append(to)
 
     def _join(self, optimizer: int) -> int:
         self._owed[optimizer] = self._round
-        self._add(optimizer)
+        self._add(optimizer, self._round)
         self._round.debtors.append(optimizer)
         return 0
 
@@ -130,7 +124,7 @@ class Rounds:
         owing = self._owed.pop(optimizer, None)
         if optimizer not in self._round.places:
             return self._join(optimizer)
-        self._begin_round(optimizer)
+        self._add(optimizer, _Round())
         if owing is None:
             if self._often(self._given.get(optimizer, set())):
                 del self._given[optimizer]
@@ -140,7 +134,7 @@ class Rounds:
 
     def _begin_loop(self, optimizer: int, others: set[int]) -> None:
         self.loop = {optimizer}
-        self._begin_round(optimizer)
+        self._add(optimizer, _Round())
         self._given.pop(optimizer, None)
         if self._steps[optimizer] == 0 or not self._often(others):
             self._given[optimizer] = set(others)
@@ -202,11 +196,9 @@ class Tally:
 
 class Recorder:
     """`ends` holds the ends of steps, and `waits` the nanoseconds that the training thread waited for each batch, until
-    drain(). The end of its last wait is `last_batch` of the record.
-
-    Appending to a deque is atomic, so the listeners need no lock. They also store the counts in the shared record,
-    which the daemon reads at any time. The first event decides the `source` of the step count. Counted steps stay
-    counted when the source changes.
+    drain(). The end of its last wait is `last_batch` of the record. Appending to a deque is atomic, so the listeners
+    need no lock. They also store the counts in the shared record, which the daemon reads at any time. The first event
+    decides the `source` of the step count. Counted steps stay counted when the source changes.
     """
 
     def __init__(self, record: Record) -> None:
@@ -219,41 +211,32 @@ class Recorder:
 
     def clear(self) -> None:
         """Start from zero, with the source kept: in a forked child."""
-        self.ends.clear()
-        self.waits.clear()
-        self.rounds = Rounds()
-        self.work.clear()
-        self.step_tally = Tally()
-        self.batch_tally = Tally()
+        for part in (self.ends, self.waits, self.work):
+            part.clear()
+        self.rounds, self.step_tally, self.batch_tally = Rounds(), Tally(), Tally()
         self._taken: dict[int, Taken] = {}  # by thread
         self._step_end: int | None = None
         self._steps_before_ticks: int | None = None
-        self._rounds_of_tick = 0
-        self._counted_ticks = 0  # ticks to come that report steps which are counted
-        self._gone: deque[int] = deque()  # optimizers that no longer exist
+        self._rounds_of_tick = self._counted_ticks = 0  # the second: ticks to come for steps that are counted
+        self.gone: deque[int] = deque()  # optimizers that no longer exist: a garbage collection adds them at any time
         self._lock = threading.RLock()  # several threads can step; a forked child has a new one
 
     def create_optimizer(self, optimizer: int) -> None:
         """Record the creation of an optimizer."""
         with self._lock:
-            self._forget_optimizers()
-            self.rounds.create(optimizer)
+            self._rounds_of_present().create(optimizer)
 
-    def drop_optimizer(self, optimizer: int) -> None:
-        """Record the end of an optimizer. A garbage collection calls this at any time, even within step()."""
-        self._gone.append(optimizer)
-
-    def _forget_optimizers(self) -> None:
-        while self._gone:
-            self.rounds.forget(self._gone.popleft())
+    def _rounds_of_present(self) -> Rounds:
+        """Return the rounds without the optimizers that no longer exist."""
+        while self.gone:
+            self.rounds.forget(self.gone.popleft())
+        return self.rounds
 
     def optimizer_step(self, optimizer: int, now: int) -> None:
         """Count the step of an optimizer, if steps are counted by optimizers."""
         with self._lock:
-            self._forget_optimizers()
-            if self.source is None:
-                self.source = OPTIMIZER
-            steps = self.rounds.step(optimizer)
+            self.source = self.source or OPTIMIZER
+            steps = self._rounds_of_present().step(optimizer)
             if self.source == OPTIMIZER:
                 self.add_steps(steps, now)
             else:
@@ -261,10 +244,8 @@ class Recorder:
             self.work.count()  # also if the step is not counted: it has used the batches
 
     def tick(self, now: int) -> None:
-        """Count a step that the program reports.
-
-        The first tick reports the last of the steps that another source has counted. The second one shows how many of
-        them were one step.
+        """Count a step that the program reports. The first tick reports the last of the steps that another source has
+        counted. The second one shows how many of them were one step.
         """
         with self._lock:
             if self.source not in (TICK, None):
@@ -304,9 +285,9 @@ class Recorder:
 
     def count_taken_by(self, thread: int) -> Mapping[int, int]:
         """Count the batches of a thread that has begun to train; return the nanoseconds of its waits by phase."""
-        taken = self._taken.pop(thread, None)
-        if taken is None:
+        if thread not in self._taken:
             return {}
+        taken = self._taken.pop(thread)
         for _ in range(taken.batches):
             self.add_batch(sum(taken.waited.values()) // taken.batches, taken.last)
         self.work.add(taken.work)

@@ -58,13 +58,11 @@ class TrainingState:
         self.modes, self.memory = Modes(), StepMemory(allocated)
         self.waits = ExposedWaits()  # a forked child cannot use the events of its parent
         self.facts: dict[str, str] = {}
-        self._facts_due = 0
+        self._facts_due = self._scan_due = self._unreported = 0
         self._initialised = False
         self._parameters: tuple[wire.Parameters, ...] = ()
         self._optimizer_state: tuple[wire.Parameters, ...] = ()
-        self._scan_due = 0
         self._version: tuple[int, int] | None = None
-        self._unreported = 0
 
     def register_optimizer(self, optimizer: Any) -> None:
         """Register an optimizer that has just been created, without keeping it alive."""
@@ -106,7 +104,7 @@ class TrainingState:
     def _drop_optimizer(self, key: int) -> None:
         self._optimizers.pop(key, None)
         self.stepping.discard(key)
-        self.recorder.drop_optimizer(key)
+        self.recorder.gone.append(key)
         if self.record.sole == key:
             self.record.sole = None
 
@@ -122,11 +120,6 @@ class TrainingState:
             self._autocast = dtype
             self.set_facts(autocast_dtype=str(dtype).replace("torch.", ""))
             self._scan_due = 0
-
-    def use_loader(self, iterator: Any) -> None:
-        """Report an iterator of a DataLoader, whose batches are for the training."""
-        self.set_facts(**facts.loader(iterator))
-        self.loads.train(iterator)
 
     def update(self, now: int) -> None:
         """Count the events since the last call."""

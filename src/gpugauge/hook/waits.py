@@ -17,7 +17,6 @@ _MAX_PENDING_WAITS = 64  # and so at most twice as many events
 class ExposedWaits:
     """Timing events around waits. The device completes the first event of a wait when it has done all work queued
     before the wait, and the second when the batch has arrived or later. The time between is its idle time in the wait.
-
     For the training thread only; only its current stream is measured. `nanoseconds` is None until the first result.
     """
 

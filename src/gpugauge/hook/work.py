@@ -1,5 +1,4 @@
 """The work of the steps: their samples and tokens, from the shapes of the tensors in batches, and their model FLOPs.
-
 The first batch of an iterator decides how its batches are read. Batches that torch collates have one sample in each row
 of each tensor. Of others, the first one must have as many rows as the loader puts samples into a batch: where it has
 not (graphs, packed sequences), the samples are unknown.

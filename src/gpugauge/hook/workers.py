@@ -87,7 +87,6 @@ class SlotMemory:
 
 class Meter:
     """Measures fetches of the calling thread and adds them to `words` from `at` on. A measurement takes some 40 µs.
-
     `whole` measures the whole process: only of a loader worker, which has nothing else to do.
     """
 
@@ -175,10 +174,7 @@ class FetchMeter:
     _fetching: ClassVar[set[int]] = set()  # threads
 
     def __init__(
-        self,
-        meter_of: Callable[[], Meter | None],
-        failed: Callable[[], object],
-        words: Words | None = None,
+        self, meter_of: Callable[[], Meter | None], failed: Callable[[], object], words: Words | None = None
     ) -> None:
         """`words` are those of the meter, if it belongs to this function alone."""
         self._meter_of, self._failed = meter_of, failed
@@ -372,16 +368,8 @@ class Loads:
         last = trained[0] if trained else None
         waited = self._queued_until_now(trains)
         return wire.Loader(
-            batches=batches,
-            measured=measured,
-            cpu_seconds=cpu,
-            threads_seconds=threads,
-            queued_seconds=None if waited is None else queued,
-            storage_seconds=storage,
-            blocked_seconds=blocked,
-            epochs=epochs,
-            starts=starts,
-            start_seconds=start_ns / 1e9,
+            *(batches, measured, cpu, threads, None if waited is None else queued, storage, blocked),
+            *(epochs, starts, start_ns / 1e9),
             slowest=last.slowest() if last else None,
             worker_bytes=max((last.words[at + PRIVATE] for at in last.slots), default=0) or None if last else None,
             process_cpu_seconds=(time.process_time_ns() - self._cpu) / 1e9,

@@ -1,6 +1,5 @@
-"""Wrappers of torch's functions: their callbacks raise no error into the program, and run only in eager code.
-
-Signal handlers of the program run between any two instructions, also between ours. Their errors are the program's own.
+"""Wrappers of torch's functions: their callbacks raise no error into the program, and run only in eager code. Signal
+handlers of the program run between any two instructions, also between ours. Their errors are the program's own.
 """
 
 from __future__ import annotations

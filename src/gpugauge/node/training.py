@@ -17,30 +17,28 @@ STEP_BUCKETS = tuple(2.0**power for power in range(_FIRST_POWER, _LAST_POWER + 1
 
 def steps(session: Session) -> int | None:
     """Return the steps of the last message, or of the shared record, which is newer."""
-    return _count(session.snap.steps if session.snap else None, session.record.steps if session.record else 0)
+    sent = session.snap.steps if session.snap else None
+    return _newer(sent.count if sent else None, session.record.steps if session.record else 0)
 
 
 def batches(session: Session) -> int | None:
     """Return the batches of the last message, or of the shared record, which is newer."""
-    return _count(session.snap.batches if session.snap else None, session.record.batches if session.record else 0)
-
-
-def _count(sent: wire.Progress | None, recorded: int) -> int | None:
-    return None if sent is None else max(sent.count, recorded)
+    sent = session.snap.batches if session.snap else None
+    return _newer(sent.count if sent else None, session.record.batches if session.record else 0)
 
 
 def samples(session: Session) -> int | None:
     """Return the samples of the last message, or of the shared record, which is newer."""
-    return _reported(session.snap.samples if session.snap else None, session.record.samples if session.record else 0)
+    return _newer(session.snap.samples if session.snap else None, session.record.samples if session.record else 0)
 
 
 def tokens(session: Session) -> int | None:
     """Return the tokens of the last message, or of the shared record, which is newer."""
-    return _reported(session.snap.tokens if session.snap else None, session.record.tokens if session.record else 0)
+    return _newer(session.snap.tokens if session.snap else None, session.record.tokens if session.record else 0)
 
 
-def _reported(sent: int | None, recorded: int | None) -> int | None:
-    return None if sent is None else max(sent, recorded or 0)
+def _newer(sent: int | None, recorded: int) -> int | None:
+    return None if sent is None else max(sent, recorded)
 
 
 def measured_steps(session: Session) -> tuple[int, float] | None:

@@ -12,50 +12,32 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.wire.messages import (
-    FLOP_SOURCES,
-    KIND_NAMES,
-    LOG2_BUCKETS,
-    MAX_DEVICES,
-    MAX_ENTRIES,
-    MAX_LONG_TEXT_CHARACTERS,
-    MAX_MESSAGE_BYTES,
-    MAX_TEXT_CHARACTERS,
-    VERSION,
-    Bye,
-    Device,
-    Hello,
-    Loader,
-    Message,
-    Parameters,
-    Progress,
-    Snap,
-    WireError,
-)
+from gpugauge.wire import messages as wire
+from gpugauge.wire.messages import WireError
 from gpugauge.wire.record import MAX_PHASES, PHASES
 
 _MAX_FLOPS = 1e36  # in all; 10^24 in each step are more than any machine has
 _MAX_INTEGER = 2**63 - 1  # of every other number: sums over entries and over the sessions of a process stay finite
 
 
-def decode(data: bytes) -> Message:
+def decode(data: bytes) -> wire.Message:
     """Return the message of a datagram. Raises WireError for an invalid datagram."""
-    if len(data) > MAX_MESSAGE_BYTES:
-        raise WireError("oversized", f"a message has at most {MAX_MESSAGE_BYTES} bytes")
+    if len(data) > wire.MAX_MESSAGE_BYTES:
+        raise WireError("oversized", f"a message has at most {wire.MAX_MESSAGE_BYTES} bytes")
     try:
         raw = json.loads(data.decode())
     except (ValueError, RecursionError):
         raise WireError("foreign", "a message is one JSON object in UTF-8") from None
     fields = _Fields(raw, "the message")
     version = fields.get("v", list)
-    if not version or version[0] != VERSION[0]:
-        raise WireError("foreign", f"the protocol's major version is {VERSION[0]}, in a list under the key v")
+    if not version or version[0] != wire.VERSION[0]:
+        raise WireError("foreign", f"the protocol's major version is {wire.VERSION[0]}, in a list under the key v")
     kind = fields.text("kind")
-    for message, name in KIND_NAMES.items():
+    for message, name in wire.KIND_NAMES.items():
         if name == kind:
-            found: Message = _read(message, fields)
+            found: wire.Message = _read(message, fields)
             return found
-    raise WireError("malformed", f"the kind is one of {', '.join(KIND_NAMES.values())}")
+    raise WireError("malformed", f"the kind is one of {', '.join(wire.KIND_NAMES.values())}")
 
 
 def _read(kind: type[Any], fields: _Fields) -> Any:
@@ -95,27 +77,29 @@ def _flops(fields: _Fields, key: str) -> dict[str, float] | None:
     if raw is None:
         return None
     entry = _Fields(raw, key)
-    found = {source: entry.optional_number(source, _MAX_FLOPS) for source in FLOP_SOURCES}
+    found = {source: entry.optional_number(source, _MAX_FLOPS) for source in wire.FLOP_SOURCES}
     return {source: count for source, count in found.items() if count is not None} or None
 
 
 def _counts(fields: _Fields, key: str) -> tuple[int, ...]:
     found = fields.get(key, list) or []
-    if len(found) > LOG2_BUCKETS or not all(_is_integer(count) for count in found):
-        raise WireError("malformed", f"{key} of {fields.where} is a list of at most {LOG2_BUCKETS} counts")
+    if len(found) > wire.LOG2_BUCKETS or not all(_is_integer(count) for count in found):
+        raise WireError("malformed", f"{key} of {fields.where} is a list of at most {wire.LOG2_BUCKETS} counts")
     return tuple(found)
 
 
-def _facts(fields: _Fields, key: str, limit: int = MAX_TEXT_CHARACTERS) -> dict[str, str]:
+def _facts(fields: _Fields, key: str, limit: int = wire.MAX_TEXT_CHARACTERS) -> dict[str, str]:
     facts: dict[str, str] = fields.get(key, dict) or {}
     texts = all(map(_is_text, facts)) and all(_is_text(value, limit) for value in facts.values())
-    if len(facts) > MAX_ENTRIES or not texts:
-        raise WireError("malformed", f"facts are at most {MAX_ENTRIES} texts of at most {limit} printable characters")
+    if len(facts) > wire.MAX_ENTRIES or not texts:
+        raise WireError(
+            "malformed", f"facts are at most {wire.MAX_ENTRIES} texts of at most {limit} printable characters"
+        )
     return facts
 
 
 def _long_facts(fields: _Fields, key: str) -> dict[str, str]:
-    return _facts(fields, key, MAX_LONG_TEXT_CHARACTERS)
+    return _facts(fields, key, wire.MAX_LONG_TEXT_CHARACTERS)
 
 
 class _Fields:
@@ -136,7 +120,9 @@ class _Fields:
     def text(self, key: str) -> str:
         value = self._raw.get(key)
         if not isinstance(value, str) or not _is_text(value):
-            raise WireError("malformed", f"{key} in {self.where} is 1 to {MAX_TEXT_CHARACTERS} printable characters")
+            raise WireError(
+                "malformed", f"{key} in {self.where} is 1 to {wire.MAX_TEXT_CHARACTERS} printable characters"
+            )
         return value
 
     def optional_text(self, key: str) -> str | None:
@@ -168,7 +154,7 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_INTEGER
 
 
-def _is_text(value: object, limit: int = MAX_TEXT_CHARACTERS) -> bool:
+def _is_text(value: object, limit: int = wire.MAX_TEXT_CHARACTERS) -> bool:
     return isinstance(value, str) and 0 < len(value) <= limit and value.isprintable()
 
 
@@ -180,10 +166,10 @@ _BY_TYPE: dict[str, Callable[[_Fields, str], Any]] = {
     "int | None": _Fields.optional_integer,
     "float | None": _Fields.optional_number,
     "tuple[int, ...]": _counts,
-    "tuple[Parameters, ...]": functools.partial(_parts, Parameters, MAX_ENTRIES),
-    "tuple[Device, ...]": functools.partial(_parts, Device, MAX_DEVICES),
-    "Progress | None": functools.partial(_part, Progress),
-    "Loader | None": functools.partial(_part, Loader),
+    "tuple[Parameters, ...]": functools.partial(_parts, wire.Parameters, wire.MAX_ENTRIES),
+    "tuple[Device, ...]": functools.partial(_parts, wire.Device, wire.MAX_DEVICES),
+    "Progress | None": functools.partial(_part, wire.Progress),
+    "Loader | None": functools.partial(_part, wire.Loader),
     "Mapping[str, str]": _facts,
     "Mapping[str, float] | None": _seconds,
 }
@@ -191,6 +177,6 @@ _BY_TYPE: dict[str, Callable[[_Fields, str], Any]] = {
 # By dataclass, the readers of its fields.
 _READERS = {
     kind: {field.name: _BY_TYPE[str(field.type)] for field in dataclasses.fields(kind)}
-    for kind in (Hello, Snap, Bye, Device, Loader, Parameters, Progress)
+    for kind in (wire.Hello, wire.Snap, wire.Bye, wire.Device, wire.Loader, wire.Parameters, wire.Progress)
 }
-_READERS[Snap].update(facts=_long_facts, flops=_flops)
+_READERS[wire.Snap].update(facts=_long_facts, flops=_flops)

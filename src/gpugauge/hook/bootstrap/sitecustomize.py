@@ -1,6 +1,6 @@
-"""Loads the hook of gpugauge at the start of an interpreter, then the next sitecustomize on the module path.
-
-`gpugauge run` puts this directory on PYTHONPATH. It has no other file. Any version of Python may run this file.
+"""Loads the hook of gpugauge at the start of an interpreter, then the next sitecustomize on the module path. `gpugauge
+run` puts this directory on PYTHONPATH. It has no other file. Any version of Python may run this file; as
+`usercustomize`, that file runs it.
 """
 # ruff: noqa: PLC0415, UP036 - runs before the program, under any version, and imports only loaded modules
 
@@ -22,15 +22,15 @@ def _arm():
 
 def _chain():
     # type: () -> None
-    # Python loads only the first sitecustomize on the path, so this one imports the next one.
-    ours = sys.modules.pop("sitecustomize", None)
+    # Python loads only the first module of this name on the path, so this one imports the next one.
+    ours = sys.modules.pop(__name__, None)
     try:
-        import sitecustomize  # type: ignore[import-not-found] # noqa: F401
+        __import__(__name__)
     except ImportError as error:
-        if getattr(error, "name", None) != "sitecustomize":
+        if getattr(error, "name", None) != __name__:
             raise
         if ours is not None:
-            sys.modules["sitecustomize"] = ours
+            sys.modules[__name__] = ours
 
 
 _HERE = os.path.dirname(os.path.abspath(__file__))

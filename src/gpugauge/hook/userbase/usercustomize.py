@@ -1,10 +1,8 @@
-"""Loads the hook of gpugauge in a container whose environment and module path belong to its image.
-
-The device plugin sets only PYTHONUSERBASE, to a folder in which this file is the `usercustomize`. The variable is given
-back here: this process and its children have their own user base, and the children load the hook by PYTHONPATH. Each
-Python from 3.6 on may run this file.
+"""Loads the hook of gpugauge in a container whose environment and module path belong to its image. The device plugin
+sets only PYTHONUSERBASE, to a folder in which this file is the `usercustomize`. The variable is given back here: this
+process and its children have their own user base, and the children load the hook by PYTHONPATH. Each Python from 3.6 on
+may run this file.
 """
-# ruff: noqa: PLC0415, UP036 - runs before the program, under any version, and imports only loaded modules
 
 import os
 import site
@@ -29,36 +27,13 @@ def _give_back():
     sys.path[place:place] = own
 
 
-def _arm():
-    # type: () -> None
-    entries = os.environ.get("PYTHONPATH", "")
-    if _BOOTSTRAP not in entries.split(os.pathsep):
-        os.environ["PYTHONPATH"] = _BOOTSTRAP + os.pathsep + entries if entries else _BOOTSTRAP
-    sys.path.insert(0, _ROOT)
-    try:
-        from gpugauge.hook import arming
-    finally:
-        sys.path.remove(_ROOT)
-    arming.arm()
-
-
-def _chain():
-    # type: () -> None
-    # Python loads only the first usercustomize on the path, so this one imports the next one.
-    ours = sys.modules.pop("usercustomize", None)
-    try:
-        import usercustomize  # type: ignore[import-not-found] # noqa: F401
-    except ImportError as error:
-        if getattr(error, "name", None) != "usercustomize":
-            raise
-        if ours is not None:
-            sys.modules["usercustomize"] = ours
-
-
 try:
     _give_back()
-    if sys.version_info >= (3, 9):
-        _arm()
+    _entries = os.environ.get("PYTHONPATH", "")
+    if sys.version_info >= (3, 9) and _BOOTSTRAP not in _entries.split(os.pathsep):
+        os.environ["PYTHONPATH"] = _BOOTSTRAP + os.pathsep + _entries if _entries else _BOOTSTRAP
 except Exception:
     pass
-_chain()
+_place = {"__name__": __name__, "__file__": os.path.join(_BOOTSTRAP, "sitecustomize.py")}
+with open(_place["__file__"], encoding="utf-8") as _file:
+    exec(_file.read(), _place)  # noqa: S102 - our own file: arms the hook, and imports the next usercustomize
