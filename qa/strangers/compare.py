@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 from qa.strangers.draw import STALLED_SECONDS
 from qa.strangers.observe import Poll
@@ -53,6 +54,14 @@ def statements(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
         yield absent("process", f"pid {truth.pid} with {len(truth.steps)} steps", promised)
         return
     last = polls[-1]
+    yield _counters(polls)
+    yield from _thread(last)
+    if "threads" in truth.unknown:
+        count, work = last.value("torch_steps_total"), last.value("torch_samples_total")
+        few, most = truth.rounds, len(truth.steps)
+        yield right("steps", f"{few} to {most}", count, count is not None and few <= count <= most)
+        yield right("samples", "absent", work, work is None)
+        return
     yield from _steps(truth, polls, promised)
     yield from _waits(truth, last)
     yield from _phases(truth, last)
@@ -67,6 +76,24 @@ def statements(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
     lasting = bool(truth.steps) and truth.ended - truth.steps[0] > PUBLISHED
     if truth.parameters is not None and lasting and "parameters" not in truth.unknown:
         yield from _parameters(truth, truth.parameters, polls)
+
+
+def _counters(polls: list[Poll]) -> Statement:
+    fallen = {
+        " ".join(key)
+        for before, after in pairwise(polls)
+        for key in before.values.keys() & after.values.keys()
+        if key[0].endswith("_total") and after.values[key] < before.values[key]
+    }
+    return right("counters", "never fall", ", ".join(sorted(fallen)) or "never fall", not fallen)
+
+
+def _thread(last: Poll) -> Iterator[Statement]:
+    """Compare the time of the training thread in all states with the time of the phases."""
+    found = last.parts("torch_thread_seconds_total")
+    for phase, seconds in last.parts("torch_phase_seconds_total").items() if found else ():
+        states = [found.get(f"{phase} {state}", 0.0) for state in ("running", "runnable", "asleep")]
+        yield right(f"thread {phase}", f"at most {seconds:.2f} s", f"{sum(states):.2f}", sum(states) <= seconds + 0.1)
 
 
 def _steps(truth: Timeline, polls: list[Poll], promised: bool) -> Iterator[Statement]:

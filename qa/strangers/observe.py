@@ -14,16 +14,20 @@ _LINE = re.compile(
 )
 _ENDED = re.compile(r'^gpugauge_trainings_ended_total\{reason="(?P<reason>[^"]+)"\} (?P<value>\S+)', re.MULTILINE)
 _LABEL = re.compile(r'([a-z_]+)="((?:[^"\\]|\\.)*)"')
-# The label by which a metric is divided; others have one value for each process.
+# The labels by which a metric is divided; others have one value for each process.
 _DIVIDED = {
     "torch_data_wait_seconds_total": "phase",
     "torch_phase_seconds_total": "phase",
+    "torch_thread_seconds_total": "phase state",
     "torch_phase": "phase",
     "training_state": "state",
     "training_seconds_total": "state",
     "torch_step_source": "source",
 }
-_SINGLE = {"torch_steps_total", "torch_batches_total", "torch_samples_total", "torch_tokens_total"}
+_SINGLE = {
+    *("torch_steps_total", "torch_batches_total", "torch_samples_total", "torch_tokens_total"),
+    "torch_thread_runqueue_seconds_total",
+}
 
 # A process appears at most this long after its end: with the next tick and the next poll.
 APPEARS = 10.0
@@ -38,7 +42,7 @@ class Poll:
     values: dict[tuple[str, str], float]
 
     def parts(self, name: str) -> dict[str, float]:
-        """Return the values of a metric by its label."""
+        """Return the values of a metric by its labels."""
         return {label: value for (metric, label), value in self.values.items() if metric == name}
 
     def value(self, name: str) -> float | None:
@@ -80,7 +84,8 @@ class Observer:
                 self.pids[process] = int(labels["pid"])
                 described.add(process)
             elif name in _DIVIDED:
-                values[process][name, labels.get(_DIVIDED[name], "")] = float(found["value"])
+                own = " ".join(labels.get(label, "") for label in _DIVIDED[name].split())
+                values[process][name, own] = float(found["value"])
             elif name in _SINGLE:
                 values[process][name, ""] = float(found["value"])
             elif name == "torch_parameter_elements":

@@ -84,6 +84,16 @@ if micro % @every@ == 0:
     optimizer.zero_grad()
     truth.step()
 """
+SUMMED = """
+total = total + model(x).square().mean()
+micro += 1
+if micro % (@every@ if n >= @late@ else 1) == 0:
+    optimizer.zero_grad()
+    total.backward()
+    optimizer.step()
+    truth.step()
+    total = 0.0
+"""
 SCALED = """
 optimizer.zero_grad()
 scaler.scale(model(x).square().mean()).backward()
@@ -218,6 +228,8 @@ OPTIMIZERS = (
     Optimizer("gan n:1", GAN, GAN_ROUND.replace("@ratio@", "@every@"), f"{BOTH}, 3"),
     Optimizer("in backward", IN_BACKWARD, BACKWARD),
     Optimizer("accumulated", "micro = 0\n" + ANY, ACCUMULATED),
+    Optimizer("summed", "micro, total = 0, 0.0\n" + ANY, SUMMED.replace("@late@", "0")),
+    Optimizer("summed later", "micro, total = 0, 0.0\n" + ANY, SUMMED.replace("@late@", "9")),
     Optimizer("scaled", 'scaler = torch.amp.GradScaler("cpu", init_scale=8.0)\n' + ANY, SCALED),
     Optimizer("overflowing", 'scaler = torch.amp.GradScaler("cpu", init_scale=8.0)\n' + ANY, OVERFLOWING),
     Optimizer("scheduled", SCHEDULED, PLAIN + "sched.step()"),

@@ -66,6 +66,37 @@ for child in children:
     child.join()
 print([child.exitcode for child in children])
 """
+HOGWILD = """
+import torch.multiprocessing as mp
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, i):
+        time.sleep(@item@)
+        return torch.randn(8)
+def work(rank, net):
+    torch.set_num_threads(1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for epoch in range(@few@):
+        for x in truth.each(torch.utils.data.DataLoader(Rows(), batch_size=2)):
+            optimizer.zero_grad()
+            net(x).square().mean().backward()
+            optimizer.step()
+            truth.step()
+            time.sleep(@compute@)
+    truth.parameters(18)
+    truth.end("finished")
+if __name__ == "__main__":
+    net = torch.nn.Linear(8, 2)
+    net.share_memory()
+    mp.spawn(work, args=(net,), nprocs=2)
+    net.eval()
+    with torch.no_grad():
+        for x in truth.each(torch.utils.data.DataLoader(Rows(), batch_size=2), "evaluating"):
+            net(x)
+            time.sleep(@compute@)
+    truth.end("finished")
+"""
 REDUCED = """
 import torch.distributed as dist
 dist.init_process_group("gloo")
@@ -186,6 +217,7 @@ PARALLEL = (
     Whole("reduced by hand", REDUCED, 1.0, TORCHRUN, endings=False),
     Whole("spawned", fill(SPAWNED, start=SPAWN, child=FINISHED), endings=False),
     Whole("spawned, one fails", fill(SPAWNED, start=CAUGHT, child=CRASH), endings=False),
+    Whole("hogwild", HOGWILD, endings=False),
     Whole("forked", fill(SPAWNED, start=FORKED, child=FINISHED), endings=False),
 )
 FRAMEWORKS = (

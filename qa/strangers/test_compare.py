@@ -74,6 +74,7 @@ def test_what_is_true_is_right() -> None:
         ("torch_data_wait_seconds_total", "evaluating", 1.0, "waits evaluating"),
         ("torch_phase_seconds_total", "training", COUNT * WORK + 3, "phase training"),
         ("torch_phase_seconds_total", "evaluating", 3.0, "phase evaluating"),
+        ("torch_thread_seconds_total", "training asleep", COUNT * WORK + 1, "thread training"),
         ("torch_parameter_elements", "", 36.0, "parameters"),
         ("training_seconds_total", "training_on_cpu", COUNT + 3.0, "seconds training"),
         ("training_seconds_total", "evaluating", 3.0, "seconds evaluating"),

@@ -51,6 +51,7 @@ class Timeline:
         self.steps = [float(event["t"]) for event in events if event["e"] == "step"]
         threads = Counter(event["thread"] for event in events if event["e"] == "step")
         threads = threads or Counter(event["thread"] for event in events if event["e"] == "got")
+        self.rounds = max(threads.values(), default=0)  # steps of one thread
         self.thread = threads.most_common(1)[0][0] if threads else events[0]["thread"]
         self.beside_main = self.thread not in {
             event.get("main", self.thread) for event in events if event["e"] == "begin"

@@ -120,7 +120,9 @@ def parameters(*allowed: int) -> None:
 
 
 def unknown(*names: str) -> None:
-    """Record that a value of these names need not be reported: steps, batches, parameters."""
+    """Record that a value of these names need not be reported: steps, batches, parameters; with threads, that several
+    train, whose steps count like those of one, or more.
+    """
     note("unknown", names=names)
 
 

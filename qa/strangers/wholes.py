@@ -52,6 +52,63 @@ t.join()
 truth.unknown("batches", "waits")
 n = len(done)
 """
+TRAINING_THREADS = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return @steps@
+    def __getitem__(self, i):
+        time.sleep(@item@)
+        return torch.randn(8)
+net = torch.nn.Linear(8, 2)
+done = []
+def trainer(number):
+    opt = torch.optim.@kind@(net.parameters())
+    for x in truth.each(torch.utils.data.DataLoader(Rows(), batch_size=2)):
+        opt.zero_grad()
+        net(x).square().mean().backward()
+        time.sleep(@compute@)
+        opt.step()
+        truth.step()
+        done.append(number)
+threads = [threading.Thread(target=trainer, args=(number,)) for number in range(@inner@)]
+for t in threads:
+    t.start()
+for t in threads:
+    t.join()
+truth.unknown("threads", "parameters")
+n = len(done)
+"""
+WHOLE_SET = """
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 2 * (@few@ + 4)
+    def __getitem__(self, i):
+        time.sleep(@item@ / 2)
+        return torch.randn(8)
+loader = torch.utils.data.DataLoader(Rows(), batch_size=2)
+net = torch.nn.Linear(8, 2)
+optimizer = torch.optim.@kind@(net.parameters())
+truth.parameters(18)
+n = 0
+while n < @steps@:
+    for x in truth.each(loader):
+        net(x).square().mean().backward()
+        time.sleep(@compute@ / 2)
+        optimizer.step()
+        optimizer.zero_grad()
+        truth.step()
+        n += 1
+for turn in range(4):
+    total = 0.0
+    for x in truth.each(loader):
+        total = total + net(x).square().mean()
+        time.sleep(@compute@ / 2)
+    total.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    truth.step()
+    n += 1
+"""
 ROLLOUTS = """
 policy, value = torch.nn.Linear(8, 2), torch.nn.Linear(8, 1)
 optimizer = torch.optim.Adam([*policy.parameters(), *value.parameters()], lr=3e-4)
@@ -308,6 +365,8 @@ WHOLES = (
     Whole("two stages", TWO_STAGES, 1.5),
     Whole("meta", META),
     Whole("second thread", SECOND_THREAD),
+    Whole("training threads", TRAINING_THREADS),
+    Whole("whole set", WHOLE_SET),
     Whole("rollouts", ROLLOUTS),
     Whole("evolution", EVOLUTION, 0.7),
     Whole("trials", TRIALS),
