@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.drawn import EVERYTHING
 
+from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.snapshot import Section
 from gpugauge.wire.shares import NAMED_PHASES
@@ -154,6 +155,23 @@ def test_an_exec_begins_a_session_from_zero() -> None:
 
     # The end of the first program, between its last verdict and the exec, is not known.
     assert values(section, "training_seconds_total") == pytest.approx({"starting": 7.0, "training": 28.0})
+
+
+def test_the_start_of_a_program_in_the_place_of_another_one_is_starting() -> None:
+    before = Timeline((Span("starting", 2.0), Span("training", 18.0, 1.0)))
+    after = Timeline((Span("starting", 12.0), Span("training", 28.0, 1.0)), begin=21.0)
+    collector = VerdictCollector(STALLED)
+    first = tick(19.9, before.section(19.9)).node.sessions["p"]
+    for second in (*range(0, 20, 5), *range(23, 60, 5)):
+        now = tick(second, (before if second < 20 else after).section(second))
+        for session in now.node.sessions.values() if second > 20 else ():
+            another = replace(session, hello=replace(session.hello, session="another"))
+            now.node.sessions = {"p": continued(first, another)}
+        section = collector.collect(now)
+
+    found = values(section, "training_seconds_total")
+    assert found["starting"] == pytest.approx(14.0)
+    assert found["training"] == pytest.approx(17.9 + 25.0)
 
 
 def test_shares_of_a_step_on_the_cpu() -> None:

@@ -98,6 +98,11 @@ class VerdictCollector(RegisteredCollector):
             account.meter = self._meter(process, now, new=True)
         elif account.meter is None:
             account.meter = self._meter(process, now, new=False)
+        session = self._session(process)
+        name = session.hello.session if session else ""
+        if account.session not in ("", name):  # a program in the place of another one (exec) starts again
+            account.began, account.earlier = False, account.progress.count if account.progress else 0
+        account.session = name
         account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         verdict, before = judge(found, account.judged.verdict, self.stalled_seconds), account.judged.loader
@@ -105,7 +110,8 @@ class VerdictCollector(RegisteredCollector):
         account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
         elapsed = self._spend(process, account, now, waiting)
-        account.live, account.seen, account.began = True, now, begun(found)
+        own = account.progress is None or account.progress.count > account.earlier
+        account.live, account.seen, account.began = True, now, begun(found) and own
         watched = account.began and found.window >= MIN_EVIDENCE_SECONDS
         loading = load(self._window, process, found) if watched else None
         on_gpu = account.began and not account.on_cpu

@@ -27,6 +27,8 @@ class Account:
     progress: Progress | None = None
     meter: PhaseMeter | None = None  # None without a shared record
     began: bool = False  # with a step or batch
+    session: str = ""
+    earlier: int = -1  # steps and batches of the programs before, in the same process
     on_cpu: bool = False
     live: bool = True
     summary: Summary = field(default_factory=Summary)
