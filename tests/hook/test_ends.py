@@ -138,9 +138,9 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str | None, int | Non
     found = []
     original = ends.reason
 
-    def reason(bye: str | None, status: int | None) -> str:
+    def reason(bye: str | None, status: int | None, **named: bool) -> str:
         found.append((bye, status))
-        return original(bye, status)
+        return original(bye, status, **named)
 
     monkeypatch.setattr(ends, "reason", reason)
     return found

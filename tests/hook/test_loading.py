@@ -186,7 +186,9 @@ for bad in -1, float("nan"), "many", None, [], 1e300, True, optimizer:
 hook.step(samples=3, tokens=4.0)
 hook.step(samples=3)
 from gpugauge.hook import install
-print(*install.observer.state.record.words[-10:-8], install.observer.errors)
+from gpugauge.wire.record import SAMPLES, TOKENS
+words = install.observer.state.record.words
+print(words[SAMPLES], words[TOKENS], install.observer.errors)
 """
     assert finished(run(program, PYTHONPATH=site)).splitlines()[-1] == "7 5 0"
 

@@ -28,7 +28,7 @@ class Account:
     meter: PhaseMeter | None = None  # None without a shared record
     began: bool = False  # with a step or batch
     session: str = ""
-    earlier: int = -1  # steps and batches of the programs before, in the same process
+    earlier: float = -1  # steps and batches of the programs before, in the same process
     on_cpu: bool = False
     live: bool = True
     summary: Summary = field(default_factory=Summary)
