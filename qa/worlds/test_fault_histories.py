@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +17,6 @@ from tests.needs import need
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.driver import worker
-from gpugauge.driver.nvidia import caller
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
 from qa.bench.alerts.replay import replay
@@ -74,12 +71,7 @@ def test_every_kind_of_fault_is_drawn_before_and_after_the_first_scrape_repaired
 
 
 @seeds(draws(1, SEEDS))
-def test_alerts_and_views_have_each_fault_from_its_begin_to_its_repair(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
-    # In simulated time no call is slow, whatever else this machine does.
-    for module in (worker, caller):
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
+def test_alerts_and_views_have_each_fault_from_its_begin_to_its_repair(tmp_path: Path, seed: int) -> None:
     machine = draw(seed)
     story, minutes = observe(machine, tmp_path, f"drawn-{seed}", WANTED)
     uuids = [d.uuid for d in World(parse_scenario(machine.scenario, "drawn.yaml", "drawn").simulation()).devices]

@@ -34,9 +34,10 @@ _SIGNAL_BYTES = 1 << 16
 
 
 class Calls:
-    """The calls of a library, counted and timed."""
+    """The calls of a library, counted and timed. `clock` returns monotonic seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
         self._counts: dict[str, list[float]] = {}
         self.ended: memoryview[float] | list[float] = [0.0]
         """The time at which the last call ended, in monotonic seconds."""
@@ -45,7 +46,7 @@ class Calls:
 
     def count(self, function: str, began: float) -> None:
         """Count a call that ends now and began at a time in monotonic seconds."""
-        self.ended[0] = now = time.monotonic()
+        self.ended[0] = now = self.clock()
         took = now - began
         self.spent += took
         self.number += 1

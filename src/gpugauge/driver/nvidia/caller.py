@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -43,8 +42,8 @@ class Buffer:
 class Caller(Calls):
     """Calls the functions of a binding (pynvml) by the symbols that the library exports."""
 
-    def __init__(self, binding: Any) -> None:
-        super().__init__()
+    def __init__(self, binding: Any, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
         self.binding = binding
         self._buffers: dict[str, Buffer] = {}
         self._exported: dict[str, bool] = {}
@@ -118,9 +117,9 @@ class Caller(Calls):
 
     def begin(self, seconds: float) -> None:
         """Let no call begin after so many seconds."""
-        self.until = time.monotonic() + seconds
+        self.until = self.clock() + seconds
 
     def _begin(self, function: str) -> float:
         if self.ended[0] > self.until and not function.endswith("Free"):
             raise DriverError(TOO_SLOW, function)
-        return time.monotonic()
+        return self.clock()

@@ -41,7 +41,7 @@ class Nvml:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.calls = Caller(pynvml)
+        self.calls = Caller(pynvml, clock)
         self._devices: dict[int, Device] = {}
         self._rows: tuple[FieldValue, ...] = ()
         self._events: list[dict[str, Any]] = []
