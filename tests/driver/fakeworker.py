@@ -25,6 +25,7 @@ class Node:
         self.silent = False  # no replies and no failures
         self.killable, self.killed = True, False
         self.resident = 1000
+        self.spent = (0.0, 0)  # seconds and calls of each reading
         self.workers: list[FakeWorker] = []
         self.spawning: OSError | None = None
         self.ends: list[tuple[bool, float]] = []  # of the workers: whether they were asked to close, and the seconds
@@ -76,7 +77,7 @@ class FakeWorker(Worker):
         values = {group: {"utilization_percent": 50} if group == "fast" else {} for group in arguments["groups"]}
         if "static" in values:
             values["static"] = {"uuid": device, "index": arguments["index"]}
-        return Reply(number, op, arguments["index"], values)
+        return Reply(number, op, arguments["index"], values, spent=self.node.spent)
 
     def interrupt(self) -> None:
         pass

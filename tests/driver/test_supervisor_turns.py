@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpugauge.base.guard import Loop
-from gpugauge.driver import recycling, supervisor
+from gpugauge.driver import client, inventory, reader, recycling, roster, schedule, supervisor
 from gpugauge.driver.api import DriverFacts
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.recycling import RecyclingLimits
@@ -149,40 +151,58 @@ def test_a_worker_that_cannot_be_started(rare: Any, caplog: pytest.LogCaptureFix
 # --- the next worker ---
 
 
-def test_the_driver_is_opened_again_although_no_reading_is_due(rare: Any) -> None:
-    node = Node("GPU-a")
+def fails_to_open(node: Node, running: Supervisor) -> None:
     node.opening = 9
-    running = rare(node)
-    until(running, lambda v: v.reason == "driver_not_loaded")
-    node.opening = None
-    began = time.monotonic()
-
-    until(running, lambda v: v.up)
-
-    assert time.monotonic() - began < 5  # a second after the failure
+    running._slot.end()
 
 
-def test_a_release_ends_although_no_reading_is_due(rare: Any) -> None:
-    node = Node("GPU-a")
-    running = rare(node)
-    until(running, lambda v: v.up)
-    running.release(0.3)
-    until(running, lambda v: v.reason == "released")
-
-    view = until(running, lambda v: v.up and up(v)["GPU-a"])
-    assert (view.worker_starts, view.worker_restarts, view.released_until) == (2, 0, None)
+def is_released(node: Node, running: Supervisor) -> None:
+    fails_to_open(node, running)
+    running._pass()
+    running.release(12.0)
 
 
-def test_nothing_is_done_while_nothing_is_due(rare: Any) -> None:
-    node, turns = Node("GPU-a"), list[float]()
-    running = rare(node)
-    until(running, lambda v: v.up)
-    time.sleep(0.1)  # the first turn ends
-    running.on_reading = lambda: turns.append(time.monotonic())
+def answers_nothing(node: Node, _: Supervisor) -> None:
+    node.devices[0] = 999
 
-    time.sleep(0.3)
 
-    assert turns == []
+def is_slow(node: Node, _: Supervisor) -> None:
+    node.spent = (0.3, 1)
+
+
+def is_well(_: Node, __: Supervisor) -> None:
+    pass
+
+
+@cases(
+    ("event", "back", "due"),
+    [
+        (is_well, math.inf, 5.0),
+        (answers_nothing, math.inf, 1.0),  # is it down?
+        (is_slow, math.inf, 1.0),
+        (fails_to_open, 1.0, 5.0),
+        (is_released, 7.0, 5.0),
+    ],
+)
+def test_when_the_next_turn_is_due(
+    event: Callable[[Node, Supervisor], None], back: float, due: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next worker, and the next reading, in simulated seconds; the clock begins with 0, as after a boot."""
+    now = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
+    for module in (client, inventory, reader, roster, schedule, supervisor):
+        monkeypatch.setattr(module, "time", clock)
+    node = Node("GPU-a", "GPU-b")
+    running = Supervisor(ReadingIntervals({"fast": 1.0, "normal": 5.0}, idle=5.0), node.spawn)
+    for now[0] in (0.0, 5.0):
+        assert running._pass() == math.inf
+    event(node, running)
+    now[0] = 10.0
+
+    assert (running._pass(), running._pace._due) == (back, 10.0 + due)
+    node.opening, now[0] = None, 10.0 + (due if back == math.inf else back)
+    running._pass()
+    assert running.view().up
 
 
 def test_a_worker_that_is_replaced_is_followed_at_once(rare: Any, caplog: pytest.LogCaptureFixture) -> None:

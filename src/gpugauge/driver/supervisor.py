@@ -137,8 +137,8 @@ class Release:
         self._end = 0.0
 
     def left(self) -> float:
-        """Return the seconds until the end; 0 or less without a release."""
-        return self._end - time.monotonic()
+        """Return the seconds until the end; 0 without a release."""
+        return max(0.0, self._end - time.monotonic())
 
     def until(self) -> float:
         """Return the Unix time of the end; it is constant unless the clock is set or the end is moved."""
@@ -335,8 +335,7 @@ class Supervisor:
         self._inventory.up_seconds = _UP_INTERVALS * self._intervals.interval
         doubted = self._inventory.is_doubted() or bool(self._reader.slow)
         self._pace.end(self._intervals, self._reader.lead, doubted=doubted)
-        released = self._state.reason == RELEASED
-        back = self._release.left() if released else self._restarts.next_start - time.monotonic()
+        back = self._release.left() or self._restarts.next_start - time.monotonic()
         return math.inf if self._slot.current else max(back, 0.05)
 
     def _turn(self) -> None:
@@ -357,14 +356,14 @@ class Supervisor:
 
     def _is_released(self) -> bool:
         """Begin or end a release; return whether the driver is to stay closed."""
-        held, released = self._release.left() > 0, self._state.reason == RELEASED
+        held, released = bool(self._release.left()), self._state.reason == RELEASED
         if held and not released:
             if self._slot.current:
                 self._slot.end(grace_seconds=_PLANNED_GRACE_SECONDS)
+            self._restarts.reset()
             self._inventory.release()
             self._state.set_released(self._release.left())
         elif released and not held:
-            self._restarts.reset()
             self._state.reason = "starting"
             log.info("driver release ended")
         return held
@@ -428,7 +427,7 @@ class Supervisor:
         """Return a reply; publish meanwhile, so that old values are dropped. Raises _InterruptedError, too."""
         begin = time.monotonic()
         while not worker.wait_for_reply(min(_WAIT_SLICE_SECONDS, worker.time_left(begin, deadline))):
-            if self._stop.is_set() or self._release.left() > 0:
+            if self._stop.is_set() or self._release.left():
                 raise _InterruptedError
             if worker.time_left(begin, deadline) <= 0:
                 raise WorkerHangsError(f"no reply within {deadline:g} s")
