@@ -82,7 +82,7 @@ def test_scrapes_each_second_are_not_near() -> None:
 def test_scrape_is_expected_once_its_period_is_known() -> None:
     forecast = ScrapeForecast()
 
-    assert [forecast.record_scrape("a", at) for at in (0, 15, 30, 45.01, 60, 76, 92, 108)] == [
+    assert [forecast.record_scrape("a", at) for at in (0, 15, 30, 45.01, 60, 78, 96, 114)] == [
         *(False, False, False, True, True, False, False, True)
     ]
     assert not forecast.record_scrape("b", 123.9)
@@ -96,13 +96,12 @@ def test_scraper_that_stops_is_forgotten() -> None:
 
 
 def test_scraper_with_a_new_period() -> None:
-    forecast = scraped((0.5, 5.0))
-    forecast.record_scrape("0.5", 13.0)
-    lost = forecast.expected(13.0, 30.0, INTERVAL)
-    forecast.record_scrape("0.5", 15.5)
+    forecast = scraped((0.5, 5.0))  # the last at 10.5
+    expected = [forecast.record_scrape("0.5", at) for at in (13.6, 16.7, 19.8)]
 
-    assert lost is None
-    assert forecast.expected(16.0, 30.0, INTERVAL) == 18.0
+    assert expected == [False, False, True]
+    assert forecast.expected(20.0, 30.0, INTERVAL) == pytest.approx(20.5)  # the old one may still come
+    assert forecast.expected(20.6, 30.0, INTERVAL) == pytest.approx(22.9)
 
 
 @cases("every", [0.2, 0.5])

@@ -1,64 +1,128 @@
 """The time of the next tick: just before an expected scrape, once per interval while requests without a regular period
 are likely, otherwise as rarely as the driver's sample rings allow.
 
-Most scrapers keep their period to the millisecond, so that their past requests predict the next ones. For the others,
-readings are made on demand (web/refresh.py).
+A scraper comes at about equal distances, most of them to the millisecond. Several may have the same address. For one
+with jitter, a tick comes before the first time at which it is likely, and others follow until it has come. For other
+requests, readings are made on demand (web/refresh.py).
 """
 
 from __future__ import annotations
 
-# Scrapers that are remembered; the least recent one is dropped first.
-_MAX_SCRAPERS = 8
-# Two gaps of one scraper differ by less than this if it has a period.
-_MAX_JITTER_SECONDS = 0.1
+import math
+from itertools import combinations, pairwise
+from typing import NamedTuple
+
+# Scrapers that are remembered, and scrapes of each address; the least recent one is dropped first.
+_MAX_SCRAPERS, _MAX_SCRAPES = 8, 16
+# How much earlier or later than expected a scraper may come: the share of its period, and seconds. One that has missed
+# a period is that much less likely.
+_JITTER_PERIODS, _MAX_JITTER_SECONDS, _MISSED_SECONDS = 0.15, 1.5, 0.1
+# By how much its jitter may exceed that of its last scrapes, and what each scrape leaves of this.
+_JITTER_MARGIN, _JITTER_FADING = 1.5, 0.9
+# The least weights of a scrape in the expected time and in the period. The first scrapes weigh the same.
+_LEAST_WEIGHT, _LEAST_PERIOD_WEIGHT = 0.35, 0.05
 # Periods without a scrape after which a scraper is considered gone.
 _MAX_MISSED_PERIODS = 3
 # As a share of the interval: how much later a tick may be for a scrape, and the smallest gap between two ticks. An
 # earlier scrape is served by the tick before it.
 _TOLERANCE_INTERVALS = 0.125
+# As a share of the interval: the gap between the ticks while a scrape is likely at any time.
+_AGAIN_INTERVALS = 0.8
 # What a tick with less work leaves of the time that ticks are expected to take.
 _FADING = 0.9
 # In intervals: scrapers with a shorter period get no ticks of their own, which would cost more than they are worth.
 _MIN_PERIOD_INTERVALS = 0.9
 # In intervals: for scrapers with a shorter period no more is read in a tick than is due.
 _MIN_READ_INTERVALS = 1.5
-# After a request without a period (a person, an open page) another one is likely for this long. A scraper that has no
-# period yet, or lost it, is awaited 1.5 times the longer of its last two gaps; a gap too long for that does not count.
+# After a request without a period (a person, an open page) another one is likely for this long. An address of which a
+# scrape was not expected is awaited 1.5 times the longer of its last two gaps; a gap too long for that does not count.
 _VIEWER_SECONDS, _MAX_VIEWER_SECONDS = 15.0, 90.0
+
+
+class _Scraper(NamedTuple):
+    """A scraper that came `last`, and without its jitter `at` a time; `early` and `late`: by how much it has lately;
+    `missed`: the periods without a scrape between its last ones.
+    """
+
+    address: str
+    last: float
+    at: float
+    gap: float
+    early: float
+    late: float
+    scrapes: int = 3
+    missed: int = 0
+
+    def window(self, rounds: int) -> tuple[float, float]:
+        """Return the first and the last time at which it is likely after so many periods."""
+        middle = self.at + rounds * self.gap
+        return middle - _JITTER_MARGIN * self.early, middle + _JITTER_MARGIN * self.late
+
+    def rounds(self, now: float) -> int:
+        """Return the number of periods from its last scrape to one now."""
+        return max(1, round((now - self.at) / self.gap))
+
+    def off(self, now: float) -> float:
+        """Return by how much a scrape now is later than expected, in seconds."""
+        return now - self.at - self.rounds(now) * self.gap
+
+    def after(self, now: float) -> _Scraper:
+        """Return the scraper after a scrape now."""
+        rounds, off, n = self.rounds(now), self.off(now), self.scrapes + 1
+        at = now - off + max(_LEAST_WEIGHT, (4 * n - 2) / (n * n + n)) * off
+        gap = self.gap + max(_LEAST_PERIOD_WEIGHT, 6 / (n * n + n)) * off / rounds
+        missed = self.missed + rounds - 1 if rounds > 1 else 0
+        if missed > _MAX_MISSED_PERIODS:  # time and again: its period is a longer one now
+            gap, missed = rounds * gap, 0
+        early, late = max(-off, _JITTER_FADING * self.early), max(off, _JITTER_FADING * self.late)
+        return _Scraper(self.address, now, at, gap, early, late, n, missed)
+
+
+def _jitter(gap: float) -> float:
+    return min(_JITTER_PERIODS * gap, _MAX_JITTER_SECONDS)
+
+
+def _begin(address: str, times: list[float]) -> list[_Scraper]:
+    """Return the scraper whose third scrape is the last one of an address: the one with the most equal gaps, if any."""
+    now = times[-1]
+    gaps = [(abs(now - 2 * b + a), (now - a) / 2, (a + b + now) / 3) for a, b in combinations(times[:-1], 2) if a < b]
+    fitting = sorted((off, gap, middle) for off, gap, middle in gaps if off <= _jitter(gap))
+    return [_Scraper(address, now, middle + gap, gap, off / 2, off / 2) for off, gap, middle in fitting[:1]]
 
 
 class ScrapeForecast:
     """Predicts scrapes from past ones. One thread records, others read. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._last_scrapes: dict[str, tuple[float, float]] = {}  # the last time and the gap before it, by scraper
-        self._periods: tuple[tuple[float, float], ...] = ()  # the same of those that have a period; replaced as a whole
+        self._scrapes: dict[str, list[float]] = {}  # the last times by address
+        self._scrapers: tuple[_Scraper, ...] = ()  # replaced as a whole
         self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
         self.ticking = 0.0
         """Seconds that a tick takes: a reading for a scrape must end so much earlier."""
 
-    def record_scrape(self, scraper: str, now: float) -> bool:
-        """Record a scrape, and return whether it was expected at about this time. `scraper` is the address that it came
-        from.
-        """
+    def record_scrape(self, address: str, now: float) -> bool:
+        """Record a scrape from an address, and return whether it was expected at about this time."""
         self._last_scrape = now
-        last, gap = self._last_scrapes.pop(scraper, (now, 0.0))
-        periods = tuple(known for known in self._periods if known != (last, gap))
-        had_period = len(periods) < len(self._periods)
-        self._last_scrapes[scraper] = (now, now - last)
-        if len(self._last_scrapes) > _MAX_SCRAPERS:
-            del self._last_scrapes[next(iter(self._last_scrapes))]
-        regular = now > last and abs(now - last - gap) < _MAX_JITTER_SECONDS
-        self._periods = (*periods, (now, now - last))[-_MAX_SCRAPERS:] if regular else periods
-        if not (regular and had_period):  # two equal gaps can be chance
-            awaited = [seconds for seconds in (1.5 * (now - last), 1.5 * gap) if seconds <= _MAX_VIEWER_SECONDS]
-            self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
-        return regular and had_period
+        times = self._scrapes[address] = [*self._scrapes.pop(address, []), now][-_MAX_SCRAPES:]
+        if len(self._scrapes) > _MAX_SCRAPERS:
+            del self._scrapes[next(iter(self._scrapes))]
+        known = [scraper for scraper in self._scrapers if scraper.rounds(now) <= _MAX_MISSED_PERIODS]
+        fitting = [each for each in known if each.address == address and abs(each.off(now)) <= _jitter(each.gap)]
+        if fitting:
+            old = min(fitting, key=lambda each: abs(each.off(now)) + _MISSED_SECONDS * each.rounds(now))
+            self._scrapers = (*(each for each in known if each is not old), old.after(now))
+            return True
+        self._scrapers = (*known, *_begin(address, times))[-_MAX_SCRAPERS:]  # two equal gaps can be chance
+        gaps = (1.5 * (after - before) for before, after in pairwise(times[-3:]))
+        awaited = [seconds for seconds in gaps if seconds <= _MAX_VIEWER_SECONDS]
+        self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
+        return False
 
     def scraped_by_all(self, since: float, now: float) -> bool:
         """Return whether a scrape was recorded since then, and one of each scraper that is not gone."""
-        known = tuple(self._last_scrapes.values())  # of one that has scraped once, no gap is known
+        known = [(scraper.last, scraper.gap) for scraper in self._scrapers]
+        known += [(times[-1], times[-1] - times[-2:][0]) for times in self._scrapes.values()]  # 0 after a single scrape
         active = [last for last, gap in known if now - last <= (_MAX_MISSED_PERIODS * gap or _MAX_VIEWER_SECONDS)]
         return all(last >= since for last in (*active, self._last_scrape))
 
@@ -76,28 +140,33 @@ class ScrapeForecast:
         """
         frequent = _MIN_PERIOD_INTERVALS * interval
         return now < max(self._viewed_until, self._awaited_until) or any(
-            gap < frequent and now - last <= max(_MAX_MISSED_PERIODS * gap, frequent) for last, gap in self._periods
+            scraper.gap < frequent and now - scraper.last <= max(_MAX_MISSED_PERIODS * scraper.gap, frequent)
+            for scraper in self._scrapers
         )
 
-    def expected(self, begin: float, end: float, min_period: float) -> float | None:
-        """Return the time of the first scrape that is expected from `begin` to `end`, or None. Scrapers with a period
-        below `min_period` seconds do not count.
+    def expected(self, begin: float, end: float, min_period: float, again: float = 0.0) -> float | None:
+        """Return the first time from `begin` to `end` at which a scrape is likely, or None; not before `again` if it is
+        since before `begin`. Scrapers with a period below `min_period` seconds do not count.
         """
         due = []
-        for last, gap in self._periods:
-            rounds = max(1, -int((last - begin) // gap))
-            if gap >= min_period and rounds <= _MAX_MISSED_PERIODS and last + rounds * gap <= end:
-                due.append(last + rounds * gap)
+        for scraper in self._scrapers:
+            passed = math.ceil((begin - scraper.window(0)[1]) / scraper.gap)
+            for rounds in (max(1, passed), max(1, passed) + 1):
+                first, last = scraper.window(rounds)
+                at = first if first >= begin else max(begin, again)
+                if scraper.gap >= min_period and rounds <= _MAX_MISSED_PERIODS and at <= min(last, end):
+                    due.append(at)
         return min(due, default=None)
 
     def next_tick(self, last: float, interval: float, idle: float, lead: float) -> float:
         """Return the time of the tick after `last`: `interval` seconds later, or `idle` seconds later without a viewer;
-        but `lead` seconds before a scrape that is expected earlier than that, or shortly after.
+        but `lead` seconds before a scrape is likely if that is earlier, or shortly after, and again while it is.
         """
         tolerance = _TOLERANCE_INTERVALS * interval
         step = interval if self.has_viewer(last, interval) else max(idle, interval)
         earliest = last + tolerance + lead
-        scrape = self.expected(earliest, last + step + tolerance + lead, _MIN_PERIOD_INTERVALS * interval)
+        latest, again = last + step + tolerance + lead, last + _AGAIN_INTERVALS * interval + lead
+        scrape = self.expected(earliest, latest, _MIN_PERIOD_INTERVALS * interval, again)
         return last + step if scrape is None else scrape - lead
 
     def is_near(self, now: float, interval: float, lead: float) -> bool:
@@ -108,8 +177,9 @@ class ScrapeForecast:
         return now < self._awaited_until or self.is_expected(now, interval, lead, 0.0)
 
     def is_expected(self, now: float, interval: float, lead: float, period: float) -> bool:
-        """Return whether a scraper with a period of at least `period` seconds, and more than about `interval`, is
+        """Return whether a scraper with a period of at least about `period` seconds, and more than `interval`, is
         expected to be served from the tick at `now`.
         """
         end = now + lead + _TOLERANCE_INTERVALS * interval
-        return self.expected(now, end, max(period, _MIN_READ_INTERVALS * interval)) is not None
+        min_period = max(_MIN_PERIOD_INTERVALS * period, _MIN_READ_INTERVALS * interval)
+        return self.expected(now, end, min_period) is not None
