@@ -564,6 +564,20 @@ local template = [
           "runbook_url": "@runbook@#attributionsourcedown",
           "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
         }
+      },
+      {
+        "alert": "ExporterCollectorFailing",
+        "expr": "min by (@cluster@, instance, collector) (avg_over_time(gpugauge_collector_success{@selector%@}[10m])) <= 0.5\nand on (@cluster@, instance, collector) (gpugauge_collector_success{@selector%@} or last_over_time(gpugauge_collector_success{@selector%@}[1m]) and on (@cluster@, instance) gpugauge:exporter_failing:bool)\nand on (@cluster@, instance, collector) count_over_time(gpugauge_collector_success{@selector%@}[5m] offset 5m)",
+        "keep_firing_for": "15m",
+        "labels": {
+          "severity": "warning"
+        },
+        "annotations": {
+          "summary": "The collector {{ $labels.collector }} of gpugauge on {{ $labels.instance }}{{ with $labels.@cluster@ }} in cluster {{ . }}{{ end }} fails",
+          "description": "Its metrics are missing or old, and alerts that need them do not fire. The log has the error. Restart the exporter; if that does not help, it is an error of gpugauge.",
+          "runbook_url": "@runbook@#exportercollectorfailing",
+          "dashboard_url": "@dashboard@/d/gpugauge-exporter?var-instance={{ with $labels.instance }}{{ . | urlquery }}{{ end }}"
+        }
       }
     ]
   }

@@ -18,7 +18,7 @@ _BY_STATE = {"stalled": "TrainingStalled", "held_idle": "GpuHeldIdle", "training
 _BY_KIND = {
     "driver": "ExporterBlind",
     "no_gpu": "ExporterBlind",
-    "collector": "ExporterBlind",
+    "collector": "ExporterCollectorFailing",
     "unjudged": "TrainingLoadLow",
     "unused": "AllocatedGpuUnused",
 }

@@ -216,6 +216,11 @@ STORIES = (
             Row("gpugauge_attribution_source_up", {"source": "environ"}, 0, 0),
         ),
     ),
+    Story(
+        "ExporterCollectorFailing",
+        {**_EXPORTER, "collector": "health"},
+        (Row("gpugauge_collector_success", {"collector": "health"}, 0, 1),),
+    ),
     Story("ExporterDown", _EXPORTER, (Row("up", {"job": "gpugauge"}, 0, 1),)),
 )
 

@@ -71,11 +71,20 @@ def of_exporters(s: Selectors) -> list[Alert]:
         ),
         Alert(
             "AttributionSourceDown",
-            _sources(s),
+            _failing(s, "gpugauge_attribution_source_up", source=f"~{'|'.join(_LOST)}"),
             f"{t.exporter()} cannot read the source {{{{ $labels.source }}}} of workload labels",
             f"Without it, gpugauge does not know {lost}. Its log has the reason.",
             s.settle,
             "a source of workload labels that is set up cannot be read",
+        ),
+        Alert(
+            "ExporterCollectorFailing",
+            _failing(s, "gpugauge_collector_success", collector=""),
+            f"The collector {{{{ $labels.collector }}}} of {t.exporter()} fails",
+            "Its metrics are missing or old, and alerts that need them do not fire. The log has the error. Restart the "
+            "exporter; if that does not help, it is an error of gpugauge.",
+            s.settle,
+            "a collector or a thread of an exporter fails, so that its metrics are missing",
         ),
     ]
 
@@ -137,15 +146,14 @@ def _skewed(s: Selectors) -> str:
     )
 
 
-def _sources(s: Selectors) -> str:
-    """Return the sources of labels that cannot be read for half of some minutes."""
-    name = "gpugauge_attribution_source_up"
+def _failing(s: Selectors, name: str, **of: str) -> str:
+    """Return what is 0 for half of some minutes, by exporter and label; "" for all values of the label."""
     # min, because sidecars have the same instance as the exporter of their node.
-    keys, of = s.keys("instance", "source"), f"~{'|'.join(_LOST)}"
-    known = f"count_over_time({s(name, s.settle, source=of)} offset {format_duration(s.settle)})"
+    keys, of = s.keys("instance", *of), {label: values for label, values in of.items() if values}
+    known = f"count_over_time({s(name, s.settle, **of)} offset {format_duration(s.settle)})"
     return (
-        f"min by ({keys}) (avg_over_time({s(name, 2 * s.settle, source=of)})) <= 0.5\n"
-        f"and on ({keys}) {s.present(name, source=of)}\nand on ({keys}) {known}"
+        f"min by ({keys}) (avg_over_time({s(name, 2 * s.settle, **of)})) <= 0.5\n"
+        f"and on ({keys}) {s.present(name, 0, **of)}\nand on ({keys}) {known}"
     )
 
 
