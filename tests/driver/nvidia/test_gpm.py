@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from gpugauge.driver.codes import IMPLAUSIBLE
+from gpugauge.driver.nvidia.gpm import FIELDS
 from gpugauge.driver.nvidia.nvml import Nvml
 from tests.driver.nvidia.otherdriver import clocked
 from tests.simulator.build import opened
@@ -59,7 +61,9 @@ def test_implausible_metric_is_dropped() -> None:
     read(nvml)
     clock.now = 1.0
 
-    assert read(nvml) == {"profiling_seconds": 1.0}
+    values, errors = nvml.read(0, ["profiling"])
+    assert values == {"profiling": {"profiling_seconds": 1.0}}
+    assert errors == dict.fromkeys(FIELDS[1:], IMPLAUSIBLE)
 
 
 def test_device_without_gpm_is_read_once() -> None:

@@ -92,9 +92,10 @@ def test_instances_of_a_device_without_gpm() -> None:
 
 def test_part_that_fails_is_absent() -> None:
     faults = "faults: [{call: nvmlDeviceGetAttributes_v2, code: no_permission}]"
-    instances = opened(LAYOUT + faults).read(0, ["mig"])[0]["mig"]["mig_instances"]
+    values, errors = opened(LAYOUT + faults).read(0, ["mig"])
+    instances = values["mig"]["mig_instances"]
 
-    assert [i["sm_count"] for i in instances] == [None, None, None]
+    assert ([i["sm_count"] for i in instances], errors) == ([None, None, None], {"mig_values": "no_permission"})
     assert instances[0]["memory_total_bytes"] == 10_000 << 20
 
 

@@ -10,38 +10,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 from gpugauge.driver.codes import COMPUTE_MODES, IMPLAUSIBLE, DriverError, Group
+from gpugauge.driver.nvidia import plausible as valid
 from gpugauge.driver.nvidia.caller import Caller, member
 from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, named
-from gpugauge.driver.nvidia.plausible import (
-    ANY,
-    BITS,
-    BYTES,
-    CAPABILITY,
-    CELSIUS,
-    COUNT,
-    COUNTER,
-    FAN_PERCENT,
-    FLAG,
-    LANES,
-    MEGAHERTZ,
-    MILLIWATTS,
-    MILLIWATTS_LIMIT,
-    MODE,
-    NODE,
-    NUMBER,
-    P_STATE,
-    PERCENT,
-    RPM,
-    TEXT,
-    Check,
-    each,
-)
+from gpugauge.driver.nvidia.plausible import Check, each
 from gpugauge.driver.nvidia.processes import running
 
 # nvmlTemperatureSensors_t, nvmlClockType_t, nvmlTemperatureThresholds_t.
 _GPU_SENSOR = 0
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
 _SHUTDOWN, _SLOWDOWN, _MEMORY_MAX, _GPU_MAX = range(4)
+_THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
 _MAX_FANS = 16
 _CPU_WORDS = 16  # of 64 CPUs
 
@@ -69,7 +48,7 @@ def _flag(function: str) -> Source:
 
 
 def _as_flag(value: int) -> bool | int:
-    return bool(value) if FLAG(value) else value  # the check rejects other values
+    return bool(value) if valid.FLAG(value) else value  # the check rejects other values
 
 
 def _named(function: str, check: Check, name: Callable[[int], Any]) -> Source:
@@ -85,7 +64,7 @@ def _named(function: str, check: Check, name: Callable[[int], Any]) -> Source:
 
 
 def _reasons(function: str) -> Source:
-    return _named(function, BITS, lambda mask: named(mask, CLOCKS_EVENT_REASONS))
+    return _named(function, valid.BITS, lambda mask: named(mask, CLOCKS_EVENT_REASONS))
 
 
 def _first(function: str) -> Source:
@@ -214,97 +193,102 @@ def _row(group: Group, field: str, check: Check, *sources: Source) -> Call:
 
 
 CALLS = (
-    _row("static", "uuid", TEXT, _plain("nvmlDeviceGetUUID")),
-    _row("static", "name", TEXT, _plain("nvmlDeviceGetName")),
-    _row("static", "pci_bus_id", TEXT, _pci_bus_id),
-    _row("static", "minor_number", NUMBER, _plain("nvmlDeviceGetMinorNumber")),
-    _row("static", "serial", TEXT, _plain("nvmlDeviceGetSerial")),
-    _row("static", "board_part_number", TEXT, _plain("nvmlDeviceGetBoardPartNumber")),
-    _row("static", "vbios_version", TEXT, _plain("nvmlDeviceGetVbiosVersion")),
-    _row("static", "architecture", NUMBER, _plain("nvmlDeviceGetArchitecture")),
-    _row("static", "compute_capability", CAPABILITY, _plain("nvmlDeviceGetCudaComputeCapability")),
-    _row("static", "core_count", COUNT, _plain("nvmlDeviceGetNumGpuCores")),
-    _row("static", "local_cpus", TEXT, _local_cpus),
-    _row("static", "numa_node", NODE, _plain("nvmlDeviceGetNumaNodeId")),
+    _row("static", "uuid", valid.TEXT, _plain("nvmlDeviceGetUUID")),
+    _row("static", "name", valid.TEXT, _plain("nvmlDeviceGetName")),
+    _row("static", "pci_bus_id", valid.TEXT, _pci_bus_id),
+    _row("static", "minor_number", valid.NUMBER, _plain("nvmlDeviceGetMinorNumber")),
+    _row("static", "serial", valid.TEXT, _plain("nvmlDeviceGetSerial")),
+    _row("static", "board_part_number", valid.TEXT, _plain("nvmlDeviceGetBoardPartNumber")),
+    _row("static", "vbios_version", valid.TEXT, _plain("nvmlDeviceGetVbiosVersion")),
+    _row("static", "architecture", valid.NUMBER, _plain("nvmlDeviceGetArchitecture")),
+    _row("static", "compute_capability", valid.CAPABILITY, _plain("nvmlDeviceGetCudaComputeCapability")),
+    _row("static", "core_count", valid.COUNT, _plain("nvmlDeviceGetNumGpuCores")),
+    _row("static", "local_cpus", valid.TEXT, _local_cpus),
+    _row("static", "numa_node", valid.NODE, _plain("nvmlDeviceGetNumaNodeId")),
     _row(
         "static",
         "power_limit_default_milliwatts",
-        MILLIWATTS_LIMIT,
+        valid.MILLIWATTS_LIMIT,
         _plain("nvmlDeviceGetPowerManagementDefaultLimit"),
     ),
     Call(
         "static",
-        {"power_limit_min_milliwatts": MILLIWATTS_LIMIT, "power_limit_max_milliwatts": MILLIWATTS_LIMIT},
+        {"power_limit_min_milliwatts": valid.MILLIWATTS_LIMIT, "power_limit_max_milliwatts": valid.MILLIWATTS_LIMIT},
         (_plain("nvmlDeviceGetPowerManagementLimitConstraints"),),
     ),
-    _row("static", "clock_graphics_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _GRAPHICS)),
-    _row("static", "clock_sm_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _SM)),
-    _row("static", "clock_memory_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _MEMORY)),
-    _row("static", "clock_video_max_mhz", MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _VIDEO)),
-    _row("static", "pcie_generation_max", LANES, _plain("nvmlDeviceGetMaxPcieLinkGeneration")),
-    _row("static", "pcie_width_max", LANES, _plain("nvmlDeviceGetMaxPcieLinkWidth")),
-    _row("static", "temperature_shutdown_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _SHUTDOWN)),
-    _row("static", "temperature_slowdown_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _SLOWDOWN)),
-    _row("static", "temperature_gpu_max_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _GPU_MAX)),
-    _row("static", "temperature_memory_max_celsius", CELSIUS, _plain("nvmlDeviceGetTemperatureThreshold", _MEMORY_MAX)),
+    _row("static", "clock_graphics_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _GRAPHICS)),
+    _row("static", "clock_sm_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _SM)),
+    _row("static", "clock_memory_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _MEMORY)),
+    _row("static", "clock_video_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _VIDEO)),
+    _row("static", "pcie_generation_max", valid.LANES, _plain("nvmlDeviceGetMaxPcieLinkGeneration")),
+    _row("static", "pcie_width_max", valid.LANES, _plain("nvmlDeviceGetMaxPcieLinkWidth")),
+    _row("static", "temperature_shutdown_celsius", valid.CELSIUS, _plain(_THRESHOLD, _SHUTDOWN)),
+    _row("static", "temperature_slowdown_celsius", valid.CELSIUS, _plain(_THRESHOLD, _SLOWDOWN)),
+    _row("static", "temperature_gpu_max_celsius", valid.CELSIUS, _plain(_THRESHOLD, _GPU_MAX)),
+    _row("static", "temperature_memory_max_celsius", valid.CELSIUS, _plain(_THRESHOLD, _MEMORY_MAX)),
     _row(
         "static",
         "clocks_event_reasons_supported",
-        ANY,
+        valid.ANY,
         _reasons("nvmlDeviceGetSupportedClocksEventReasons"),
         _reasons("nvmlDeviceGetSupportedClocksThrottleReasons"),  # before R535
     ),
-    _row("static", "gpm_supported", ANY, _gpm_supported),
-    Call("fast", {"utilization_percent": PERCENT, "memory_utilization_percent": PERCENT}, (_utilization,)),
+    _row("static", "gpm_supported", valid.ANY, _gpm_supported),
+    Call("fast", {"utilization_percent": valid.PERCENT, "memory_utilization_percent": valid.PERCENT}, (_utilization,)),
     Call(
         "normal",
         {
-            "memory_total_bytes": BYTES,
-            "memory_used_bytes": BYTES,
-            "memory_free_bytes": BYTES,
-            "memory_reserved_bytes": BYTES,
+            "memory_total_bytes": valid.BYTES,
+            "memory_used_bytes": valid.BYTES,
+            "memory_free_bytes": valid.BYTES,
+            "memory_reserved_bytes": valid.BYTES,
         },
         (memory, _memory_v1),
     ),
-    Call("normal", {"bar1_total_bytes": BYTES, "bar1_used_bytes": BYTES}, (_bar1,)),
-    _row("normal", "power_milliwatts", MILLIWATTS, _plain("nvmlDeviceGetPowerUsage")),
-    _row("normal", "power_limit_milliwatts", MILLIWATTS, _plain("nvmlDeviceGetEnforcedPowerLimit")),
-    _row("normal", "energy_millijoules", COUNTER, _plain("nvmlDeviceGetTotalEnergyConsumption")),
+    Call("normal", {"bar1_total_bytes": valid.BYTES, "bar1_used_bytes": valid.BYTES}, (_bar1,)),
+    _row("normal", "power_milliwatts", valid.MILLIWATTS, _plain("nvmlDeviceGetPowerUsage")),
+    _row("normal", "power_limit_milliwatts", valid.MILLIWATTS, _plain("nvmlDeviceGetEnforcedPowerLimit")),
+    _row("normal", "energy_millijoules", valid.COUNTER, _plain("nvmlDeviceGetTotalEnergyConsumption")),
     _row(
         "normal",
         "temperature_celsius",
-        CELSIUS,
+        valid.CELSIUS,
         _plain("nvmlDeviceGetTemperatureV", _GPU_SENSOR),
         _plain("nvmlDeviceGetTemperature", _GPU_SENSOR),  # before R570
     ),
-    _row("normal", "clock_graphics_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _GRAPHICS)),
-    _row("normal", "clock_sm_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _SM)),
-    _row("normal", "clock_memory_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _MEMORY)),
-    _row("normal", "clock_video_mhz", MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _VIDEO)),
-    _row("normal", "performance_state", P_STATE, _plain("nvmlDeviceGetPerformanceState")),
+    _row("normal", "clock_graphics_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _GRAPHICS)),
+    _row("normal", "clock_sm_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _SM)),
+    _row("normal", "clock_memory_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _MEMORY)),
+    _row("normal", "clock_video_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _VIDEO)),
+    _row("normal", "performance_state", valid.P_STATE, _plain("nvmlDeviceGetPerformanceState")),
     _row(
         "normal",
         "clocks_event_reasons",
-        ANY,
+        valid.ANY,
         _reasons("nvmlDeviceGetCurrentClocksEventReasons"),
         _reasons("nvmlDeviceGetCurrentClocksThrottleReasons"),  # before R535
     ),
-    _row("normal", "encoder_utilization_percent", PERCENT, _first("nvmlDeviceGetEncoderUtilization")),
-    _row("normal", "decoder_utilization_percent", PERCENT, _first("nvmlDeviceGetDecoderUtilization")),
-    _row("normal", "jpeg_utilization_percent", PERCENT, _first("nvmlDeviceGetJpgUtilization")),
-    _row("normal", "ofa_utilization_percent", PERCENT, _first("nvmlDeviceGetOfaUtilization")),
-    _row("normal", "encoder_sessions", NUMBER, _first("nvmlDeviceGetEncoderStats")),
-    _row("slow", "row_remapper_banks", each(BITS), _row_remapper),
-    _row("slow", "pcie_generation", LANES, _plain("nvmlDeviceGetCurrPcieLinkGeneration")),
-    _row("slow", "pcie_width", LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
-    _row("slow", "fan_speed_percent", each(FAN_PERCENT), _fans(_fan_speed)),
-    _row("slow", "fan_rpm", each(RPM), _fans(_fan_rpm)),
-    _row("slow", "compute_mode", ANY, _named("nvmlDeviceGetComputeMode", MODE, dict(enumerate(COMPUTE_MODES)).get)),
-    _row("slow", "persistence_mode", FLAG, _flag("nvmlDeviceGetPersistenceMode")),
-    Call("slow", {"mig_mode": FLAG, "mig_mode_pending": FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
-    _row("slow", "display_active", FLAG, _flag("nvmlDeviceGetDisplayActive")),
-    _row("slow", "accounting_mode", FLAG, _flag("nvmlDeviceGetAccountingMode")),
-    _row("processes", "compute", ANY, running("compute", "nvmlDeviceGetComputeRunningProcesses")),
-    _row("processes", "graphics", ANY, running("graphics", "nvmlDeviceGetGraphicsRunningProcesses")),
-    _row("processes", "mps", ANY, running("mps", "nvmlDeviceGetMPSComputeRunningProcesses")),
+    _row("normal", "encoder_utilization_percent", valid.PERCENT, _first("nvmlDeviceGetEncoderUtilization")),
+    _row("normal", "decoder_utilization_percent", valid.PERCENT, _first("nvmlDeviceGetDecoderUtilization")),
+    _row("normal", "jpeg_utilization_percent", valid.PERCENT, _first("nvmlDeviceGetJpgUtilization")),
+    _row("normal", "ofa_utilization_percent", valid.PERCENT, _first("nvmlDeviceGetOfaUtilization")),
+    _row("normal", "encoder_sessions", valid.NUMBER, _first("nvmlDeviceGetEncoderStats")),
+    _row("slow", "row_remapper_banks", each(valid.BITS), _row_remapper),
+    _row("slow", "pcie_generation", valid.LANES, _plain("nvmlDeviceGetCurrPcieLinkGeneration")),
+    _row("slow", "pcie_width", valid.LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
+    _row("slow", "fan_speed_percent", each(valid.FAN_PERCENT), _fans(_fan_speed)),
+    _row("slow", "fan_rpm", each(valid.RPM), _fans(_fan_rpm)),
+    _row(
+        "slow",
+        "compute_mode",
+        valid.ANY,
+        _named("nvmlDeviceGetComputeMode", valid.MODE, dict(enumerate(COMPUTE_MODES)).get),
+    ),
+    _row("slow", "persistence_mode", valid.FLAG, _flag("nvmlDeviceGetPersistenceMode")),
+    Call("slow", {"mig_mode": valid.FLAG, "mig_mode_pending": valid.FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
+    _row("slow", "display_active", valid.FLAG, _flag("nvmlDeviceGetDisplayActive")),
+    _row("slow", "accounting_mode", valid.FLAG, _flag("nvmlDeviceGetAccountingMode")),
+    _row("processes", "compute", valid.ANY, running("compute", "nvmlDeviceGetComputeRunningProcesses")),
+    _row("processes", "graphics", valid.ANY, running("graphics", "nvmlDeviceGetGraphicsRunningProcesses")),
+    _row("processes", "mps", valid.ANY, running("mps", "nvmlDeviceGetMPSComputeRunningProcesses")),
 )

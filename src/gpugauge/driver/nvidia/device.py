@@ -6,15 +6,8 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
-from gpugauge.driver.codes import (
-    IMPLAUSIBLE,
-    INVALID_ARGUMENT,
-    NOT_SUPPORTED,
-    SUCCESS,
-    TOO_SLOW,
-    UNSUPPORTED,
-    DriverError,
-)
+from gpugauge.driver import codes
+from gpugauge.driver.codes import DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import CALLS, Call
 from gpugauge.driver.nvidia.events import Events
@@ -57,6 +50,7 @@ class Device:
         self._links = Links(call, handle)
         self._samples = Samples(clock)
         self._counters: dict[Hashable, Rising] = {}
+        self._memory_bytes = math.inf  # in all, as far as that is known
         self._gpm = Gpm(call, handle)
         self._gpm_supported: bool | None = None
         self._mig = Mig(call, handle)
@@ -85,7 +79,7 @@ class Device:
             self.event_types = self.events.register(self.handle) or None
             self._events_settled = True
         except DriverError as error:
-            if error.code in UNSUPPORTED:
+            if error.code in codes.UNSUPPORTED:
                 self.event_types = None
                 self._wait(Events, ())
             else:
@@ -98,24 +92,28 @@ class Device:
         """Read the values of a group that have a call of their own."""
         rows = self._rows.get(group, ())
         for place, row in enumerate(rows):
-            if self._read_row(row, found, errors) == TOO_SLOW and rows is self._rows[group]:
+            if self._read_row(row, found, errors) == codes.TOO_SLOW and rows is self._rows[group]:
                 self._rows[group] = rows[place:] + rows[:place]  # the next reading begins with those that are left
         if group == "processes":
             proven = {kind for row in _CALLS_BY_GROUP[group] if row in self._proven for kind in row.fields}
             _merge_processes(found, errors, proven)
+            for process in found.get("processes", ()):
+                if (process["used_memory_bytes"] or 0) > self._memory_bytes:
+                    process["used_memory_bytes"], errors["processes_memory"] = None, codes.IMPLAUSIBLE
+        self._memory_bytes = found.get("memory_total_bytes", self._memory_bytes)
 
     def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, str]) -> str:
         """Read a row from the first source that is supported; return the code."""
         if self._is_waiting(row):
-            return NOT_SUPPORTED
-        code, exported = NOT_SUPPORTED, False
+            return codes.NOT_SUPPORTED
+        code, exported = codes.NOT_SUPPORTED, False
         for source in self._sources[row]:
             try:
                 raw = source(self._call, self.handle)
             except DriverError as error:  # noqa: PERF203  (few rows have a second source)
                 code, exported = error.code, exported or self._call.exports(error.call)
                 _record(error, row.fields, errors)
-                if code not in UNSUPPORTED or row in self._proven:
+                if code not in codes.UNSUPPORTED or row in self._proven:
                     return code
             else:
                 self._proven.add(row)
@@ -126,9 +124,9 @@ class Device:
                     if value is not None and self._plausible(field, field, value, check):
                         found[field] = value
                     elif value is not None:
-                        errors[field] = IMPLAUSIBLE
+                        errors[field] = codes.IMPLAUSIBLE
                 self.lacks -= row.fields.keys()
-                return SUCCESS
+                return codes.SUCCESS
         self._wait(row, row.fields, exported=exported)
         return code
 
@@ -156,7 +154,7 @@ class Device:
             found["nvlink_active"] = self._links.read()
         except DriverError as error:
             _record(error, ["nvlink_active"], errors)
-            if error.code in UNSUPPORTED:
+            if error.code in codes.UNSUPPORTED:
                 self.lacks.add("nvlink_active")
         if self._links.count != count:
             self._requests.clear()
@@ -171,7 +169,7 @@ class Device:
         except DriverError as error:
             fields = {row.field for row in self._field_values}  # also those that are not due: they would fail, too
             _record(error, fields, errors)
-            if error.code in UNSUPPORTED and self._proven.isdisjoint(self._field_values):
+            if error.code in codes.UNSUPPORTED and self._proven.isdisjoint(self._field_values):
                 self._wait(FieldValue, fields, exported=self._call.exports(error.call))
             return
         answered: set[tuple[str, str | None, int | None]] = set()
@@ -180,13 +178,13 @@ class Device:
         for row, code, value in answers:
             name = (row.field, row.key, row.link)
             total = name in answered or (row.field, row.key, None) in answered
-            unsupported = (code in UNSUPPORTED or code == INVALID_ARGUMENT) and row not in self._proven
+            unsupported = (code in codes.UNSUPPORTED or code == codes.INVALID_ARGUMENT) and row not in self._proven
             if total or (unsupported and self._links.settles(row)):
                 self._field_values.remove(row)  # a row above has the value, or unsupported for good
                 self._requests.clear()
             if total:
                 continue
-            if code != SUCCESS:
+            if code != codes.SUCCESS:
                 _record(DriverError(code, "nvmlDeviceGetFieldValues"), [row.field], failures)
                 partial.add(row)
                 continue
@@ -195,7 +193,7 @@ class Device:
             if self._plausible(name, row.field, value, row.check):
                 keep(row, value, values[row.group])
             else:
-                errors[row.field] = IMPLAUSIBLE
+                errors[row.field] = codes.IMPLAUSIBLE
         # A failed row is not a failure of its field if another row of the field has a value.
         fields = {field for field, *_ in answered}
         for row in partial:
@@ -218,14 +216,15 @@ class Device:
             if self._gpm_supported is None:
                 self._gpm_supported = bool(self._call("nvmlGpmQueryDeviceSupport", self.handle).isSupportedDevice)
                 if not self._gpm_supported:
-                    raise DriverError(NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")  # noqa: TRY301  (handled like a failed call)
+                    raise DriverError(codes.NOT_SUPPORTED, "nvmlGpmQueryDeviceSupport")  # noqa: TRY301  (handled like a failed call)
             means = self._gpm.read(self._clock())
         except DriverError as error:
             _record(error, PROFILING_FIELDS, errors)
-            if error.code in UNSUPPORTED and not self._gpm.proven:
+            if error.code in codes.UNSUPPORTED and not self._gpm.proven:
                 self._wait(Gpm, PROFILING_FIELDS, exported=self._gpm_supported is not False)
                 self._gpm.free()
             return True
+        errors |= self._gpm.failures
         lacks_links = self._links.none
         found.update(
             {name: mean for name, mean in (means or {}).items() if not (lacks_links and name.startswith(PREFIX))}
@@ -239,9 +238,10 @@ class Device:
         before = self._mig.enabled
         try:
             found["mig_instances"] = self._mig.read(self._clock())
+            errors |= self._mig.failures
         except DriverError as error:
             _record(error, ["mig_instances"], errors)
-            if error.code in UNSUPPORTED and before is None:
+            if error.code in codes.UNSUPPORTED and before is None:
                 self._wait(Mig, ["mig_instances"])
         self.mode_changed = before is not None and self._mig.enabled is not before
 
@@ -272,9 +272,9 @@ def _merge_processes(found: dict[str, Any], errors: dict[str, str], proven: set[
     """
     lists = dict(found)
     found.clear()
-    codes = {kind: errors.pop(kind) for kind in ("compute", "graphics", "mps") if kind in errors}
-    failures = [code for kind, code in codes.items() if code not in UNSUPPORTED or kind in proven]
-    if failures or (codes and not lists):
-        errors["processes"] = (failures or list(codes.values()))[0]
+    failed = {kind: errors.pop(kind) for kind in ("compute", "graphics", "mps") if kind in errors}
+    failures = [code for kind, code in failed.items() if code not in codes.UNSUPPORTED or kind in proven]
+    if failures or (failed and not lists):
+        errors["processes"] = (failures or list(failed.values()))[0]
     elif lists:
         found["processes"] = [process for listed in lists.values() for process in listed]

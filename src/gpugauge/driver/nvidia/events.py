@@ -6,11 +6,13 @@ from contextlib import suppress
 from ctypes import byref, c_void_p, cast
 from typing import Any
 
-from gpugauge.driver.codes import TIMEOUT, DriverError
+from gpugauge.driver.codes import IMPLAUSIBLE, TIMEOUT, DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.codes import EVENT_TYPES, named
+from gpugauge.driver.nvidia.plausible import XID
 
 _NAMES = {bit: name for name, bit in EVENT_TYPES.items() if name != "ecc_single_bit"}  # corrected, and frequent
+_UNKNOWN_XID = 999  # NVML's own for what it does not know
 _REGISTERED_TYPES = sum(_NAMES)
 _MAX_EVENTS_PER_POLL = 64  # a GPU that reports without end must not delay the others
 
@@ -58,6 +60,8 @@ class Events:
             if (kind := self._data.eventType) in _NAMES:
                 # eventData has another meaning, or none, for the other types.
                 xid = {"xid": self._data.eventData} if _NAMES[kind] == "xid" else {}
+                if xid and not XID(xid["xid"]):
+                    errors["events"], xid = IMPLAUSIBLE, {"xid": _UNKNOWN_XID}
                 found.append({"type": _NAMES[kind], "handle": self._data.device, **xid})
             self._data = type(self._data)()
         return found

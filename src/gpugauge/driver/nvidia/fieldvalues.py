@@ -12,21 +12,10 @@ from ctypes import byref
 from typing import Any, NamedTuple
 
 from gpugauge.driver.codes import RECOVERY_ACTIONS, Group
+from gpugauge.driver.nvidia import plausible as valid
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.codes import code_name
-from gpugauge.driver.nvidia.plausible import (
-    CELSIUS,
-    COUNTER,
-    FLAG,
-    MAX_LINKS,
-    MEGABYTES_PER_SECOND,
-    MILLIWATTS,
-    MODE,
-    NOT_AVAILABLE,
-    PAGES,
-    ROWS,
-    Check,
-)
+from gpugauge.driver.nvidia.plausible import MAX_LINKS, MEGABYTES_PER_SECOND, NOT_AVAILABLE, Check
 
 _FUNCTION = "nvmlDeviceGetFieldValues"
 UNSIGNED_INT = 1  # of nvmlValueType_t
@@ -59,7 +48,7 @@ class FieldValue(NamedTuple):
 
 def _counters(group: Group, field: str, ids: dict[str, int], scope: int = 0) -> tuple[FieldValue, ...]:
     """Return the rows of a field that is a mapping of counters."""
-    return tuple(FieldValue(group, field, COUNTER, number, scope, key) for key, number in ids.items())
+    return tuple(FieldValue(group, field, valid.COUNTER, number, scope, key) for key, number in ids.items())
 
 
 def field_values(driver_version: str | None) -> tuple[FieldValue, ...]:
@@ -85,8 +74,8 @@ def _major_minor(version: str | None) -> tuple[int, int]:
 
 
 FIELD_VALUES: tuple[FieldValue, ...] = (
-    FieldValue("normal", "memory_temperature_celsius", CELSIUS, 82),
-    FieldValue("normal", "power_instant_milliwatts", MILLIWATTS, 186),
+    FieldValue("normal", "memory_temperature_celsius", valid.CELSIUS, 82),
+    FieldValue("normal", "power_instant_milliwatts", valid.MILLIWATTS, 186),
     *_counters(
         "normal",
         "clocks_event_nanoseconds",
@@ -100,27 +89,26 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         },
     ),
     # NVLink 5 counts bytes, NVLink 4 and older KiB. A Blackwell GPU may support both.
-    FieldValue("normal", "nvlink_transmitted_bytes", COUNTER, 202, _ALL_LINKS),
-    FieldValue("normal", "nvlink_received_bytes", COUNTER, 204, _ALL_LINKS),
-    FieldValue("normal", "nvlink_transmitted_bytes", COUNTER, 138, _ALL_LINKS, factor=_KIB),
-    FieldValue("normal", "nvlink_received_bytes", COUNTER, 139, _ALL_LINKS, factor=_KIB),
-    FieldValue("slow", "ecc_mode", FLAG, 1, flag=True),
-    FieldValue("slow", "ecc_mode_pending", FLAG, 2, flag=True),
+    FieldValue("normal", "nvlink_transmitted_bytes", valid.COUNTER, 202, _ALL_LINKS),
+    FieldValue("normal", "nvlink_received_bytes", valid.COUNTER, 204, _ALL_LINKS),
+    FieldValue("normal", "nvlink_transmitted_bytes", valid.COUNTER, 138, _ALL_LINKS, factor=_KIB),
+    FieldValue("normal", "nvlink_received_bytes", valid.COUNTER, 139, _ALL_LINKS, factor=_KIB),
+    FieldValue("slow", "ecc_mode", valid.FLAG, 1, flag=True),
+    FieldValue("slow", "ecc_mode_pending", valid.FLAG, 2, flag=True),
     *_counters(
         "slow",
         "ecc_errors",
         {"corrected_volatile": 3, "uncorrected_volatile": 4, "corrected_aggregate": 5, "uncorrected_aggregate": 6},
     ),
-    *(FieldValue("slow", "retired_pages", PAGES, n, key=key) for n, key in ((29, "single_bit"), (30, "double_bit"))),
-    FieldValue("slow", "retired_pages_pending", FLAG, 31, flag=True),
-    *(
-        FieldValue("slow", "remapped_rows", ROWS, n, key=key)
-        for n, key in ((142, "correctable"), (143, "uncorrectable"))
-    ),
-    FieldValue("slow", "remapped_rows_pending", FLAG, 144, flag=True),
-    FieldValue("slow", "remapped_rows_failure", FLAG, 145, flag=True),
-    FieldValue("slow", "recovery_action", MODE, 230, names=RECOVERY_ACTIONS),
-    FieldValue("slow", "pcie_replays", COUNTER, 94),
+    FieldValue("slow", "retired_pages", valid.PAGES, 29, key="single_bit"),
+    FieldValue("slow", "retired_pages", valid.PAGES, 30, key="double_bit"),
+    FieldValue("slow", "retired_pages_pending", valid.FLAG, 31, flag=True),
+    FieldValue("slow", "remapped_rows", valid.ROWS, 142, key="correctable"),
+    FieldValue("slow", "remapped_rows", valid.ROWS, 143, key="uncorrectable"),
+    FieldValue("slow", "remapped_rows_pending", valid.FLAG, 144, flag=True),
+    FieldValue("slow", "remapped_rows_failure", valid.FLAG, 145, flag=True),
+    FieldValue("slow", "recovery_action", valid.MODE, 230, names=RECOVERY_ACTIONS),
+    FieldValue("slow", "pcie_replays", valid.COUNTER, 94),
     *_counters(
         "slow",
         "pcie_errors",
@@ -144,7 +132,7 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     ),
     # … the same by link, where there are no totals: their sum …
     *(
-        FieldValue("slow", "nvlink_errors", COUNTER, number, link, key, link=link)
+        FieldValue("slow", "nvlink_errors", valid.COUNTER, number, link, key, link=link)
         for number, key in ((161, "replay"), (162, "recovery"), (163, "crc_flit"))
         for link in range(MAX_LINKS)
     ),

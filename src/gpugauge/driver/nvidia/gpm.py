@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from contextlib import suppress
 from ctypes import byref
 from typing import Any
 
-from gpugauge.driver.codes import DriverError
+from gpugauge.driver.codes import IMPLAUSIBLE, DriverError
 from gpugauge.driver.nvidia.caller import Caller, put
+from gpugauge.driver.nvidia.codes import code_name
 from gpugauge.driver.nvidia.plausible import MIB_PER_SECOND, PERCENT, Check
 
 # By field: the id of the metric in NVML, and the check of its value.
@@ -45,11 +47,13 @@ class Gpm:
         self._since: float | None = None
         self.latest: dict[str, float] = {}
         """The means of the last reading; empty after a failed one, until there are two samples again."""
-        self.proven = False  # whether it has worked
+        self.proven: set[str] = set()  # what has worked
+        self.failures: dict[str, str] = {}
+        """The codes of what has failed in the last reading although it has worked, or that cannot be true."""
 
     def read(self, now: float) -> dict[str, float] | None:
         """Return the means since the last reading, None without one or within 0.9 s. Raises DriverError."""
-        since, self._since = self._since, None  # after a failed reading there is no start
+        since, self._since, self.failures = self._since, None, {}  # after a failed reading there is no start
         if since is not None and now - since < _MIN_GAP_SECONDS:
             self._since = since
             return None
@@ -64,7 +68,7 @@ class Gpm:
             self.latest, self._since = {}, now
             return None
         self.latest = {"profiling_seconds": now - since, **self._metrics()}
-        self._since, self.proven = now, True
+        self._since = now
         return self.latest
 
     def free(self) -> None:
@@ -89,4 +93,7 @@ class Gpm:
         for (field, (_, check)), (_, code, value, *_) in zip(_METRICS.items(), answers, strict=True):
             if not code and check(value):
                 found[field] = value
+            elif field in self.proven if code else not math.isnan(value):  # which is no value
+                self.failures[field] = code_name(code) if code else IMPLAUSIBLE
+        self.proven |= found.keys()
         return found

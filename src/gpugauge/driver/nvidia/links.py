@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.driver.codes import (
-    IMPLAUSIBLE,
-    INVALID_ARGUMENT,
-    NOT_SUPPORTED,
-    SUCCESS,
-    UNSUPPORTED,
-    DriverError,
-)
+from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNSUPPORTED, DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, FieldValueRequest
 from gpugauge.driver.nvidia.plausible import FLAG, LINKS

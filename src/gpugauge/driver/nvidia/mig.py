@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, NOT_FOUND, UNSUPPORTED, DriverError
+from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNSUPPORTED, DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import memory
 from gpugauge.driver.nvidia.gpm import Gpm
 from gpugauge.driver.nvidia.plausible import BYTES, COUNT, MIG_DEVICES, NUMBER, TEXT
 
 _PROFILING = ("sm_active_percent", "sm_occupancy_percent", "tensor_active_percent", "dram_active_percent")
+_LACKS = {SUCCESS, INVALID_ARGUMENT, NOT_FOUND, *UNSUPPORTED}  # codes that are no failure of a value
 
 
 class Mig:
@@ -22,9 +23,12 @@ class Mig:
         self._gpms: dict[int, Gpm] = {}
         self._profiling = True
         self.enabled: bool | None = None  # None: not known yet
+        self.failures: dict[str, str] = {}
+        """The code of the last value of a MIG device that could not be read, or cannot be true, in the last reading."""
 
     def read(self, now: float) -> list[dict[str, Any]]:
         """Return a mapping for each MIG device; an empty list while MIG is off. Raises DriverError."""
+        self.failures = {}
         current, _pending = self._call("nvmlDeviceGetMigMode", self._handle)
         self.enabled = current == 1
         instances = self._instances() if self.enabled else []
@@ -55,15 +59,16 @@ class Mig:
                     continue  # the numbers have gaps
                 raise
             uuid = self._call("nvmlDeviceGetUUID", handle)  # without it, the device would seem to be gone
-            if TEXT(uuid):
-                found.append({"uuid": uuid, **self._describe(handle)})
+            if not TEXT(uuid):
+                raise DriverError(IMPLAUSIBLE, "nvmlDeviceGetUUID")
+            found.append({"uuid": uuid, **self._describe(handle)})
         return found
 
     def _describe(self, handle: Any) -> dict[str, Any]:
         name = self._ask("nvmlDeviceGetName", handle, TEXT) or ""
         attributes = self._ask("nvmlDeviceGetAttributes_v2", handle, lambda a: COUNT(a.multiprocessorCount))
-        sizes = self._optional(lambda: memory(self._call, handle)) or (None,) * 4
-        total, used, _, reserved = (size if size is not None and BYTES(size) else None for size in sizes)
+        sizes = self._optional(lambda: memory(self._call, handle), lambda s: all(x is None or BYTES(x) for x in s))
+        total, used, _, reserved = sizes or (None,) * 4
         return {
             "gpu_instance_id": self._ask("nvmlDeviceGetGpuInstanceId", handle, NUMBER),
             "compute_instance_id": self._ask("nvmlDeviceGetComputeInstanceId", handle, NUMBER),
@@ -82,18 +87,22 @@ class Mig:
         try:
             gpm.read(now)
         except DriverError as error:
-            self._profiling = error.code not in UNSUPPORTED or gpm.proven
+            self._profiling = error.code not in UNSUPPORTED or bool(gpm.proven)
             return {}
+        for code in gpm.failures.values():
+            self.failures["mig_values"] = code
         return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
 
     def _ask(self, function: str, handle: Any, check: Callable[[Any], bool]) -> Any:
         """Return a value of a MIG device; None if it is missing or implausible."""
-        value = self._optional(lambda: self._call(function, handle))
-        return value if value is not None and check(value) else None
+        return self._optional(lambda: self._call(function, handle), check)
 
-    @staticmethod
-    def _optional(ask: Callable[[], Any]) -> Any:
+    def _optional(self, ask: Callable[[], Any], check: Callable[[Any], bool]) -> Any:
         try:
-            return ask()
-        except DriverError:
-            return None
+            value = ask()
+            code = SUCCESS if check(value) else IMPLAUSIBLE
+        except DriverError as error:
+            value, code = None, error.code
+        if code not in _LACKS:
+            self.failures["mig_values"] = code
+        return value if code == SUCCESS else None

@@ -51,6 +51,7 @@ MIB_PER_SECOND = _between(0, 1e8)
 MEGABYTES_PER_SECOND = _between(0, 1e8)
 COUNT = _between(1, 1 << 24)
 NUMBER = _between(0, 1 << 16)
+XID = _between(0, 1 << 10)
 NODE = _between(0, 1 << 10)  # -1: the GPU belongs to no NUMA node
 LANES = _between(1, 32)
 LINKS = _between(0, MAX_LINKS)

@@ -47,9 +47,7 @@ def _listed(call: Caller, handle: Any, kind: str, function: str, *, long: bool) 
     taken = buffer.take(count.value, buffer.capacity)
     if code != SUCCESS:
         raise DriverError(code, function)
-    if count.value > buffer.capacity:
-        raise DriverError(IMPLAUSIBLE, function)
-    return [
+    found = [
         {
             "pid": pid,
             "kind": kind,
@@ -60,3 +58,6 @@ def _listed(call: Caller, handle: Any, kind: str, function: str, *, long: bool) 
         for pid, used, gpu_instance, compute_instance in entry.iter_unpack(taken)
         if 0 < pid < NOT_AVAILABLE
     ]
+    if count.value > buffer.capacity or (taken and not found):
+        raise DriverError(IMPLAUSIBLE, function)
+    return found

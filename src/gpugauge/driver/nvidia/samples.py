@@ -8,15 +8,8 @@ from ctypes import byref, c_uint, c_ulonglong
 from functools import partial
 from typing import Any
 
-from gpugauge.driver.codes import (
-    ENGINES,
-    INSUFFICIENT_SIZE,
-    INVALID_ARGUMENT,
-    NOT_FOUND,
-    SUCCESS,
-    UNSUPPORTED,
-    DriverError,
-)
+from gpugauge.driver import codes
+from gpugauge.driver.codes import ENGINES, DriverError
 from gpugauge.driver.frames import PERCENT_UNKNOWN, SAMPLE, packed
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.fieldvalues import UNSIGNED_INT, decoded
@@ -48,6 +41,7 @@ class Samples:
         self._proven: set[str] = set()  # rings that have been read
         self.lacks: dict[str, float] = {}
         """The rings that the GPU does not have, and when they are tried again: a failure looks the same."""
+        self._refused = False  # whether no sample of the last reading can be true
         # Arguments of the calls, allocated once: each ring is read several times a second.
         self._since, self._type, self._count = c_ulonglong(), c_uint(), c_uint()
         self._type_out, self._count_out = byref(self._type), byref(self._count)
@@ -60,14 +54,17 @@ class Samples:
         for name in self._cursors:
             if self.lacks and now < self.lacks.get(name, now):
                 continue
+            self._refused = False
             drain = self._drain_processes if name == _PROCESS else self._drain_engine
             try:
                 found[name] = drain(call, handle, name, now)
                 self._proven.add(name)
                 self.lacks.pop(name, None)
+                if self._refused:
+                    failures.append((name, DriverError(codes.IMPLAUSIBLE, "nvmlDeviceGetSamples")))
             except DriverError as error:
                 failures.append((name, error))
-                if (error.code == INVALID_ARGUMENT or error.code in UNSUPPORTED) and name not in self._proven:
+                if error.code in {codes.INVALID_ARGUMENT, *codes.UNSUPPORTED} and name not in self._proven:
                     self.lacks[name] = now + AGAIN_SECONDS
         return found, failures
 
@@ -83,6 +80,7 @@ class Samples:
         if samples:
             # Samples without a time (0) do not move the cursor.
             self._cursors[engine], self._fresh[engine] = _newest(samples, cursor) or cursor, now
+            self._refused = min(struct.unpack("8xI4x" * (len(samples) // SAMPLE.size), samples)) > _MAX_PERCENT
         return samples.hex()
 
     def _read(self, call: Caller, handle: Any, engine: str, cursor: int) -> bytes:
@@ -91,24 +89,24 @@ class Samples:
         """
         function, count, self._since.value = "nvmlDeviceGetSamples", self._count, cursor
         ask = partial(call.code, function, handle, _TYPES[engine], self._since, self._type_out, self._count_out)
-        code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.pop(engine, 0)
+        code, taken, capacity = codes.INSUFFICIENT_SIZE, b"", self._capacities.pop(engine, 0)
         for _ in range(2):
             if not capacity:
                 count.value = 0
                 code = ask(None)
                 # Like other functions of NVML, it may say in this way that there are samples.
-                sized = code in {SUCCESS, INSUFFICIENT_SIZE}
+                sized = code in {codes.SUCCESS, codes.INSUFFICIENT_SIZE}
                 capacity = min(count.value, _MAX_CAPACITY) if sized else 0
             if capacity:
                 buffer, count.value = call.buffer("c_nvmlSample_t", capacity, function), capacity
                 code = ask(buffer.array)
                 taken = buffer.take(0 if code else count.value, _MAX_SAMPLES)
-            if code != INSUFFICIENT_SIZE:
+            if code != codes.INSUFFICIENT_SIZE:
                 break
             capacity = 0
         if capacity and (code or count.value < capacity or not cursor):
             self._capacities[engine] = capacity
-        if code == NOT_FOUND:
+        if code == codes.NOT_FOUND:
             return b""
         _check(code, function)
         return taken if self._type.value == UNSIGNED_INT else _as_percents(self._type.value, taken)
@@ -130,23 +128,23 @@ class Samples:
     def _read_processes(self, call: Caller, handle: Any, name: str, cursor: int) -> list[list[int]]:
         """Return the rows of the processes: means over the samples after `cursor`, over the whole ring for 0."""
         count, function, self._since.value = self._count, "nvmlDeviceGetProcessUtilization", cursor
-        code, taken, capacity = INSUFFICIENT_SIZE, b"", self._capacities.get(name, 0)
+        code, taken, capacity = codes.INSUFFICIENT_SIZE, b"", self._capacities.get(name, 0)
         for _ in range(2):
             count.value = capacity
             buffer = call.buffer("c_nvmlProcessUtilizationSample_t", capacity, function)
             code = call.code(function, handle, buffer.array if capacity else None, self._count_out, self._since)
             taken = buffer.take(0 if code or not capacity else count.value, _MAX_SAMPLES)
-            if code != INSUFFICIENT_SIZE:
+            if code != codes.INSUFFICIENT_SIZE:
                 break
             capacity = self._capacities[name] = min(count.value, _MAX_CAPACITY)
-        if code == NOT_FOUND:
+        if code == codes.NOT_FOUND:
             return []
         _check(code, function)
         return [[time, pid, *percents] for pid, time, *percents in _PROCESS_SAMPLE.iter_unpack(taken)]
 
 
 def _check(code: str, function: str) -> None:
-    if code != SUCCESS:
+    if code != codes.SUCCESS:
         raise DriverError(code, function)
 
 
