@@ -111,7 +111,7 @@ FAULTS: tuple[Fault, ...] = (
     _one(
         "a slow GPU",
         "each reading of utilization takes 0.8 s, less than the deadline",
-        "`gpugauge_driver_call_longest_seconds`",
+        "`gpugauge_driver_call_longest_seconds`, `gpu_reading_seconds`",
         lambda _before, scrape, _run: scrape.total("gpugauge_driver_call_longest_seconds") > 0.8,
         {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "delay": 0.8},
         report_within=12,
@@ -129,7 +129,7 @@ FAULTS: tuple[Fault, ...] = (
     _one(
         "values that cannot be true",
         "every number that a GPU answers has all bits set",
-        '`gpugauge_driver_errors_total{code="implausible_value"}`',
+        '`gpugauge_driver_errors_total{code="implausible_value"}`, `gpu_reading_failed` from 15 s on',
         rises("gpugauge_driver_errors_total", code="implausible_value"),
         {"call": "nvmlDeviceGet[MPT]*", "gpu": 1, "value": 18446744073709551615},
         {"call": "nvmlDeviceGetUtilizationRates", "gpu": 1, "value": 18446744073709551615},

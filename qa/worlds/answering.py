@@ -15,16 +15,17 @@ from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources as Machine
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
-from gpugauge.driver import client, inventory, reader, roster, schedule, supervisor, worker
+from gpugauge.driver import client, inventory, reader, roster, schedule, supervisor
 from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.client import Worker, WorkerHangsError
-from gpugauge.driver.nvidia import caller
+from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator.device import faults
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.worker import service
+from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import status
 from gpugauge.workload.procfs import Procfs
@@ -35,7 +36,7 @@ _DEADLINE = 2.0
 _COLLECTORS = frozenset(
     ("device", "utilization", "profiling", "clocks", "health", "links", "mig", "events", "faults", "process", "driver")
 )
-_TIMED = (client, inventory, reader, roster, schedule, supervisor, worker, caller, faults)
+_TIMED = (client, inventory, reader, roster, schedule, supervisor, faults)
 
 
 class Hang(BaseException):
@@ -43,15 +44,16 @@ class Hang(BaseException):
 
 
 class Moment:
-    """What the daemon shows at a second: samples by family and labels, and the status."""
+    """What the daemon shows at a second: the snapshot, and the status."""
 
-    def __init__(
-        self, second: float, samples: Mapping[str, Mapping[tuple[str, ...], Any]], facts: dict[str, Any]
-    ) -> None:
-        self.second, self.samples, self.facts = second, samples, facts
+    def __init__(self, second: float, snapshot: Snapshot, facts: dict[str, Any]) -> None:
+        self.second, self.snapshot, self.facts = second, snapshot, facts
+        families = [family for section in snapshot.sections for family in section.families]
+        self._samples = {family.metric.name: dict(family.samples) for family in families}
 
     def of(self, name: str) -> Mapping[tuple[str, ...], Any]:
-        return self.samples.get(name, {})
+        """Return the samples of a family by labels."""
+        return self._samples.get(name, {})
 
     def gpu(self, index: int) -> dict[str, Any]:
         found: dict[str, Any] = next(g for g in self.facts["gpus"] if g["index"] == index)
@@ -79,8 +81,10 @@ class _Worker(FakeWorker):
         return super().end(graceful=graceful, grace_seconds=grace_seconds)
 
 
-def moments(text: str, folder: Path, patch: pytest.MonkeyPatch, seconds: float, step: float) -> Iterator[Moment]:
-    """Yield what the daemon shows, each `step` seconds."""
+def moments(
+    text: str, folder: Path, patch: pytest.MonkeyPatch, seconds: float, step: float, age: float = 0.0
+) -> Iterator[Moment]:
+    """Yield what the daemon shows, each `step` seconds. A worker is replaced at an `age`, unless that is 0."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: START + now[0], perf_counter=lambda: now[0])
 
@@ -101,7 +105,8 @@ def moments(text: str, folder: Path, patch: pytest.MonkeyPatch, seconds: float, 
         return _Worker(clock.monotonic, simulate)
 
     limits: dict[Group, float] = dict(READING_INTERVALS)
-    driver = Supervisor(ReadingIntervals(limits, deadline=_DEADLINE, idle=step), spawn)
+    intervals = ReadingIntervals(limits, deadline=_DEADLINE, idle=min(step, 5.0))
+    driver = Supervisor(intervals, spawn, limits=RecyclingLimits(age_seconds=age))
     tree = ProcTree(folder, made)
     tree.update(0.0)
     node = Procfs(str(folder))
@@ -120,8 +125,7 @@ def moments(text: str, folder: Path, patch: pytest.MonkeyPatch, seconds: float, 
             tree.update(now[0])
             workloads.refresh()
             snapshot = sampler.tick(START + now[0], now[0])
-            families = [family for section in snapshot.sections for family in section.families]
-            yield Moment(now[0], {f.metric.name: dict(f.samples) for f in families}, status(snapshot, history))
+            yield Moment(now[0], snapshot, status(snapshot, history))
             tick = max(now[0], tick) + step
     if driver._slot.current:
         driver._slot.end()

@@ -55,7 +55,7 @@ class Quarantine:
 # the jitter of scrapes and thread wake-ups, some milliseconds each.
 LEAD_SECONDS, _TICK_LEAD_SECONDS = 0.08, 0.06
 # The deadline of a call in the first reading of a GPU by a worker, in deadlines. The other GPUs wait: their values are
-# dropped after 7 s, and a worker that hangs has to be replaced before.
+# dropped after some seconds, and a worker that hangs has to be replaced before.
 _FIRST_READING = 2
 # A GPU whose calls in one reading take longer than this is slow, and the seconds for all slow GPUs in one reading.
 _SLOW_SECONDS, _SLOW_TURN_SECONDS = 0.25, 2.0

@@ -34,8 +34,8 @@ class ReadingIntervals:
 
     @property
     def limits(self) -> dict[Group, float]:
-        """Seconds after which the values of a group are dropped."""
-        return {group: 2 * every + 5 for group, every in self.intervals.items()}
+        """Seconds after which the values of a group are dropped: a GPU that hangs must not cost another one its own."""
+        return {group: every + max(every, self.idle) + 5 for group, every in self.intervals.items()}
 
 
 def wanted(forecast: ScrapeForecast, intervals: ReadingIntervals, now: float, lead: float) -> frozenset[Group]:
