@@ -37,13 +37,7 @@ def test_the_first_reading_of_a_gpu_by_a_worker_may_take_longer() -> None:
 
 @cases(
     ("devices", "gone"),
-    [
-        ((28, "GPU-b"), False),
-        (("GPU-a", 1), False),
-        ((1, 1), True),
-        ((15, 9), True),
-        ((15, "GPU-b"), False),
-    ],
+    [((28, "GPU-b"), False), (("GPU-a", 1), False), ((1, 1), True), ((15, 9), True), ((15, "GPU-b"), False)],
 )
 def test_the_driver_is_gone_if_no_gpu_answers(devices: tuple[str | int, ...], gone: bool) -> None:
     """A code that means the driver as a whole, from one GPU while another one answers, is about that GPU."""

@@ -7,13 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.savings import (
-    PRECISION_SAVES_LEAST,
-    ROOTS,
-    loader_limits,
-    slow_kernels,
-    waiting_for_peers,
-)
+from gpugauge.verdict.savings import PRECISION_SAVES_LEAST, ROOTS, loader_limits, slow_kernels, waiting_for_peers
 from gpugauge.verdict.step import Step
 
 # Bounds of an allocation or a free by the driver, in seconds (savings.py names the measurements), and their mean.

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.driver.api import DriverError
+from gpugauge.driver.codes import DriverError
 from gpugauge.driver.nvidia.nvml import Nvml
 from tests.simulator.build import Clock, opened
 

@@ -157,11 +157,7 @@ def _facts(gpu: GpuFaults) -> dict[str, Any]:
 def _gpu(facts: Any) -> GpuFaults:
     """Return a GPU. Raises ValueError."""
     match facts:
-        case {
-            "xids": dict(xids),
-            "repaired": float() | int() as repaired,
-            "counters": dict(counters),
-        }:
+        case {"xids": dict(xids), "repaired": float() | int() as repaired, "counters": dict(counters)}:
             times, first = _times(xids), _times(facts.get("first", {}))
             opened = {xid: OpenError(at, first.get(xid, at)) for xid, at in times.items() if xid in LASTING}
             if all(isinstance(value, (int, float)) for value in counters.values()):

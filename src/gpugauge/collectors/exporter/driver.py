@@ -16,12 +16,7 @@ _driver = Table["_Account"]()
 _INTERVAL_SECONDS = 4.5
 
 METRICS: tuple[Metric, ...] = (
-    _driver.counter(
-        "gpugauge_driver_calls_total",
-        "Calls of the driver by function.",
-        lambda a: a.calls,
-        "call",
-    ),
+    _driver.counter("gpugauge_driver_calls_total", "Calls of the driver by function.", lambda a: a.calls, "call"),
     _driver.counter(
         "gpugauge_driver_call_seconds_total",
         "Time spent in calls of the driver by function.",

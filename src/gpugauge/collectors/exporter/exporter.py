@@ -120,11 +120,7 @@ COLLECTORS: tuple[Metric, ...] = (
         "Unix time of the last successful run of the collector; absent if there was none.",
         lambda h: h.last_success or None,
     ),
-    _collector.counter(
-        "gpugauge_collector_failures_total",
-        "Failed runs of the collector.",
-        lambda h: h.failures,
-    ),
+    _collector.counter("gpugauge_collector_failures_total", "Failed runs of the collector.", lambda h: h.failures),
 )
 
 _part = Table[Usage]("part")

@@ -72,12 +72,7 @@ PROCESSES: tuple[Metric, ...] = (
         "direction",
         source="/proc/PID/io",
     ),
-    _process.gauge(
-        "gpu_process_threads",
-        "Threads of the process.",
-        lambda p: p.stat.threads,
-        source="/proc/PID/stat",
-    ),
+    _process.gauge("gpu_process_threads", "Threads of the process.", lambda p: p.stat.threads, source="/proc/PID/stat"),
     _process.gauge(
         "gpu_process_affinity_cpus",
         "CPUs on which the process can run.",

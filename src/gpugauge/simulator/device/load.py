@@ -63,9 +63,4 @@ def _points(points: Sequence[tuple[float, float]], repeat: bool) -> Load:
     return integral
 
 
-_SHAPES: dict[str, Callable[..., Load]] = {
-    "constant": _constant,
-    "square": _square,
-    "sine": _sine,
-    "points": _points,
-}
+_SHAPES: dict[str, Callable[..., Load]] = {"constant": _constant, "square": _square, "sine": _sine, "points": _points}
