@@ -125,6 +125,7 @@ class Draw:
     delay: float = 0.0
     value: int | None = None
     member: str | None = None
+    renewed: bool = False  # the worker is replaced meanwhile: the next one may take a failure for what the GPU lacks
 
     @property
     def end(self) -> float:
@@ -204,6 +205,7 @@ def drawn(rng: random.Random) -> World:
         )
         alone = all(d.answers_nothing or d.delay for d in (first, second))
         draws += [second] if (apart and not alone) or parts else []
+    draws = [replace(draw, renewed=age > 0) for draw in draws]
     return World(tuple(draws), rng.choice([5.0] * 7 + [1.0]), age, mig)
 
 
@@ -298,7 +300,7 @@ def check_part(moment: Moment, draw: Draw, gpu: int, others: Iterable[Draw] = ()
     assert entry["up"], entry["down_reason"]
     part, series = draw.lost
     code = CODES[draw.code] if draw.code else IMPLAUSIBLE
-    lacks = draw.begin == 0 and draw.code in {2, *LACKS}
+    lacks = (draw.begin == 0 or draw.renewed) and draw.code in {2, *LACKS}
     if lacks or (draw.function == "nvmlDeviceGetSamples" and draw.code == 6):
         assert said.get(part) in {None, code}
     elif draw.function == "nvmlDeviceGetNvLinkState" and draw.code in {2, *LACKS}:
@@ -309,7 +311,7 @@ def check_part(moment: Moment, draw: Draw, gpu: int, others: Iterable[Draw] = ()
         assert any("cannot be read" in f"{p['text']} {p['detail']}" for p in problems)
         # The samples still name the processes that compute.
         unknown = any(each.function == PROCESSES for each in (draw, *others))
-        assert entry["state_words"] in ({"unknown", "in use"} if unknown else {"in use"})
+        assert entry["state_words"] in ({"unknown", "in use"} if unknown else {"free" if part == "mig" else "in use"})
     assert not series or not has(moment, series, gpu) or draw.code == 6, series
 
 
