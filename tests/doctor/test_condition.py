@@ -22,7 +22,6 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
 @pytest.mark.parametrize(
     ("check", "reading", "level", "cause", "text"),
     [
-        (condition.modes, {"compute_mode": "default"}, "pass", None, "every GPU allows computation"),
         (condition.modes, PROHIBITED, "failure", None, "GPU 1 (GPU-1): the compute mode is Prohibited"),
         (condition.modes, {"mig_mode": True, "mig_instances": None}, "pass", None, "every GPU allows computation"),
         (
@@ -32,7 +31,6 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             "no_visible_device",
             "GPU 1 (GPU-1): MIG is on and there is no MIG device",
         ),
-        (condition.health, {"recovery_action": "none"}, "pass", None, "the driver reports none"),
         (
             condition.health,
             {"recovery_action": "node_reboot"},

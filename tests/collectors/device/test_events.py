@@ -8,7 +8,6 @@ from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
 from gpugauge.driver.nvidia.kernellog import parse
-from gpugauge.driver.vendors.xids import XID_CLASSES
 from gpugauge.metric import LabelValues, Value
 
 Values = dict[str, dict[LabelValues, Value]]
@@ -33,14 +32,6 @@ def values(
 
 def counted(exported: Values) -> dict[LabelValues, Value]:
     return {labels: value for labels, value in exported["gpu_xid_errors_total"].items() if value}
-
-
-def test_every_class_starts_at_zero_for_every_device() -> None:
-    exported = values(EventsCollector(None), 1.0, devices=(device(), device("GPU-b", up=False)))
-
-    assert exported["gpu_xid_errors_total"] == {(uuid, name): 0 for uuid in ("GPU-a", "GPU-b") for name in XID_CLASSES}
-    assert exported["gpu_mig_changes_total"] == {("GPU-a",): 0, ("GPU-b",): 0}
-    assert "gpu_xid_last_timestamp_seconds" not in exported
 
 
 def test_driver_event_is_counted_with_its_time() -> None:
