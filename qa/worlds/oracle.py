@@ -45,6 +45,11 @@ def cases(seed: int, number: int) -> Iterator[Case]:
 
 def random_pipeline(r: random.Random, faults: int) -> Pipeline:
     """Return a random pipeline with some planted faults, mild or severe, and with properties that look like faults."""
+    return planted(without_faults(r), r, faults)
+
+
+def without_faults(r: random.Random) -> Pipeline:
+    """Return a random pipeline without a fault, with properties that look like faults."""
     kernels = 10 ** r.uniform(-2.3, -0.3)
     p = Pipeline(
         kernels=kernels,
@@ -57,8 +62,17 @@ def random_pipeline(r: random.Random, faults: int) -> Pipeline:
         world_size=r.choice([1, 1, 8]),
     )
     p = replace(p, load=min(p.load, 0.6 * kernels * p.workers))
-    p = _with(p, r, _DECOYS, r.choice([0, 0, 1, 2]))
+    return _with(p, r, _DECOYS, r.choice([0, 0, 1, 2]))
+
+
+def planted(p: Pipeline, r: random.Random, faults: int) -> Pipeline:
+    """Return the pipeline with a number of random faults, mild or severe."""
     return _with(p, r, _FAULTS, faults)
+
+
+def pageable_error(r: random.Random) -> float:
+    """Return the factor between the time of copies of memory that is not pinned and that at the assumed speed."""
+    return float(10 ** r.uniform(*_PAGEABLE))
 
 
 _Changes = Callable[[Pipeline, random.Random], dict[str, Any]]
@@ -175,7 +189,7 @@ def measured(p: Pipeline, r: random.Random) -> Evidence:
     calls = float(whole * p.cached)
     of_device: dict[str, Any] = {name: _noisy(getattr(e.devices[0], name), r) for name in _DEVICE_SHARES}
     if not p.pinned:
-        of_device["transfer"] = min(1.0, of_device["transfer"] * 10 ** r.uniform(*_PAGEABLE))
+        of_device["transfer"] = min(1.0, of_device["transfer"] * pageable_error(r))
     device = replace(e.devices[0], **of_device)
     shares: dict[str, Any] = {name: _noisy(getattr(e, name), r) for name in _SHARES}
     return replace(e, retries=whole, device_allocs=calls, device_frees=calls, devices=(device,), **shares)
