@@ -28,7 +28,7 @@ CHART_SCHEMA = "deploy/helm/gpugauge/values.schema.json"
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
     "docs/architecture.md": {"packages": packages_table},
     "docs/http.md": {"status": status_reference.tables},
-    "docs/verdict.md": qa.bench.verdict.TABLES,
+    **{f"docs/{path}": tables for path, tables in qa.bench.verdict.TABLES.items()},
 }
 
 

@@ -1,9 +1,8 @@
-"""The verdict compared with the oracle: random pipelines with a known cause, and the named cause.
+"""The tables of the verdict's documents, and the verdict through the collectors of the daemon.
 
-`python -m qa.bench.verdict` prints the tables, with --write into docs/verdict.md, together with the table of causes.
-The time is simulated and the seeds are fixed, so that the tables are reproducible. `--ticks 1 5` runs `--cases`
-pipelines on simulated GPUs instead, through the collectors of the daemon, with ticks 1 s and 5 s apart. That takes
-minutes, and --write keeps the result in qa/bench/results.
+`python -m qa.bench.verdict --write` writes the tables of states, causes, mistakes and loaders into the documents.
+`--ticks 1 5` runs `--cases` random pipelines on simulated GPUs, with ticks 1 s and 5 s apart, and compares the named
+cause with the true one. That takes minutes, and --write keeps the result in qa/bench/results.
 """
 
 from __future__ import annotations
@@ -12,52 +11,29 @@ import argparse
 import json
 import random
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tests.simulation import moments, scenario
 
 from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.simulator.scenario.load import Scenario
-from gpugauge.verdict import loaders, mistakes, states
-from gpugauge.verdict.causes import as_markdown
-from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.judge import judge
+from gpugauge.verdict import causes, loaders, mistakes, states
 from qa.bench import figures
 from qa.bench.report import report, reported
-from qa.worlds.oracle import (
-    FAULTS,
-    PUBLISHED_SEEDS,
-    TUNING_SEEDS,
-    cases,
-    random_pipeline,
-    right,
-    without_counters,
-    without_hook,
-)
+from qa.worlds.oracle import FAULTS, PUBLISHED_SEEDS, random_pipeline, right
 from qa.worlds.truth import true_cause
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "verdict.md"
-PIPELINES = 1000  # of each seed and number of faults
-NO_CAUSE = "(none)"
+DOCUMENTS = Path(__file__).parents[2] / "docs"
 # Of a simulated machine: number of GPUs, pid of the first training, duration in seconds.
 _DEVICES, _FIRST_PID, _SECONDS = 16, 100, 80.0
-
-EVIDENCE: dict[str, Callable[[Evidence], Evidence]] = {
-    "hook and performance counters": lambda e: e,
-    "hook, a GPU without performance counters": without_counters,
-    "no hook": without_hook,
-}
 
 
 @dataclass
 class Result:
-    """Numbers of pipelines; `pairs` counts (true cause, named cause)."""
+    """Numbers of pipelines."""
 
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
     caused: int = 0  # pipelines with a cause
     named: int = 0  # of these
     right: int = 0  # of the named
@@ -73,7 +49,6 @@ class Result:
     def count(self, p: Pipeline, named: str | None) -> None:
         """Count the name of a pipeline."""
         true, a_name = true_cause(p), named is not None and named != "unknown"
-        self.pairs[true or NO_CAUSE, named or NO_CAUSE] += 1
         if true is None:
             self.without += 1
             self.blamed += a_name
@@ -82,17 +57,6 @@ class Result:
         self.unknown += named == "unknown"
         self.named += a_name
         self.right += a_name and right(p, str(named))
-
-
-@cache
-def run(seeds: range) -> dict[str, dict[int, Result]]:
-    """Return the results of the verdict on random pipelines, by kind of evidence and number of faults."""
-    results = {name: {faults: Result() for faults in FAULTS} for name in EVIDENCE}
-    for seed in seeds:
-        for case in cases(seed, PIPELINES):
-            for name, knowledge in EVIDENCE.items():
-                results[name][case.faults].count(case.pipeline, judge(knowledge(case.evidence)).limited_by)
-    return results
 
 
 def collected(model: str, tick: float, number: int) -> Result:
@@ -147,50 +111,21 @@ def _cells(r: Result) -> tuple[str, ...]:
     return (*map(str, (r.caused, r.named)), share, *map(str, (missed, r.unknown, r.without)), blamed)
 
 
-def summary() -> str:
-    """Return a table in Markdown with a row per kind of evidence, kind of seeds and number of faults."""
-    lines = [f"| evidence | seeds | faults | {' | '.join(_COLUMNS)} |", "|---|---|" + "---:|" * (len(_COLUMNS) + 1)]
-    for name in EVIDENCE:
-        for kind, seeds in (("tuning", TUNING_SEEDS), ("published", PUBLISHED_SEEDS)):
-            of_seeds = f"{kind}, {seeds[0]} to {seeds[-1]}"
-            lines += [
-                f"| {name} | {of_seeds} | {faults} | {' | '.join(_cells(r))} |"
-                for faults, r in run(seeds)[name].items()
-            ]
-    return "\n".join(lines)
-
-
-def matrix() -> str:
-    """Return the confusion matrix of the published seeds with complete evidence: a row per true cause."""
-    complete = run(PUBLISHED_SEEDS)["hook and performance counters"]
-    pairs = sum((r.pairs for r in complete.values()), Counter[tuple[str, str]]())
-    trues = sorted({true for true, _ in pairs}, key=lambda cause: (cause == NO_CAUSE, cause))
-    nameds = sorted({named for _, named in pairs}, key=lambda cause: (cause == NO_CAUSE, cause))
-    lines = ["| true \\ named | " + " | ".join(nameds) + " |", "|---|" + "---:|" * len(nameds)]
-    for true in trues:
-        counts = [pairs[true, named] for named in nameds]
-        lines.append(f"| {true} | " + " | ".join(str(count) if count else "·" for count in counts) + " |")
-    return "\n".join(lines)
-
-
-TABLES = {
-    "states": states.as_markdown,
-    "causes": as_markdown,
-    "mistakes": mistakes.as_markdown,
-    "loader": loaders.as_markdown,
-    "summary": summary,
-    "matrix": matrix,
+# By document, its generated tables.
+TABLES: Mapping[str, Mapping[str, Callable[[], str]]] = {
+    "verdict.md": {"states": states.as_markdown, "causes": causes.as_markdown},
+    "advice.md": {"mistakes": mistakes.as_markdown, "loader": loaders.as_markdown},
 }
 
 
 def markers(name: str) -> tuple[str, str]:
-    """Return the lines before and after a table in the document."""
+    """Return the lines before and after a table in a document."""
     return f"<!-- {name}: python -m qa.bench.verdict --write -->", f"<!-- end of {name} -->"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/verdict.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into the documents")
     parser.add_argument("--ticks", type=float, nargs="+", help="seconds between two ticks")
     parser.add_argument("--cases", type=int, default=480)
     options, _ = parser.parse_known_args()
@@ -199,17 +134,15 @@ def main() -> None:
         if options.write:
             figures.keep("verdict-collected", reported)
         return
-    if not options.write:
-        print(summary())
-        print(matrix())
-        return
-    text = DOCUMENT.read_text()
-    for name, table in TABLES.items():
-        begin, end = markers(name)
-        before, _, rest = text.partition(begin)
-        _, _, after = rest.partition(end)
-        text = f"{before}{begin}\n\n{table()}\n\n{end}{after}"
-    DOCUMENT.write_text(text)
+    for path, tables in TABLES.items() if options.write else ():
+        document = DOCUMENTS / path
+        text = document.read_text()
+        for name, table in tables.items():
+            begin, end = markers(name)
+            before, _, rest = text.partition(begin)
+            _, _, after = rest.partition(end)
+            text = f"{before}{begin}\n\n{table()}\n\n{end}{after}"
+        document.write_text(text)
 
 
 if __name__ == "__main__":

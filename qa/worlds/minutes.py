@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from gpugauge.driver.api import CLOCKS_EVENT_REASONS, Device, DeviceReading
+from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.node.node import Identity, Load, Node, Profiled, Use
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session, ThreadTime
@@ -33,7 +33,10 @@ _UNIX, _BEFORE = 1.7e9, 3600.0  # seconds of training before the minute
 _LINK, _PAGEABLE = 63e9, 10e9  # bytes per second of the link, and of copies of memory that is not pinned
 _LIMIT, _CLOCK = 700_000, 1980  # milliwatts, MHz
 _CAPPED = 0.7  # a lowered power limit, as a share of the default
-_SUPPORTED = 0x1FF
+_SUPPORTED = (
+    *("gpu_idle", "applications_clocks_setting", "sw_power_cap", "hw_slowdown", "sync_boost", "sw_thermal_slowdown"),
+    *("hw_thermal_slowdown", "hw_power_brake_slowdown", "display_clock_setting"),
+)
 _STAT = Stat("S", 1, 0, 0.0, 0.0, 1, 1, 0, 1, 1, terminal=False)
 
 
@@ -225,12 +228,12 @@ class _Seen:
 
     def _reading(self, index: int, second: float) -> DeviceReading:
         rates, training = self._rates[index], self._stretches[index].training
-        reasons, limit = 0, _LIMIT
+        reasons, limit = tuple[str, ...](), _LIMIT
         if training and training.pipeline.throttle == "power_cap":
             limit = round(_LIMIT * _CAPPED)
         if training and training.pipeline.clock < 1.0:
             thermal = training.pipeline.throttle == "thermal"
-            reasons = CLOCKS_EVENT_REASONS["sw_thermal_slowdown" if thermal else "sw_power_cap"]
+            reasons = ("sw_thermal_slowdown" if thermal else "sw_power_cap",)
         return _reading(
             None if "power" in self._view.missing else round(rates["power"] * limit),
             limit,
@@ -316,7 +319,7 @@ def _facts(training: Training, view: View) -> dict[str, str]:
 
 
 @lru_cache(maxsize=4096)
-def _reading(power: int | None, limit: int, clock: int | None, reasons: int | None) -> DeviceReading:
+def _reading(power: int | None, limit: int, clock: int | None, reasons: tuple[str, ...] | None) -> DeviceReading:
     return DeviceReading(
         0,
         _UUID,

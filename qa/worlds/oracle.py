@@ -129,10 +129,12 @@ def evidence(p: Pipeline) -> Evidence:
     o = observe(p)
     slowed = float(p.clock < 1.0)
     other_busy = min(1.0 - o.own_busy, p.other)
+    slept = p.host * p.slowed * p.paging / o.step  # until pages are read
     computing, spinning = p.kernels / p.clock / o.step, max(0.0, p.peer - p.own_step) / o.step
     device = DeviceEvidence(
         busy=min(1.0, o.own_busy + other_busy),
         own_busy=o.own_busy,
+        shared=p.other > 0.0,
         sm_active=min(1.0, o.own_sm_active + other_busy * 0.5),
         tensor_active=o.tensor_active,
         tensor_speedup=_H100,
@@ -167,6 +169,8 @@ def evidence(p: Pipeline) -> Evidence:
         device_frees=o.device_calls * WINDOW,
         devices=(device,),
         host_has_gpu=True,
+        asleep=slept,
+        runnable=p.host * p.slowed / o.step - slept - p.host / o.step,
         cpu_throttled=o.cpu_throttled,
         memory_pressure=o.memory_pressure,
     )
@@ -197,12 +201,6 @@ def measured(p: Pipeline, r: random.Random) -> Evidence:
 
 def _noisy(share: float, r: random.Random) -> float:
     return min(1.0, share * r.uniform(1.0 - NOISE, 1.0 + NOISE))
-
-
-def without_counters(e: Evidence) -> Evidence:
-    """Return the evidence of the same minute on a GPU without performance counters."""
-    devices = (replace(device, sm_active=None, tensor_active=None, transfer=None) for device in e.devices)
-    return replace(e, devices=tuple(devices))
 
 
 def without_hook(e: Evidence) -> Evidence:

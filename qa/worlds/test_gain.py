@@ -165,7 +165,7 @@ def test_a_training_on_the_cpu() -> None:
 
 
 def test_time_without_steps_remains() -> None:
-    half = on_cpu(data_wait=0.3, paused=0.5)["data_loading"]
+    half = on_cpu(data_wait=0.6, paused=0.5)["data_loading"]
 
     assert half.expected == pytest.approx(1 / 0.7, rel=0.01)
 

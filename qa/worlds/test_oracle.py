@@ -1,54 +1,8 @@
-from collections.abc import Callable, Sequence
-
 import pytest
 
 from gpugauge.simulator.device.pipeline import Pipeline, observe
-from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.judge import judge
-from qa.worlds.oracle import PUBLISHED_SEEDS, TUNING_SEEDS, Case, cases, right, without_counters
+from qa.worlds.oracle import PUBLISHED_SEEDS, TUNING_SEEDS, right
 from qa.worlds.truth import true_cause
-
-
-@pytest.fixture(scope="module")
-def published() -> Sequence[tuple[Case, str | None]]:
-    """Return pipelines that the thresholds were not chosen with, and their causes."""
-    found = [case for seed in PUBLISHED_SEEDS for case in cases(seed, 250)]
-    return [(case, true_cause(case.pipeline)) for case in found]
-
-
-def names(
-    published: Sequence[tuple[Case, str | None]], faults: int, known: Callable[[Evidence], Evidence] = lambda e: e
-) -> list[tuple[Case, str]]:
-    """Return the named causes of pipelines that have a cause."""
-    judged = [(case, judge(known(case.evidence)).limited_by) for case, true in published if true]
-    return [(case, named) for case, named in judged if case.faults == faults and named and named != "unknown"]
-
-
-def share_right(found: Sequence[tuple[Case, str]]) -> float:
-    return sum(right(case.pipeline, named) for case, named in found) / len(found)
-
-
-@pytest.mark.parametrize(("faults", "least"), [(1, 0.97), (2, 0.94), (3, 0.92)])
-def test_named_causes_are_correct(faults: int, least: float, published: Sequence[tuple[Case, str | None]]) -> None:
-    found = names(published, faults)
-
-    assert len(found) > 0.9 * sum(case.faults == faults and true is not None for case, true in published)
-    assert share_right(found) >= least
-
-
-@pytest.mark.everything
-@pytest.mark.parametrize(("faults", "least"), [(1, 0.97), (2, 0.88)])
-def test_named_causes_are_correct_without_performance_counters(
-    faults: int, least: float, published: Sequence[tuple[Case, str | None]]
-) -> None:
-    assert share_right(names(published, faults, without_counters)) >= least
-
-
-def test_healthy_pipelines_have_no_cause(published: Sequence[tuple[Case, str | None]]) -> None:
-    healthy = [judge(case.evidence).limited_by for case, true in published if not case.faults and not true]
-
-    assert len(healthy) > 1000
-    assert sum(named is not None for named in healthy) / len(healthy) <= 0.01
 
 
 def test_seeds_of_tuning_and_of_the_documents_differ() -> None:

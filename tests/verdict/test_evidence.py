@@ -188,8 +188,8 @@ def test_starting_is_a_pause_where_steps_are_counted() -> None:
     starting: list[list[Sample]] = [[("torch_phase_seconds_total", {"phase": "starting"}, s)] for s in (1.0, 5.0)]
     steps: list[Sample] = [("torch_steps_total", {}, 0.0)]
 
-    assert seen(*starting).paused == 0.0
-    assert seen(*([*point, *steps] for point in starting)).paused == pytest.approx(0.4)
+    assert seen(*starting).window == 10.0
+    assert seen(*([*point, *steps] for point in starting)).window == 6.0
 
 
 def test_ages_and_progress() -> None:

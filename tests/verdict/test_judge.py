@@ -22,6 +22,10 @@ HEALTHY = Evidence(
     data_wait=0.01,
     data_wait_exposed=0.0,
     pinned=True,
+    asleep=0.0,
+    runnable=0.0,
+    cpu_throttled=0.0,
+    memory_pressure=0.0,
     parameters={"cuda": 1e9},
     build="cuda",
     devices=(BUSY,),
@@ -49,8 +53,8 @@ def test_cause() -> None:
         (replace(HEALTHY, pinned=False, devices=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
         # The thread waits for the loader while the GPU is busy: no time is lost.
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
-        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.65), "cpu_limited"),
-        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.65), "memory_swap_io"),
+        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.75), "cpu_limited"),
+        (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.75), "memory_swap_io"),
         (starved(0.5, retries=200), "memory_pressure"),
         (replace(HEALTHY, pinned=False, devices=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
         # Copies from pinned memory overlap with kernels.
@@ -62,7 +66,9 @@ def test_cause() -> None:
         (replace(HEALTHY, devices=(replace(BUSY, sm_active=0.2),)), "underfilled"),
         (replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, tensor_active=0.0),)), "precision_unused"),
         (replace(HEALTHY, devices=(replace(BUSY, clock=0.5, thermal=0.9),)), "throttled"),
-        (replace(HEALTHY, devices=(replace(BUSY, own_busy=0.4),)), "contention"),
+        (replace(HEALTHY, devices=(replace(BUSY, own_busy=0.4, shared=True),)), "contention"),
+        (starved(0.4, asleep=0.55), "waiting_elsewhere"),
+        (starved(0.6, parameters={"cpu": 1e9}), "offloaded"),
         (
             replace(HEALTHY, world_size=8, local_work=0.3, devices=(replace(BUSY, power=0.2, tensor_active=0.1),)),
             "waiting_for_peers",
@@ -89,12 +95,17 @@ def test_slow_loader_shares_the_gaps_with_a_throttled_cgroup() -> None:
 
 
 def test_idle_time_of_pauses_is_not_lost() -> None:
-    assert judge(starved(0.7, paused=0.28)).limited_by is None
-    assert judge(starved(0.4, paused=0.28)).causes == {"host_bound": 0.32}
+    assert judge(starved(0.4, paused=0.25)).causes == {"host_bound": pytest.approx(0.45)}
+
+
+def test_a_gpu_that_may_be_idle_in_short_pauses_only_has_no_cause() -> None:
+    # If it was busy in all of the pauses, it was busy for 0.27 and for 0.54 of the rest.
+    assert judge(starved(0.7, mixed=0.3)).limited_by == "host_bound"
+    assert judge(replace(starved(0.97, mixed=0.3), devices=(replace(BUSY, sm_active=0.2),))).limited_by == "unknown"
 
 
 def test_unowned_busy_time_is_no_contention() -> None:
-    began = replace(HEALTHY, devices=(replace(BUSY, own_busy=0.7, unowned_busy=0.25),))
+    began = replace(HEALTHY, devices=(replace(BUSY, own_busy=0.7, unowned_busy=0.25, shared=True),))
 
     assert judge(began).limited_by is None
 
@@ -161,7 +172,8 @@ def test_causes_that_need_the_waits_are_undecidable_without_them() -> None:
     ]
     found = [judge(replace(HEALTHY, **changes)).undecidable for changes, _ in cases]
 
-    assert found == [{"data_loading", "host_bound"} if waits else set() for _, waits in cases]
+    gaps = {"data_loading", "host_bound", "waiting_elsewhere", "offloaded"}
+    assert found == [gaps if waits else set() for _, waits in cases]
 
 
 def test_the_unknown_loss_is_the_mean_of_the_held_gpus() -> None:

@@ -61,17 +61,10 @@ def test_every_row_of_the_table_can_apply() -> None:
     assert {row.to for row in TRANSITIONS} == set(STATES)
 
 
-def test_every_row_is_drawn() -> None:
+def test_every_row_is_in_the_table() -> None:
     text = as_markdown()
 
-    assert all(f": {row.when}" in text and f"`{row.to}`" in text for row in TRANSITIONS)
-
-
-def test_the_drawing_has_each_state_in_its_group() -> None:
-    groups = {line.split('"')[1] for line in as_markdown().splitlines() if line.startswith('    state "')}
-    members = {name: set(rest.split(", ")) for name, _, rest in (group.partition(": ") for group in groups)}
-
-    assert members == {"every state": {""}, "working": set(WORKING), "resting": set(RESTING)}
+    assert all(f"`{row.to}`" in text for row in TRANSITIONS)
 
 
 BUSY = DeviceEvidence(busy=0.97, own_busy=0.97)
@@ -110,7 +103,7 @@ def test_state_of_the_evidence() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "training"),
         ({"parameters": {"cpu": 1e9}, "devices": (DeviceEvidence(busy=0.9, own_busy=0.9),)}, "training"),  # offloaded
-        ({"parameters": {"cpu": 1e9}, "devices": (DeviceEvidence(busy=0.9, own_busy=0.1),)}, "training_on_cpu"),
+        ({"parameters": {"cpu": 1e9}, "devices": (DeviceEvidence(busy=0.9, own_busy=0.01),)}, "training_on_cpu"),
         ({"parameters": {"cpu": 1e9, "cuda": 1e9}}, "training"),
         ({**NO_PROGRESS, **in_phase("compiling")}, "compiling"),
         ({**NO_PROGRESS, **in_phase("checkpointing", 90.0), "since_progress": 90.0}, "checkpointing"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain, pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gpugauge.driver.api import DeviceReading
@@ -52,10 +53,10 @@ class Point(NamedTuple):
 
 
 class Track(Generic[_T]):
-    """The samples of one thing over a window, as (monotonic time, sample)."""
+    """The samples of one thing in each piece of a window, as (monotonic time, sample)."""
 
-    def __init__(self, samples: Iterable[tuple[float, _T | None]]) -> None:
-        self._samples = [(at, sample) for at, sample in samples if sample is not None]
+    def __init__(self, pieces: Iterable[Iterable[tuple[float, _T | None]]]) -> None:
+        self._pieces = [[(at, sample) for at, sample in piece if sample is not None] for piece in pieces]
 
     def rise(self, counter: Callable[[_T], float | None]) -> float | None:
         """Return the increase of a counter, None without two values."""
@@ -69,17 +70,22 @@ class Track(Generic[_T]):
 
     def mean(self, gauge: Callable[[_T], float | None]) -> float | None:
         """Return the mean of a gauge over the samples that have it."""
-        values = [value for _, sample in self._samples if (value := gauge(sample)) is not None]
+        values = [value for piece in self._pieces for _, sample in piece if (value := gauge(sample)) is not None]
         return sum(values) / len(values) if values else None
 
     def _rise(self, counter: Callable[[_T], float | None]) -> tuple[float, float] | None:
         """Return the increase, and the seconds that it took."""
+        found = [rise for piece in self._pieces if (rise := self._rise_of(piece, counter))]
+        return (sum(rise for rise, _ in found), sum(seconds for _, seconds in found)) if found else None
+
+    @staticmethod
+    def _rise_of(piece: list[tuple[float, _T]], counter: Callable[[_T], float | None]) -> tuple[float, float] | None:
         newest = oldest = None
-        for at, sample in reversed(self._samples):
+        for at, sample in reversed(piece):
             if (value := counter(sample)) is not None:
                 newest = at, value
                 break
-        for at, sample in self._samples if newest else ():
+        for at, sample in piece if newest else ():
             if (value := counter(sample)) is not None:
                 oldest = at, value
                 break
@@ -91,12 +97,15 @@ class Track(Generic[_T]):
 
 
 class Window:
-    """The ticks of the last `seconds`, and the newest `node`. The time between ticks may vary."""
+    """The ticks of the last `seconds`, and the newest `node`. The time between ticks may vary. A part of a window has
+    one or several `pieces`; the time between them is no part of it.
+    """
 
     def __init__(self, seconds: float = 60.0) -> None:
         self.seconds, self.node = seconds, Node()
         self.points: deque[Point] = deque()
-        self._parts: dict[tuple[float, ...], Window] = {}
+        self.pieces: Sequence[Sequence[Point]] = (self.points,)
+        self._parts: dict[tuple[tuple[float, ...], ...], Window] = {}
         self.cache: dict[object, Any] = {}
         """Cache for callers, for values computed from this window alone; emptied at the next tick."""
 
@@ -111,12 +120,23 @@ class Window:
 
     @property
     def span(self) -> float:
-        """Seconds between the first and the last point, rounded: ticks vary by some milliseconds."""
-        return round(self.points[-1].at - self.points[0].at, 1) if self.points else 0.0
+        """Seconds between the first and the last point of each piece, rounded: ticks vary by some milliseconds."""
+        return round(sum(piece[-1].at - piece[0].at for piece in self.pieces if piece), 1)
 
     def where(self, present: Callable[[Point], bool]) -> Window:
         """Return the part of the window whose points are `present`."""
-        return self._part([point for point in self.points if present(point)])
+        return self._part([[point for point in self.points if present(point)]])
+
+    def without(self, left_out: Callable[[Point, Point], bool]) -> Window:
+        """Return the part of the window without the intervals between two points that are left out."""
+        pieces: list[list[Point]] = []
+        for before, after in pairwise(self.points):
+            if left_out(before, after):
+                continue
+            if not pieces or pieces[-1][-1] is not before:
+                pieces.append([before])
+            pieces[-1].append(after)
+        return self._part(pieces)
 
     def recent(self, seconds: float) -> Window:
         """Return the part of the window in the last `seconds`, at least the last two points. Points vary by some
@@ -124,34 +144,37 @@ class Window:
         """
         earliest = self.points[-1].at - seconds - _JITTER_SECONDS
         late = [point for point in self.points if point.at >= earliest]
-        return self._part(late if len(late) > 1 else list(self.points)[-2:])
+        return self._part([late if len(late) > 1 else list(self.points)[-2:]])
 
-    def _part(self, points: list[Point]) -> Window:
-        """Return the window of these points; the same one to all who ask for it before the next tick."""
-        if len(points) == len(self.points):
+    def _part(self, pieces: list[list[Point]]) -> Window:
+        """Return the window of these pieces; the same one to all who ask for it before the next tick."""
+        if len(pieces) == 1 and len(pieces[0]) == len(self.points):
             return self
-        times = tuple(point.at for point in points)
+        times = tuple(tuple(point.at for point in piece) for piece in pieces)
         part = self._parts.get(times)
         if part is None:
             part = self._parts[times] = Window(self.seconds)
-            part.points, part.node = deque(points), self.node
+            part.points, part.pieces, part.node = deque(chain.from_iterable(pieces)), pieces, self.node
         return part
+
+    def _track(self, of: Callable[[Point], _T | None]) -> Track[_T]:
+        return Track(((point.at, of(point)) for point in piece) for piece in self.pieces)
 
     def gpu(self, uuid: str) -> Track[GpuSample]:
         """Return the samples of a GPU."""
-        return Track((point.at, point.gpus.get(uuid)) for point in self.points)
+        return self._track(lambda point: point.gpus.get(uuid))
 
     def use(self, process: str, uuid: str) -> Track[Use]:
         """Return what a process used of a GPU."""
-        return Track((point.at, point.uses.get((process, uuid))) for point in self.points)
+        return self._track(lambda point: point.uses.get((process, uuid)))
 
     def session(self, process: str) -> Track[Session]:
         """Return the session of a process."""
-        return Track((point.at, point.sessions.get(process)) for point in self.points)
+        return self._track(lambda point: point.sessions.get(process))
 
     def cgroup(self, process: str) -> Track[Cgroup]:
         """Return the cgroup of a process."""
-        return Track((point.at, point.cgroups.get(process)) for point in self.points)
+        return self._track(lambda point: point.cgroups.get(process))
 
 
 def _sample(node: Node, uuid: str, reading: DeviceReading) -> GpuSample:

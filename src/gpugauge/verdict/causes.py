@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from gpugauge.driver.vendors import VENDORS
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 
 STATES = (
     *("starting", "compiling", "training", "evaluating", "checkpointing", "generating"),
@@ -15,6 +16,48 @@ STATES = (
 
 Proof = Literal["gpu", "cpu", "simulated"]
 _MIN_DRIVERS = ", ".join(f"{cuda}: {driver}" for v in VENDORS for cuda, driver in v.min_drivers.items())
+_Missing = Callable[[Evidence, DeviceEvidence], bool]
+_SMALL = 0.1  # share of the waits for CPU or storage that excludes them
+
+
+def _large(share: float | None) -> bool:
+    return share is None or share >= _SMALL
+
+
+# By kind of evidence, what it is, and whether it is missing about a training on one of its GPUs.
+NEEDED: Mapping[str, tuple[str, _Missing]] = {
+    "load": ("the load of the GPU (not of MIG devices)", lambda _, d: d.busy is None),
+    "own load": (
+        "the load of the process itself where others use the GPU (not of vGPUs, and not under MPS)",
+        lambda _, d: d.overlaps or (d.shared and d.own_busy is None),
+    ),
+    "counters": ("performance counters (GPM: Hopper and newer)", lambda _, d: d.sm_active is None),
+    "copies": ("PCIe traffic (GPM), or pinned memory", lambda e, d: d.transfer is None and e.pinned is not True),
+    "clocks": (
+        "clocks and the reasons that lower them (not of vGPUs)",
+        lambda _, d: d.clock is None or (d.thermal is None and d.power_capped is None),
+    ),
+    "waits": ("the waits for batches", lambda e, _: e.data_wait is None and e.data_wait_exposed is None),
+    "peers": (
+        "the rank's own work in its steps, if there are other ranks",
+        lambda e, _: (e.world_size or 1) > 1 and e.local_work is None,
+    ),
+    "thread": ("the sleep of the training thread", lambda e, _: e.asleep is None),
+    "throttling": ("throttling by the cgroup", lambda e, _: e.cpu_throttled is None),
+    "pressure": ("pressure (PSI) of the cgroup", lambda e, _: e.memory_pressure is None),
+    "loader CPU": (
+        "throttling by the cgroup, or the loader's waits for a CPU",
+        lambda e, _: e.cpu_throttled is None and _large(e.loader_queued),
+    ),
+    "loader storage": (
+        "pressure (PSI) of the cgroup, or the loader's waits for storage",
+        lambda e, _: e.memory_pressure is None and _large(e.loader_storage),
+    ),
+    "thread CPU": (
+        "throttling by the cgroup, or the training thread's waits for a CPU",
+        lambda e, _: e.cpu_throttled is None and _large(e.runnable),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +73,7 @@ class Cause:
     phrase: str
     colour: str
     on_cpu: bool = False  # it explains why a training that could use a GPU is on the CPU
-    needs: Literal["", "counters", "waits"] = ""  # the performance counters (GPM), or the waits for batches
+    needs: tuple[str, ...] = ()  # evidence that shows or excludes it; without it the cause is undecidable
     removed: Mapping[str, Any] = field(default_factory=dict)  # parts of a Step as they are without it
 
 
@@ -88,7 +131,7 @@ _ALL = (
         ("cpu", "gpu", "simulated"),
         "waits for its data loader",
         "orange",
-        needs="waits",
+        needs=("load", "waits", "loader CPU", "loader storage"),
         removed={"load": 0.0, "loader": 0.0},
     ),
     Cause(
@@ -98,7 +141,27 @@ _ALL = (
         ("gpu", "simulated"),
         "waits for its own Python code",
         "yellow",
-        needs="waits",
+        needs=("load", "waits", "copies", "thread CPU"),
+        removed={"host": 0.0, "serial": False},
+    ),
+    Cause(
+        "waiting_elsewhere",
+        "gaps between kernels on the GPU, while the training thread sleeps outside of its loader",
+        "find what the training thread waits for: py-spy dump --pid PID; overlap it with the kernels of another step",
+        ("simulated",),
+        "waits for something else than its data or its GPU",
+        "light-green",
+        needs=("load", "waits", "thread", "pressure"),
+        removed={"asleep": 0.0},
+    ),
+    Cause(
+        "offloaded",
+        "gaps between kernels on the GPU, while parameters are on the CPU and the GPU computes with them",
+        "it is the price of offloading to the CPU; keep parameters and optimizer on the GPU if they fit",
+        ("simulated",),
+        "works on the CPU with what is offloaded",
+        "light-orange",
+        needs=("load", "waits"),
         removed={"host": 0.0, "serial": False},
     ),
     Cause(
@@ -108,7 +171,7 @@ _ALL = (
         ("simulated",),
         "waits for copies to the GPU",
         "purple",
-        needs="counters",
+        needs=("load", "counters"),
         removed={"copy": 0.0, "pinned": True},
     ),
     Cause(
@@ -118,7 +181,7 @@ _ALL = (
         ("simulated",),
         "fills only a part of the GPU",
         "blue",
-        needs="counters",
+        needs=("load", "counters", "own load", "peers"),
     ),
     Cause(
         "precision_unused",
@@ -127,7 +190,7 @@ _ALL = (
         ("gpu", "simulated"),
         "computes without the tensor cores",
         "super-light-blue",
-        needs="counters",
+        needs=("load", "counters", "own load", "peers"),
     ),
     Cause(
         "waiting_for_peers",
@@ -136,6 +199,7 @@ _ALL = (
         ("cpu", "simulated"),
         "waits for slower ranks",
         "green",
+        needs=("load", "peers"),
         removed={"peers": 0.0},
     ),
     Cause(
@@ -145,6 +209,7 @@ _ALL = (
         ("simulated",),
         "runs at lowered clocks",
         "#e0226e",
+        needs=("load", "own load", "clocks"),
     ),
     Cause(
         "memory_pressure",
@@ -153,6 +218,7 @@ _ALL = (
         ("simulated",),
         "is short of GPU memory",
         "dark-purple",
+        needs=("load",),
         removed={"allocator": 0.0},
     ),
     Cause(
@@ -162,6 +228,7 @@ _ALL = (
         ("gpu", "simulated"),
         "shares its GPU with others",
         "super-light-purple",
+        needs=("load", "own load"),
     ),
     Cause(
         "cpu_limited",
@@ -170,6 +237,7 @@ _ALL = (
         ("cpu", "simulated"),
         "has used up its CPU quota",
         "dark-orange",
+        needs=("load", "throttling"),
     ),
     Cause(
         "memory_swap_io",
@@ -178,6 +246,7 @@ _ALL = (
         ("simulated",),
         "waits for memory or storage",
         "dark-yellow",
+        needs=("load", "pressure"),
     ),
     Cause(
         "unused_gpus",
@@ -201,9 +270,12 @@ ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 
 
 def as_markdown() -> str:
-    """Return the table of docs/verdict.md."""
-    lines = ["| cause | evidence | advice | proven on |", "|---|---|---|---|"]
+    """Return the tables of docs/verdict.md: the causes, and the evidence that they need."""
+    lines = ["| cause | evidence | undecidable without | advice | proven on |", "|---|---|---|---|---|"]
     for cause in _ALL:
         proven = ", ".join(cause.proven) or "unit tests only"
-        lines.append(f"| `{cause.name}` | {cause.evidence} | {cause.advice} | {proven} |")
+        needs = ", ".join(cause.needs)
+        lines.append(f"| `{cause.name}` | {cause.evidence} | {needs} | {cause.advice} | {proven} |")
+    lines += ["", "| evidence | of what |", "|---|---|"]
+    lines += [f"| {name} | {text} |" for name, (text, _) in NEEDED.items()]
     return "\n".join(lines)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.savings import PRECISION_SAVES_LEAST, ROOTS, loader_limits, slow_kernels, waiting_for_peers
+from gpugauge.verdict.possible import OF_DEVICE, OF_PROCESS, TOLERANCE, near, near_device
+from gpugauge.verdict.savings import (
+    PRECISION_SAVES_LEAST,
+    ROOTS,
+    elsewhere,
+    loader_limits,
+    others_busy,
+    own_busy,
+    slow_kernels,
+    waiting_for_peers,
+)
 from gpugauge.verdict.step import Step
 
 # Bounds of an allocation or a free by the driver, in seconds (savings.py names the measurements), and their mean.
@@ -15,37 +24,31 @@ _CALL_BOUNDS = (0.0002, 0.001)
 _CALL_SECONDS = 0.00045
 
 # Ratios from 0 to 1.
-_TOLERANCE = 0.11  # of each measured share
-_TOLERANCE_PAGEABLE = 0.65  # of copies of memory that is not pinned, at 6 to 16 GB/s instead of 10 (shares.py)
 _TOLERANCE_ON_CPU = 0.03  # where all shares are measured by clocks, in the process and by its cgroup
 _SLOWER_RANKS = 0.12  # wait for peers from which on the other ranks are slower; a shorter one is jitter of equal ranks
 _BUSY = 0.12  # idle time up to which the kernels take all of the step
 _MOST = 0.99  # of the time of host and loader that can be withheld
+_LEAST_ACTIVE = 0.05  # of the window, outside of pauses
 # A host that launches ahead of the GPU, or workers for which nobody waits, show no duration. Assumed, as a share of
 # the time behind which they are hidden, and at most. The first is less than what a lower precision leaves of the
 # kernels: an assumed host is not named as the next limit.
 _HIDDEN, _HIDDEN_MOST, _HIDDEN_LOADER = 0.39, 0.75, 0.6
 
 
-_E = TypeVar("_E", Evidence, DeviceEvidence)
-
-
 def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SECONDS) -> Step:
     """Return the step of a training on one of its GPUs, or on the CPU. A call of the allocator to the driver is assumed
     to take `call` seconds.
     """
-    active = max(0.0, 1.0 - e.paused)
+    paused = e.paused / max(_LEAST_ACTIVE, 1.0 - e.paused)  # by the time of the training
     if device is None:
         waits = max(0.0, 1.0 - e.local_work) if e.local_work is not None and (e.world_size or 1) > 1 else 0.0
-        return _on_cpu(e, active, min(active, waits))
-    busy = device.busy or 0.0
-    own = busy if device.own_busy is None else min(device.own_busy, busy)
+        return _on_cpu(e, paused, min(1.0, waits))
+    busy, own, shared = device.busy or 0.0, own_busy(device), others_busy(device)
     spin = waiting_for_peers(e, device, own)
-    shared = min(_MOST, max(0.0, busy - own - device.unowned_busy))
-    local = max(0.0, active - spin)
+    local = max(0.0, 1.0 - spin)
     kernels = min(local, (own - spin) / (1.0 - shared))
     allocator = min(local - kernels, _calls(e) * call / e.window if e.window else 0.0)
-    idle = active - busy - allocator
+    idle = 1.0 - busy - allocator
     limited = loader_limits(e, local - kernels)
     wait = min(local, e.data_wait or 0.0)
     thread = (local - wait if limited else local) - allocator
@@ -62,36 +65,39 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
     else:
         host = thread - load
     host = max(0.0, host)
+    asleep = min(host, elsewhere(e, 1.0 - kernels)) if idle > _BUSY else 0.0
+    host -= asleep
     loader = local if limited else 0.0
-    working = max(host + load, loader)
+    working = max(host + asleep + load, loader)
     if taken > working and e.loader_workers:
         # Time is withheld only from what works: the workers, for which nobody waits.
         working = loader = (taken + local) / 2
     return Step(
         kernels,
         host,
+        asleep,
         load,
         loader,
         copy,
         pinned,
         allocator=allocator,
-        peers=active if spin >= _SLOWER_RANKS else 0.0,
-        paused=e.paused,
+        peers=1.0 if spin >= _SLOWER_RANKS else 0.0,
+        paused=paused,
         slower=slow_kernels(e, device, own - spin, shared),
         withheld=_withheld(e, working),
     )
 
 
-def _on_cpu(e: Evidence, active: float, waits: float) -> Step:
-    local = active - waits
+def _on_cpu(e: Evidence, paused: float, waits: float) -> Step:
+    local = 1.0 - waits
     wait = min(local, e.data_wait or 0.0)
     return Step(
         None,
         local - wait,
         load=0.0 if e.loader_workers else wait,
         loader=local if e.loader_workers and wait else 0.0,
-        peers=active if waits >= _SLOWER_RANKS else 0.0,
-        paused=e.paused,
+        peers=1.0 if waits >= _SLOWER_RANKS else 0.0,
+        paused=paused,
         withheld=_withheld(e, local),
     )
 
@@ -108,27 +114,14 @@ def _withheld(e: Evidence, working: float) -> dict[str, float]:
 
 def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step, ...]]:
     """Yield for each measured value the steps with a lower and a higher one."""
-    for name in _OF_PROCESS:
-        yield tuple(estimate(near, device) for near in _near(e, name, _TOLERANCE if device else _TOLERANCE_ON_CPU))
+    for name in OF_PROCESS:
+        found = near(e, name, tolerance=TOLERANCE if device else _TOLERANCE_ON_CPU)
+        yield tuple(estimate(changed, device) for changed in found)
     if device is not None:
-        for name in _OF_DEVICE:
-            pageable = name == "transfer" and e.pinned is False
-            tolerance = _TOLERANCE_PAGEABLE if pageable else _TOLERANCE
-            yield tuple(estimate(e, near) for near in _near(device, name, tolerance))
+        for names in OF_DEVICE:
+            yield tuple(estimate(e, changed) for changed in near_device(e, device, *names))
     if _calls(e):
         yield tuple(estimate(e, device, call) for call in _CALL_BOUNDS)
-
-
-_OF_PROCESS = ("data_wait", "data_wait_exposed", "local_work", *("cpu_throttled", "memory_pressure"))
-_OF_DEVICE = ("busy", "own_busy", "sm_active", "clock", "transfer")
-
-
-def _near(evidence: _E, name: str, tolerance: float) -> Iterator[_E]:
-    """Yield the evidence with a lower and a higher value of a share, nothing if it is not known."""
-    value = getattr(evidence, name)
-    for factor in (1.0 / (1.0 + tolerance), 1.0 + tolerance) if value else ():
-        changed: Any = {name: min(1.0, value * factor)}
-        yield replace(evidence, **changed)
 
 
 def alternatives(step: Step) -> Iterator[Step]:

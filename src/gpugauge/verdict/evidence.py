@@ -10,12 +10,15 @@ _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 
 @dataclass(frozen=True, slots=True)
 class DeviceEvidence:
-    """One GPU that the process uses: means over the window, ratios from 0 to 1."""
+    """One GPU that the process uses: means over the evidence's time, ratios from 0 to 1."""
 
     busy: float | None = None  # of the GPU, all processes together
     measured: bool = True  # whether the driver reports its load, which it does not for MIG devices
     own_busy: float | None = None  # of this process, if the driver reports it
     unowned_busy: float = 0.0  # of no known process, for example of one that has just started
+    spread: float = 0.0  # between the lowest and the highest load of an interval of the window
+    shared: bool = False  # other processes have memory on it
+    overlaps: bool = False  # … and its processes compute at the same time (MPS)
     sm_active: float | None = None
     tensor_active: float | None = None
     tensor_speedup: float | None = None  # peak rate of the tensor cores by that of 32-bit arithmetic, not a share
@@ -29,9 +32,11 @@ class DeviceEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One process. Shares refer to the wall time of the window; ages and durations are in seconds."""
+    """One process. Shares refer to the time of the training in the window, without its pauses; ages and durations are
+    in seconds.
+    """
 
-    window: float
+    window: float  # that time
     age: float | None = None
     inside: bool = False  # the process reports through the hook
     interactive: bool = False  # a notebook or a prompt: idle between two commands
@@ -49,7 +54,12 @@ class Evidence:
     data_wait_exposed: float | None = None  # the part of data_wait in which the GPU is idle
     pinned: bool | None = None  # whether batches are in pinned memory
     loader_workers: int | None = None  # processes that load batches; with 0 the training thread loads them
-    paused: float = 0.0  # share of phases without steps: evaluation, checkpoints, compilation
+    loader_queued: float | None = None  # share of the time of a batch in which its worker waits for a CPU
+    loader_storage: float | None = None  # … and for storage
+    asleep: float | None = None  # share in which the training thread sleeps and waits for no batch
+    runnable: float | None = None  # share in which it waits for a CPU
+    paused: float = 0.0  # phases without steps (evaluation, checkpoints, compilation), as a share of the whole window
+    mixed: float = 0.0  # pauses that could not be separated from the training, as a share of both
     local_work: float | None = None  # share of the rank's own work in its steps
     world_size: int | None = None
     parameters: Mapping[str, float] = field(default_factory=dict)  # bytes by kind of device: cpu, cuda, …

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
+from typing import Any
 
 from gpugauge.base.text import whole
 from gpugauge.driver.vendors import VENDORS, tensor_speedup
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node import training
 from gpugauge.node.node import Node
-from gpugauge.node.window import GpuSample, Track, Window
+from gpugauge.node.window import GpuSample, Point, Track, Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
+from gpugauge.verdict.loader_facts import PARTS as LOADING
+from gpugauge.verdict.loader_facts import rise
 from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
+from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire import messages as wire
 from gpugauge.wire.shares import NAMED_PHASES
 from gpugauge.workload.processfiles import Cgroup
@@ -25,6 +30,7 @@ from gpugauge.workload.processfiles import Cgroup
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
 _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
+_SHORT_PAUSE = 0.02  # share of an interval between two ticks; with a shorter pause it is one of the training
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,32 +64,51 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         return Evidence(window.span, age, devices=working, unused_devices=unused)
     facts = session.facts
     pinned = {"yes": True, "no": False}.get(facts.get("loader_pin_memory", ""))
-    working, unused = used([_used(window, uuid, process, pinned) for uuid in _uuids(node, process)])
+    steps_ever, batches_ever = training.steps(session), training.batches(session)
+    # Where steps and batches are unknown, `starting` is a part of the training loop.
+    pauses = NAMED_PHASES | ({"starting"} if steps_ever is not None or batches_ever is not None else set())
+    full, paused = window, _share(window, process, NAMED_PHASES)
+    if _share(window, process, pauses) >= _SHORT_PAUSE:
+        window = _without_pauses(window, process, pauses)
+    mixed = _share(window, process, pauses)
+    trained = round(window.span * (1.0 - mixed), 1)
+    if trained < MIN_EVIDENCE_SECONDS:
+        mixed = 0.0  # no cause is reported
+    of_training = partial(_of_part, 1.0 - mixed)
+    devices = [_used(window, uuid, process, pinned) for uuid in _uuids(node, process)]
+    working, unused = used([_scaled(device, of_training) for device in devices] if mixed else devices)
     track, cgroup = window.session(process), window.cgroup(process)
     since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
     step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
-    steps_ever, batches_ever = training.steps(session), training.batches(session)
+    peers = 1.0 - min(1.0, local / step_seconds) if local is not None and step_seconds else None
+    loading = {part: rise(track, seconds) for part, seconds in LOADING.items()}
+    loaded = sum(seconds or 0.0 for part, seconds in loading.items() if part != "threads")
     return Evidence(
-        window.span,
+        trained,
         age,
         inside=True,
         interactive=facts.get("command", "") in _INTERACTIVE,
         phase=phase,
         phase_age=None if since is None else unix - since,
-        recent=recent_seconds(window, process, phase),
+        recent=recent_seconds(full, process, phase),
         worked=_worked(session),
-        steps=None if steps_ever is None else track.rise(training.steps) or 0.0,
+        steps=None if steps_ever is None else full.session(process).rise(training.steps) or 0.0,
         steps_ever=steps_ever,
-        batches=None if batches_ever is None else track.rise(training.batches) or 0.0,
+        batches=None if batches_ever is None else full.session(process).rise(training.batches) or 0.0,
         batches_ever=batches_ever,
         since_progress=now - progress.at if progress else None,
         slow_step=_slow_step(session),
-        data_wait=_at_most_1(track.rate(waited_for_training)),
-        data_wait_exposed=_at_most_1(track.rate(training.exposed_wait)),
+        data_wait=of_training(track.rate(waited_for_training)),
+        data_wait_exposed=of_training(track.rate(training.exposed_wait)),
         pinned=pinned,
         loader_workers=whole(facts.get("loader_workers", "")),
-        paused=_paused(window, process, starting=steps_ever is not None or batches_ever is not None),
-        local_work=min(1.0, local / step_seconds) if local is not None and step_seconds else None,
+        loader_queued=_ratio(loading["runqueue"], loaded),
+        loader_storage=_ratio(loading["storage"], loaded),
+        asleep=of_training(track.rate(training.asleep)),
+        runnable=of_training(track.rate(_runnable)),
+        paused=paused,
+        mixed=mixed,
+        local_work=None if peers is None else 1.0 - (of_training(peers) or 0.0),
         world_size=whole(facts.get("world_size", "")),
         parameters=_parameters(session),
         torch_devices=any(d.uuid is not None for d in _devices(session)),
@@ -99,8 +124,8 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         devices=working,
         unused_devices=unused,
         host_has_gpu=any(device.up for device in node.shown()),
-        cpu_throttled=_at_most_1(cgroup.rate(lambda c: c.throttled)),
-        memory_pressure=_most(_at_most_1(cgroup.rate(partial(_pressure, of))) for of in ("memory", "io")),
+        cpu_throttled=of_training(cgroup.rate(lambda c: c.throttled)),
+        memory_pressure=_most(of_training(cgroup.rate(partial(_pressure, of))) for of in ("memory", "io")),
     )
 
 
@@ -123,18 +148,43 @@ def _slow_step(session: Session) -> float | None:
     return next((bound for bound, n in zip(bounds, durations.counts, strict=False) if n >= enough), bounds[-1])
 
 
+def _runnable(session: Session) -> float | None:
+    return session.thread["training"].runnable if "training" in session.thread else None
+
+
 def _worked(session: Session) -> bool:
     phases = any(spent > 0 for phase, spent in training.phases(session).items() if phase not in _BEFORE_TRAINING)
     return phases or any(training.waits(session).values())
 
 
-def _paused(window: Window, process: str, starting: bool) -> float:
-    """Return the share of phases without steps. Where steps and batches are unknown, `starting` is a part of the
-    training loop.
-    """
-    pauses = NAMED_PHASES | ({"starting"} if starting else set())
-    paused = sum(spent for phase, spent in seconds_in_window(window, process).items() if phase in pauses)
-    return min(1.0, paused / window.span) if window.span else 0.0
+def _share(window: Window, process: str, phases: Collection[str]) -> float:
+    """Return the share of the window that the phases take."""
+    spent = sum(seconds for phase, seconds in seconds_in_window(window, process).items() if phase in phases)
+    return min(1.0, spent / window.span) if window.span else 0.0
+
+
+def _without_pauses(window: Window, process: str, pauses: Collection[str]) -> Window:
+    """Return the part of the window between pauses, all of it if that part is too short."""
+
+    def paused(point: Point) -> float:
+        session = point.sessions[process]
+        totals = (training.phases(session), training.waits(session))
+        return sum(seconds.get(phase, 0.0) for phase in pauses for seconds in totals)
+
+    part = window.without(lambda before, after: paused(after) - paused(before) > _SHORT_PAUSE * (after.at - before.at))
+    return part if part.span >= MIN_EVIDENCE_SECONDS else window
+
+
+def _of_part(part: float, share: float | None) -> float | None:
+    """Return a share of the time as one of a part of it, in which all of it is."""
+    return None if share is None else min(1.0, share / part)
+
+
+def _scaled(device: DeviceEvidence, of_training: Callable[[float | None], float | None]) -> DeviceEvidence:
+    """Return the evidence as if the GPU was idle in the pauses."""
+    shares = ("busy", "own_busy", "sm_active", "tensor_active", "transfer")
+    scaled: dict[str, Any] = {name: of_training(getattr(device, name)) for name in shares}
+    return replace(device, unowned_busy=of_training(device.unowned_busy) or 0.0, **scaled)
 
 
 def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> DeviceEvidence:
@@ -147,7 +197,18 @@ def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> Devic
     observed = track.rise(lambda gpu: gpu.observed)
     own = _ratio(window.use(process, uuid).rise(lambda use: use.busy), observed)
     unowned = _ratio(track.rise(lambda gpu: gpu.unaccounted), observed)
-    return replace(known, own_busy=own, unowned_busy=unowned or 0.0, transfer=copying(window, uuid, pinned))
+    node = window.node
+    holders = [holder for (holder, on), use in node.uses.items() if on == uuid and use.memory is not None]
+    kinds = {node.identities[holder].kind for holder in holders if holder in node.identities}
+    shared = bool(set(holders) - {process} or node.hidden.get(uuid))
+    return replace(
+        known,
+        own_busy=own,
+        unowned_busy=unowned or 0.0,
+        shared=shared,
+        overlaps=shared and "mps" in kinds,
+        transfer=copying(window, uuid, pinned),
+    )
 
 
 def device(window: Window, uuid: str) -> DeviceEvidence:
@@ -159,9 +220,18 @@ def device(window: Window, uuid: str) -> DeviceEvidence:
         known = window.cache[key] = DeviceEvidence(
             busy=_ratio(track.rise(lambda gpu: gpu.busy), track.rise(lambda gpu: gpu.observed)),
             measured=uuid in window.node.loads,
+            spread=_spread(window, uuid),
             sm_active=_ratio(track.rise(lambda gpu: gpu.sm_active), track.rise(lambda gpu: gpu.profiled)),
         )
     return known
+
+
+def _spread(window: Window, uuid: str) -> float:
+    """Return the difference between the highest and the lowest load of a GPU between two points of the window."""
+    tracks = (Track([[(p.at, p.gpus.get(uuid)) for p in pair]]) for piece in window.pieces for pair in pairwise(piece))
+    ratios = (_ratio(track.rise(lambda gpu: gpu.busy), track.rise(lambda gpu: gpu.observed)) for track in tracks)
+    loads = [ratio for ratio in ratios if ratio is not None]
+    return max(loads) - min(loads) if loads else 0.0
 
 
 def _means(window: Window, uuid: str) -> DeviceEvidence:
@@ -194,10 +264,6 @@ def _most(values: Iterable[float | None]) -> float | None:
 
 def _ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else min(1.0, part / whole)
-
-
-def _at_most_1(rate: float | None) -> float | None:
-    return None if rate is None else min(1.0, rate)
 
 
 def _uuids(node: Node, process: str) -> list[str]:

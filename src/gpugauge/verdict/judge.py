@@ -6,18 +6,22 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from gpugauge.node.judged import Verdict
-from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.causes import CAUSES, NEEDED
 from gpugauge.verdict.evidence import Evidence
+from gpugauge.verdict.possible import possible
 from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts_of, next_state
 
 # Ratios from 0 to 1.
 _MIN_PRIMARY_SHARE = 0.12  # saving from which a cause is reported as the limit
+_MIN_SURE_SHARE = 0.1  # … and what it saves at least, whatever the measured values are exactly
 _MIN_LEAD_SHARE = 0.05  # by which it must exceed the cause reported before
-
-_NEED_COUNTERS, _NEED_WAITS = (
-    frozenset(cause.name for cause in CAUSES.values() if cause.needs == needed) for needed in ("counters", "waits")
-)
+_MIN_UNKNOWN_SHARE = 0.25  # of all that is lost, from which the limit is reported as unknown
+_MIN_UNSTEADY_SHARE = 0.4  # … and where the load varies: what takes turns with other causes is not seen in the means
+_MOST_OTHER = 0.9  # what it must save at least of the saving of each other one, likewise
+_UNSTEADY = 0.15  # spread of the load from which on several causes may take turns
+_PEERS = "waiting_for_peers"
+_OUTSIDE = frozenset({"counters"})  # evidence that is not of the hook, or of a training that steps
 
 
 def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = STALLED_SECONDS) -> Verdict:
@@ -26,20 +30,43 @@ def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = S
     """
     last = before.state if before else "unknown"
     state = next_state(last, facts_of(e, last, stalled_seconds))
+    undecidable = _undecidable(e, state)
     loss = _loss(e, state)
-    causes = {name: round(share, 4) for name, share in loss.shares.items() if share >= LEAST_SHARE}
+    shares: defaultdict[str, float] = defaultdict(float)
+    for name, share in loss.shares.items():
+        shares["unknown" if name in undecidable else name] += share
+    causes = {name: round(share, 4) for name, share in shares.items() if share >= LEAST_SHARE}
     limited_by = _primary(loss.savings, before.limited_by if before else None)
-    return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, _undecidable(e, state))
+    if limited_by and (limited_by in undecidable or not _is_sure(limited_by, e, state, before)):
+        limited_by = "unknown" if sum(causes.values()) >= _MIN_UNKNOWN_SHARE else None
+    return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable)
+
+
+def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> bool:
+    """Return whether a cause saves the most with all evidence that is possible, or was reported before."""
+    if named == "unknown" or state != "training" or (before and named == before.limited_by):
+        return True
+    unsteady = any(device.spread >= _UNSTEADY for device in e.devices)
+    for other in possible(e):
+        savings = _loss(other, state).savings
+        least, others = _MIN_SURE_SHARE, {name: saved for name, saved in savings.items() if name != named}
+        if unsteady:
+            least = max(_MIN_UNSTEADY_SHARE, 2.0 * max(others.values(), default=0.0))
+        elif named != _PEERS:
+            if others.get(_PEERS, 0.0) >= _MIN_PRIMARY_SHARE:
+                return False
+            least = max(least, _MOST_OTHER * max(others.values(), default=0.0))
+        if savings.get(named, 0.0) < least:
+            return False
+    return True
 
 
 def _undecidable(e: Evidence, state: str) -> frozenset[str]:
     """Return the causes that cannot be determined, because evidence for or against them is missing."""
-    if not e.devices:
-        return frozenset()
-    measured = any(device.sm_active is not None for device in e.devices)
-    waits_known = e.data_wait is not None or e.data_wait_exposed is not None
     watched = e.inside and state != "starting" and e.window >= MIN_EVIDENCE_SECONDS
-    return (frozenset() if measured else _NEED_COUNTERS) | (_NEED_WAITS if watched and not waits_known else frozenset())
+    kinds = NEEDED.keys() if watched else _OUTSIDE
+    missing = {kind for kind in kinds for device in e.devices if NEEDED[kind][1](e, device)}
+    return frozenset(cause.name for cause in CAUSES.values() if missing.intersection(cause.needs))
 
 
 def _loss(e: Evidence, state: str) -> Loss:
@@ -55,13 +82,14 @@ def _loss(e: Evidence, state: str) -> Loss:
     if state == "unknown" or e.window < MIN_EVIDENCE_SECONDS:
         idle = sum(1.0 - device.busy for device in e.devices if device.busy is not None)
         # Counted, but not reported as the limit: without the hook, or with little evidence.
-        return Loss(unused | {"unknown": idle / held})
+        return Loss(unused | {"unknown": max(0.0, idle / held - e.paused)})
     shares: defaultdict[str, float] = defaultdict(float, unused)
     savings = shares.copy()
     for loss in (of_device(e, device) for device in e.devices):
-        for total, part in ((shares, loss.shares), (savings, loss.savings)):
+        # In pauses nothing is lost, and their removal is no saving.
+        for total, part, of in ((shares, loss.shares, 1.0 - e.paused), (savings, loss.savings, 1.0)):
             for name, share in part.items():
-                total[name] += share / held
+                total[name] += of * share / held
     return Loss(shares, savings)
 
 
@@ -82,8 +110,8 @@ def _why_on_cpu(e: Evidence) -> str:
 
 
 def _primary(savings: Mapping[str, float], before: str | None) -> str | None:
-    if savings.get("waiting_for_peers", 0.0) >= _MIN_PRIMARY_SHARE:
-        return "waiting_for_peers"  # otherwise a faster rank would only wait longer
+    if savings.get(_PEERS, 0.0) >= _MIN_PRIMARY_SHARE:
+        return _PEERS  # otherwise a faster rank would only wait longer
     first = max(savings, key=lambda name: savings[name], default="")
     held, most = (savings.get(name, 0.0) for name in (before or "", first))
     if held >= _MIN_PRIMARY_SHARE and most - held < _MIN_LEAD_SHARE:

@@ -18,7 +18,7 @@ _MIN_BATCHES = 10  # in the window
 _MOST_MEMORY = 0.8  # of the available memory, for new workers
 _UNSEEN_WORKER_BYTES = 256 << 20  # of one that has not been measured: a process that has imported torch
 _LEAST_OWN = 0.2  # of the time without waits that can be work, if the training thread waited for a CPU in the rest
-_PARTS: dict[str, Callable[[wire.Loader], float | None]] = {
+PARTS: dict[str, Callable[[wire.Loader], float | None]] = {
     "cpu": lambda loader: loader.cpu_seconds,
     "threads": lambda loader: loader.threads_seconds,
     "storage": lambda loader: loader.storage_seconds,
@@ -31,13 +31,13 @@ def load(window: Window, process: str, found: Evidence) -> Load | None:
     """Return the loading over the window, None where it is not known. `found` is the other evidence of the process."""
     window = since_reported(window, process)
     track, session = window.session(process), window.node.sessions[process]
-    batches = _rise(track, lambda loader: loader.batches)
-    measured = _rise(track, lambda loader: loader.measured)
+    batches = rise(track, lambda loader: loader.batches)
+    measured = rise(track, lambda loader: loader.measured)
     waits = track.rise(waited_for_training)
     seconds = seconds_in_window(window, process).get("training")
     if not batches or not measured or measured < _MIN_BATCHES or waits is None or not seconds:
         return None
-    each = {part: (_rise(track, seconds) or 0.0) / measured for part, seconds in _PARTS.items()}
+    each = {part: (rise(track, seconds) or 0.0) / measured for part, seconds in PARTS.items()}
     workers = session.facts.get("loader_workers", "")
     count = whole(workers) or 0
     exposed = 1.0
@@ -45,20 +45,20 @@ def load(window: Window, process: str, found: Evidence) -> Load | None:
         exposed = min(1.0, found.data_wait_exposed / found.data_wait)
     waited = exposed * min(waits, seconds) / batches
     # Starts are rare and long: the device computes beside the other waits, and hardly beside these.
-    start = min(waited, (_rise(track, lambda loader: loader.start_seconds) or 0.0) / batches)
+    start = min(waited, (rise(track, lambda loader: loader.start_seconds) or 0.0) / batches)
     # The first batch of an epoch is waited for with any number of workers.
     busy = each["cpu"] + each["storage"] + each["blocked"]
-    first = (_rise(track, lambda loader: loader.epochs) or 0.0) * busy / batches if count else 0.0
+    first = (rise(track, lambda loader: loader.epochs) or 0.0) * busy / batches if count else 0.0
     working = seconds / batches - waited
     if working * batches < waits / batches:
         # A wait that ends in the window can have begun before it: a shorter rest is known from the phase alone.
         working = max(working, (track.rise(lambda s: training.phases(s).get("training")) or 0.0) / batches)
     # Waits for a CPU are neither work nor loading: other programs cause them, too.
-    delayed = (_rise(track, lambda loader: loader.thread_queued_seconds) or 0.0) / batches
+    delayed = (rise(track, lambda loader: loader.thread_queued_seconds) or 0.0) / batches
     if not count:
         delayed = max(0.0, delayed - each["runqueue"])
     peers = max(0.0, 1.0 - found.local_work) * window.span / batches if found.local_work is not None else 0.0
-    cpu = (_rise(track, lambda loader: loader.process_cpu_seconds) or 0.0) / batches
+    cpu = (rise(track, lambda loader: loader.process_cpu_seconds) or 0.0) / batches
     if window.span:
         cpu *= min(1.0, seconds / window.span)
     return Load(
@@ -81,7 +81,8 @@ def load(window: Window, process: str, found: Evidence) -> Load | None:
     )
 
 
-def _rise(track: Track[Session], counter: Callable[[wire.Loader], float | None]) -> float | None:
+def rise(track: Track[Session], counter: Callable[[wire.Loader], float | None]) -> float | None:
+    """Return the increase of a counter of the loader, None if it is not known."""
     return track.rise(lambda session: counter(loader) if (loader := training.loader(session)) else None)
 
 

@@ -26,12 +26,13 @@ LIMITING_WAIT = 0.05  # a loader with workers for which the thread waits longer 
 _NORMAL_SM_ACTIVE = 0.85  # of the multiprocessors, by kernels that are large enough
 _FILLED_SM_ACTIVE = 0.6  # below it, kernels are too small for the GPU
 COPYING = 0.1  # PCIe traffic from which on the copies of batches matter
+_COPIED = 0.05  # … if it is known whether they are pinned
 ALWAYS_COPYING = 0.7  # PCIe traffic of a link that is always in use
 _ROOT_CAUSE = 0.9  # share of the largest saving from which on withheld CPU or memory explains the gaps
 _WITHHELD = 0.2  # share of the time from which on CPU or memory counts as withheld
 _FULL_CLOCK = 0.85  # of the maximum
 # Of the time of kernels in 32 bits: a lower precision is expected to make them 2.5 times as fast, and at least 1.5
-# times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/verdict.md).
+# times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/verdict-score.md).
 PRECISION_SAVES, PRECISION_SAVES_LEAST = 0.6, 0.33
 _SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
 
@@ -40,7 +41,7 @@ ROOTS: Mapping[str, Callable[[Evidence], float | None]] = {
     "cpu_limited": lambda e: e.cpu_throttled,
     "memory_swap_io": lambda e: e.memory_pressure,
 }
-_SLOWED = frozenset({"data_loading", "host_bound", "unknown"})
+_SLOWED = frozenset({"data_loading", "host_bound", "offloaded", "unknown"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,19 +56,18 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     """Return the loss of a training on one of its GPUs."""
     if device.busy is None:
         return Loss()
-    own = device.busy if device.own_busy is None else min(device.own_busy, device.busy)
+    own = own_busy(device)
     waiting = waiting_for_peers(e, device, own)
-    shared = min(0.99, max(0.0, device.busy - own - device.unowned_busy))
+    shared = others_busy(device)
     # While the step is at its kernels, the other processes take their share of the GPU.
     computing = min(1.0, (own - waiting) / (1.0 - shared))
     working = min(1.0, (device.busy - shared - waiting) / (1.0 - shared))  # with busy time of no known process
-    # Pauses are not lost time. The GPU is assumed to be idle in all of a pause.
-    gap = max(0.0, 1.0 - working - waiting - e.paused)
+    gap = max(0.0, 1.0 - working - waiting)
     in_gaps = _with_root_cause(_gaps(e, device, gap, computing))
     slower = slow_kernels(e, device, own - waiting, shared)
     # Gaps show that the training does not wait for the GPU, except those that follow the kernels in each step.
     serial = gap if in_gaps.get("transfer") and not e.pinned else in_gaps.get("memory_pressure", 0.0)
-    idle = max(0.0, 1.0 - device.busy - e.paused - serial)
+    idle = max(0.0, 1.0 - device.busy - serial)
     weight = 0.0 if loader_limits(e, gap) else max(0.0, 1.0 - idle / _SERIAL)
     most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else 1.0  # the thread loads even with faster kernels
     on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
@@ -77,6 +77,18 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
         shares | {"waiting_for_peers": waiting},
         in_gaps | on_device | {"waiting_for_peers": waiting},
     )
+
+
+def own_busy(device: DeviceEvidence) -> float:
+    """Return the share in which kernels of the process run, that of all processes if it is not known apart."""
+    busy = device.busy or 0.0
+    return busy if device.own_busy is None else min(device.own_busy, busy)
+
+
+def others_busy(device: DeviceEvidence) -> float:
+    """Return the share in which kernels of other known processes run, and none of this one."""
+    others = (device.busy or 0.0) - own_busy(device) - device.unowned_busy
+    return min(0.99, max(0.0, others)) if device.shared else 0.0
 
 
 def allocator_share(e: Evidence) -> float:
@@ -115,7 +127,7 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     measured = max(wait, *_withheld(e, gap).values(), 0.0)
     pressure = min(gap - measured, allocator_share(e))
     left = gap - pressure
-    copied = min(left, device.transfer) if device.transfer and device.transfer >= COPYING else 0.0
+    copied = min(left, device.transfer) if device.transfer and device.transfer >= _COPIED else 0.0
     host = min(left, 1.0 - (e.data_wait or 0.0))
     if e.pinned:
         # Copies from pinned memory overlap with kernels, and cost time only if the link is always in use.
@@ -128,12 +140,22 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     # from pinned memory overlap with kernels; other copies may fill the gaps unless the PCIe traffic is known.
     copies_known = device.transfer is not None or e.pinned is True
     known = e.inside and e.steps != 0 and waited is not None and copies_known
-    found = {"data_loading": wait, "transfer": transfer, "memory_pressure": pressure}
-    return (
-        found
-        | {"host_bound" if known else "unknown": max(0.0, host)}
-        | _withheld(e, left if e.pinned else left - copied)
-    )
+    most = left if e.pinned else left - copied
+    asleep = elsewhere(e, max(0.0, most - wait))
+    own = "offloaded" if offloads(e) else "host_bound"
+    found = {"data_loading": wait, "transfer": transfer, "memory_pressure": pressure, "waiting_elsewhere": asleep}
+    return found | {own if known else "unknown": max(0.0, host - asleep)} | _withheld(e, most)
+
+
+def elsewhere(e: Evidence, most: float) -> float:
+    """Return what is saved if the training thread never sleeps outside of its loader, but for memory or storage."""
+    slept = (e.asleep or 0.0) - (e.memory_pressure or 0.0)
+    return min(most, slept) if slept >= LEAST_SHARE else 0.0
+
+
+def offloads(e: Evidence) -> bool:
+    """Return whether parameters are on the CPU, of a process that computes on a GPU."""
+    return e.parameters.get("cpu", 0.0) > 0.5 * sum(e.parameters.values())
 
 
 def _withheld(e: Evidence, most: float) -> dict[str, float]:
@@ -157,9 +179,9 @@ def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: 
     slowed = max(device.thermal or 0.0, (device.power_capped or 0.0) if device.power_limit_lowered else 0.0)
     if slowed and device.clock is not None and device.clock < _FULL_CLOCK:
         longer["throttled"] = slowed * (1.0 - device.clock)
-    # The counters of multiprocessors cover all processes on the GPU, whose kernels are assumed to be alike.
-    if device.sm_active is not None and computing + shared > 0.2:
-        filled = min(1.0, device.sm_active / (computing + shared))
+    # The counters of multiprocessors cover all processes on the GPU: this one fills no more of it.
+    if device.sm_active is not None and computing > 0.2:
+        filled = min(1.0, device.sm_active / computing)
         if filled < _FILLED_SM_ACTIVE:
             longer["underfilled"] = 1.0 - filled / _NORMAL_SM_ACTIVE
         if e.fp32_only and device.tensor_active is not None and device.tensor_active < 0.01:

@@ -14,7 +14,7 @@ STALLED_STEPS = 10.0  # a training is not stalled before this many of its own sl
 STARTUP_STALL_FACTOR = 2.0  # time until the first step, as a multiple of the time until a training is stalled
 MIN_EVIDENCE_SECONDS = 15.0  # of the window, before a cause is reported
 _IDLE_BUSY = 0.01  # a GPU that is less busy, as a ratio, is idle
-_COMPUTES = 0.2  # share of the time in which a process that keeps a GPU busy trains on it
+_COMPUTES = 0.02  # share of the time in which a process that keeps a GPU busy trains on it
 
 # Phases that are states of the same name. All other phases are parts of the training loop.
 WORKING = frozenset({"training", "training_on_cpu"}) | NAMED_PHASES
@@ -132,11 +132,12 @@ def begun(e: Evidence) -> bool:
 
 
 def trains_on_cpu(e: Evidence) -> bool:
-    """Return whether all parameters are on the CPU, and it keeps no GPU busy: parameters that are offloaded to the CPU
-    (FSDP, ZeRO) are used on the GPU. Where they are unknown: whether the process uses no GPU.
+    """Return whether all parameters are on the CPU, and it is known to keep no GPU busy: parameters that are offloaded
+    to the CPU (FSDP, ZeRO) are used on the GPU. Where they are unknown: whether the process uses no GPU.
     """
     if e.parameters:
-        offloaded = any((device.own_busy or 0.0) >= _COMPUTES for device in e.devices)
+        loads = [device.busy if device.own_busy is None else device.own_busy for device in e.devices]
+        offloaded = any(load is None or load >= _COMPUTES for load in loads)
         return not offloaded and all(kind == "cpu" for kind in e.parameters)
     return e.inside and not e.devices and not e.torch_devices
 
@@ -202,19 +203,11 @@ def _name(states: frozenset[str]) -> str:
 
 
 def as_markdown() -> str:
-    """Return the drawing of the transitions and their table for docs/verdict.md."""
+    """Return the table of the transitions for docs/verdict.md."""
     rows: dict[tuple[frozenset[str], str], list[str]] = {}
     for row in TRANSITIONS:
         rows.setdefault((row.sources, row.when), []).append(row.to)
-    lines = ["```mermaid", "stateDiagram-v2", '    state "every state" as every']
-    for group in (WORKING, RESTING):
-        members = ", ".join(state for state in STATES if state in group)
-        lines.append(f'    state "{_name(group)}: {members}" as {_name(group)}')
-    for (sources, when), targets in rows.items():
-        working = [to for to in targets if to in WORKING]
-        drawn = [to for to in targets if to not in WORKING] + (["working"] if working else [])
-        lines += [f"    {_name(sources).split()[0]} --> {to}: {when}" for to in drawn]
-    lines += ["```", "", "| from | to | condition |", "|---|---|---|"]
+    lines = ["| from | to | condition |", "|---|---|---|"]
     for (sources, when), targets in rows.items():
         lines.append(f"| {_name(sources)} | {', '.join(f'`{to}`' for to in targets)} | {_CONDITIONS[when][0]} |")
     return "\n".join(lines)

@@ -24,6 +24,7 @@ class Step:
 
     kernels: float | None = 0.0  # with the time that other processes take from the GPU; None on the CPU
     host: float = 0.0  # Python and launches
+    asleep: float = 0.0  # the training thread, outside of its loader
     load: float = 0.0  # of batches by the training thread
     loader: float = 0.0  # from one batch of the workers to the next
     copy: float = 0.0
@@ -48,7 +49,12 @@ class Step:
         if first != _INLINE:
             return first
         pageable = 0.0 if self.pinned else self.copy
-        host = {"host_bound": self.host, "data_loading": self.load, "transfer": pageable}
+        host = {
+            "host_bound": self.host,
+            "waiting_elsewhere": self.asleep,
+            "data_loading": self.load,
+            "transfer": pageable,
+        }
         if self.kernels is None:
             host[CPU] = host.pop("host_bound")
         elif self._waits:
@@ -72,7 +78,7 @@ class Step:
 
     def _beside(self) -> dict[str, float]:
         """Return the times that overlap: the longest is that of the step."""
-        host = self.host + self.load + (0.0 if self.pinned else self.copy)
+        host = self.host + self.asleep + self.load + (0.0 if self.pinned else self.copy)
         kernels = self.kernels or 0.0
         inline = host + kernels if self._waits else max(host, kernels)
         return {

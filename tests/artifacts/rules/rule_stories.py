@@ -185,6 +185,7 @@ STORIES = (
         for cause in (
             *("data_loading", "host_bound", "transfer", "underfilled", "precision_unused", "waiting_for_peers"),
             *("throttled", "memory_pressure", "contention", "cpu_limited", "memory_swap_io", "unused_gpus"),
+            *("waiting_elsewhere", "offloaded"),
         )
     ),
     Story("TrainingStraggler", JOB, _ranks(2.0), parameters=PER_CAUSE),

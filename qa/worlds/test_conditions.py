@@ -1,0 +1,119 @@
+"""The verdict under the conditions of real trainings: what it states is right, and healthy ones have no cause."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from tests.drawn import cases
+
+from gpugauge.simulator.device.pipeline import Pipeline
+from gpugauge.verdict.causes import CAUSES, NEEDED
+from gpugauge.verdict.judge import judge
+from qa.bench.conditions import scores
+from qa.worlds.conditions import MACHINES, PUBLISHED_SEEDS, RHYTHMS, ROWS, TUNING_SEEDS, Row, draw
+from qa.worlds.minutes import Stretch, View, minute
+from qa.worlds.trainings import CAUSES as TRUE_CAUSES
+from qa.worlds.trainings import Training, main_cause, speedups
+
+# Causes that take turns are not seen apart in the means of a minute.
+TAKING_TURNS = {name for name, row in ROWS.items() if row.rhythm not in RHYTHMS[:4]}
+
+
+def test_statements_are_right() -> None:
+    found = [scores(name, PUBLISHED_SEEDS[:1], 6) for name in ROWS if name not in TAKING_TURNS]
+    named = {faults: sum(row[faults].named for row in found) for faults in (1, 2)}
+    right = {faults: sum(row[faults].right for row in found) / named[faults] for faults in (1, 2)}
+    healthy = sum(row[0].runs - row[0].caused for row in found)
+
+    assert min(named.values()) > 60
+    assert right[1] >= 0.96
+    assert right[2] >= 0.9
+    assert sum(row[0].blamed for row in found) <= 0.015 * healthy
+
+
+@pytest.mark.everything
+@pytest.mark.timeout(600)
+@cases("name", ROWS)
+def test_statements_of_each_row_are_right(name: str) -> None:
+    found = scores(name, PUBLISHED_SEEDS, 25)
+
+    assert found[1].right_share >= (0.8 if name in TAKING_TURNS else 0.97)
+    assert found[2].right_share >= (0.7 if name in TAKING_TURNS else 0.8)
+    assert found[0].blamed_share <= 0.03
+
+
+def test_every_evidence_that_a_cause_needs_is_described() -> None:
+    assert {needed for cause in CAUSES.values() for needed in cause.needs} == NEEDED.keys()
+
+
+_GPM = {"underfilled", "precision_unused", "transfer"}
+_RANKS = {"waiting_for_peers", "underfilled", "precision_unused"}
+_GAPS = {"host_bound", "waiting_elsewhere", "offloaded"}
+_UNDECIDABLE = {
+    "all evidence": set[str](),
+    "no counters (A100, GeForce)": _GPM,
+    "vGPU": _GPM | {"throttled"},
+    "MIG": {name for name in CAUSES if CAUSES[name].needs},
+    # The loader and the thread have their own waits for CPU and storage.
+    "no cgroup counters": {"cpu_limited", "memory_swap_io", "waiting_elsewhere"},
+    "cgroup v1, no PSI": {"memory_swap_io", "waiting_elsewhere"},
+    "ranks without local_work": _RANKS,
+    "no counters, no local_work": _GPM | _RANKS,
+    "exposed wait missing": set[str](),
+    "waits missing": {"data_loading", *_GAPS},
+    "thread not seen": {"waiting_elsewhere"},
+}
+
+
+@cases(("machine", "undecidable"), [(machine, _UNDECIDABLE[machine]) for machine in MACHINES])
+def test_missing_evidence_makes_causes_undecidable(machine: str, undecidable: set[str]) -> None:
+    found = minute([Stretch(60.0, Training(Pipeline(host=0.3, world_size=8)))], View(MACHINES[machine]))
+
+    assert judge(found).undecidable == undecidable
+
+
+@cases("machine", MACHINES)
+def test_a_cause_that_is_undecidable_is_not_named(machine: str) -> None:
+    r = random.Random(machine)
+    for _ in range(20):
+        verdict = judge(draw(Row(machine, None, None, None, None), r, r.randrange(4)).evidence)
+        assert verdict.limited_by not in verdict.undecidable
+        assert not verdict.undecidable & verdict.causes.keys()
+
+
+@cases("rhythm", RHYTHMS[1:4])
+def test_pauses_are_no_part_of_the_evidence(rhythm: str) -> None:
+    r = random.Random(rhythm)
+    for _ in range(20):
+        case = draw(Row(rhythm=rhythm), r, 0)
+        steady = minute([Stretch(60.0, case.parts[0][1])], View())
+        assert case.evidence.mixed or case.evidence.devices[0].busy == pytest.approx(steady.devices[0].busy, abs=0.15)
+
+
+@cases(
+    ("training", "cause"),
+    [
+        (Training(Pipeline()), None),
+        (Training(Pipeline(), asleep=0.3), "waiting_elsewhere"),
+        (Training(Pipeline(synchronises=True, host=0.01), offloaded=0.1), "offloaded"),
+        (Training(Pipeline(host=0.4), asleep=0.1), "host_bound"),
+        (Training(Pipeline(load=2.0), asleep=0.1), "data_loading"),
+    ],
+)
+def test_the_true_cause_of_a_training(training: Training, cause: str | None) -> None:
+    gains = speedups([(60.0, training)])
+
+    assert main_cause(gains) == cause
+    assert gains.keys() == set(TRUE_CAUSES)
+    assert judge(minute([Stretch(60.0, training)], View())).limited_by == cause
+
+
+def test_a_fault_of_half_of_the_time_saves_half() -> None:
+    healthy, starved = Training(Pipeline()), Training(Pipeline(load=2.0))
+
+    assert speedups([(30.0, healthy), (30.0, starved)])["data_loading"] == pytest.approx(60 / (30 + 30 / 5))
+
+
+def test_seeds_of_tuning_and_of_the_document_differ() -> None:
+    assert not set(TUNING_SEEDS) & set(PUBLISHED_SEEDS)

@@ -1,0 +1,57 @@
+"""Other evidence that is possible where some was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+
+# Shares of a process, and of a GPU together with those that are wrong by the same factor.
+OF_PROCESS = ("data_wait", "data_wait_exposed", "local_work", "cpu_throttled", "memory_pressure", "asleep")
+OF_DEVICE = (("busy", "own_busy"), ("own_busy",), ("sm_active",), ("clock",), ("transfer",))
+TOLERANCE = 0.11  # of a measured share
+_PAGEABLE = 0.65  # of copies of memory that is not pinned, at 6 to 16 GB/s instead of 10 (shares.py)
+_MIXED = 0.05  # share of pauses in the evidence from which on their load matters
+_FULL = 0.85  # of the multiprocessors, by kernels that are large enough
+
+_E = TypeVar("_E", Evidence, DeviceEvidence)
+
+
+def near(found: _E, *names: str, tolerance: float = TOLERANCE) -> Iterator[_E]:
+    """Yield the evidence with lower and with higher values of some shares, nothing if none is known."""
+    values = {name: value for name in names if (value := getattr(found, name))}
+    for factor in (1.0 / (1.0 + tolerance), 1.0 + tolerance) if values else ():
+        changed: Any = {name: min(1.0, value * factor) for name, value in values.items()}
+        yield replace(found, **changed)
+
+
+def near_device(e: Evidence, device: DeviceEvidence, *names: str) -> Iterator[DeviceEvidence]:
+    """Yield the evidence about a GPU likewise."""
+    yield from near(device, *names, tolerance=_PAGEABLE if names == ("transfer",) and e.pinned is False else TOLERANCE)
+
+
+def possible(e: Evidence) -> Iterator[Evidence]:
+    """Yield the evidence with each share a little lower and higher, and with what is not known at its bounds."""
+    for name in OF_PROCESS:
+        yield from near(e, name)
+    for names in OF_DEVICE:
+        for devices in zip(*(near_device(e, device, *names) for device in e.devices), strict=False):
+            yield replace(e, devices=devices)
+    busy = min((device.busy or 0.0 for device in e.devices), default=0.0)
+    if e.data_wait and e.data_wait_exposed is None:
+        yield replace(e, data_wait_exposed=max(0.0, e.data_wait - busy))  # the GPU works on in the waits
+    if (e.world_size or 1) > 1 and e.local_work is None:
+        # A collective that waits keeps the GPU busy, and hardly any of its multiprocessors.
+        spins = max((d.busy or 0.0) - (d.sm_active or 0.0) / _FULL for d in e.devices)
+        yield replace(e, local_work=1.0 - max(0.0, spins))
+    if e.mixed >= _MIXED:
+        yield replace(e, devices=tuple(_busy_in_pauses(device, e.mixed / (1.0 - e.mixed)) for device in e.devices))
+
+
+def _busy_in_pauses(device: DeviceEvidence, paused: float) -> DeviceEvidence:
+    """Return the evidence if the GPU was busy in all of the pauses; `paused` is by the time of the training."""
+    parts = {"busy": paused, "own_busy": paused, "sm_active": _FULL * paused}
+    less: Any = {name: max(0.0, (getattr(device, name) or 0.0) - part) for name, part in parts.items()}
+    return replace(device, **{name: value for name, value in less.items() if getattr(device, name) is not None})
