@@ -40,8 +40,7 @@ def expected(program: Program) -> list[str]:
         # qa/worlds/test_measured_advice.py has the values in the others.
         texts += [] if loads or program.cause in BY_CAUSE else [CAUSES[program.cause].advice]
     if program.speedup and program.condition != "on_cpu":
-        low, high = 0.9 * program.speedup, 1.2 * program.speedup
-        texts.append(f"→ steps {program.speedup:.2g} times as fast ({low:.2g} to {high:.2g}), then limited by")
+        texts.append(f" to {1.2 * program.speedup:.2g} times as fast, then limited by")
     texts += [RUN_ADVICE, "seen from outside only"] if program.condition == "unhooked" else []
     texts += [f"py-spy dump --pid {program.pid}"] if program.condition == "stalled" else []
     return texts + (["there is no GPU here"] if program.condition == "on_cpu" and not program.cause else [])

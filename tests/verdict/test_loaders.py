@@ -27,7 +27,7 @@ def test_evidence_decides_or_is_silent() -> None:
     cases: list[tuple[dict[str, Any], Diagnosis | None]] = [
         ({}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 2.0, 2.0)),
         ({"start": 0.11}, Diagnosis(loaders.WORKER_START, 2, 1.55, 1.55)),
-        ({"space": 1}, Diagnosis(loaders.TOO_FEW_WORKERS, 3, 1.579, 1.579)),
+        ({"space": 1}, Diagnosis(loaders.TOO_FEW_WORKERS, 3, 1.5, 1.5)),
         ({"space": 0}, Diagnosis(loaders.MEMORY, 2, 1.0, 1.0)),
         ({"throttled": 0.2}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),
         ({"queued": 0.2, "cpus": 2}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),

@@ -127,6 +127,8 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
 )
 """A row is a pure function to at most one advice."""
 
+# Upper bound by lower bound of a gain: up to which one number says it, and from which the upper one says nothing.
+_NARROW, _WIDE = 1.2, 4.0
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
 
 
@@ -157,10 +159,13 @@ def first_gain_words(found: Sequence[Advice]) -> str | None:
 def gain_words(gain: Gain, cause: str | None) -> str:
     """Return a gain in words. `cause` is what the change removes, if that has a name."""
     expected, lower, upper = map(factor, (gain.expected, gain.lower, gain.upper))
-    between = f" (at least {lower})" if expected == upper else f" ({lower} to {upper})"
-    shown = f"steps {expected} times as fast{between if lower != upper else ''}"
-    if lower == factor(1.0) and expected == upper:  # it may have no effect
-        shown = f"steps up to {upper} times as fast"
+    if lower == factor(1.0):  # it may have no effect
+        between = f"up to {upper}"
+    elif gain.upper > _WIDE * gain.lower:
+        between = f"at least {lower}"
+    else:
+        between = f"about {expected}" if gain.upper <= _NARROW * gain.lower else f"about {lower} to {upper}"
+    shown = f"steps {between} times as fast"
     if not gain.next:
         return shown
     after = f"limited by {LIMITS[gain.next]}" if gain.next in LIMITS else f"it {cause_phrase(gain.next)}"

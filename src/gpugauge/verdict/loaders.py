@@ -107,7 +107,7 @@ def _in_thread(load: Load, kept: int) -> Diagnosis | None:
         return None  # one batch hangs, or is far slower than the others: workers would wait for it, too
     if load.throttled >= _THROTTLED and load.cpu > waits:
         return Diagnosis(TOO_FEW_CPUS, 0, 1.0, 1.0)
-    if _gain(load, load.own + _HANDOVER) < _LEAST_GAIN:
+    if _gain(load, load.own + _HANDOVER, _MOST) < _LEAST_GAIN:
         return None
     best = _least_time(load)
     workers, best = _needed(load, best, kept), max(best, load.own + _HANDOVER)
@@ -115,11 +115,11 @@ def _in_thread(load: Load, kept: int) -> Diagnosis | None:
     if not workers:
         return Diagnosis(limit, 0, 1.0, 1.0)
     best = max(best, load.busy / workers) if limit else best
-    gain = _gain(load, best)
+    gain = _gain(load, best, workers)
     if gain < _LEAST_GAIN:
         return Diagnosis(TOO_FEW_CPUS, 0, 1.0, 1.0)
     # One worker loads the next batch while the training works on this one, whatever it waits for.
-    lower = min(gain, _gain(load, max(best, load.busy))) if waits > load.busy / 2 else gain
+    lower = min(gain, _gain(load, max(best, load.busy), workers)) if waits > load.busy / 2 else gain
     return Diagnosis(_reason(load, limit, TRAINING_THREAD), workers, gain, max(1.0, lower))
 
 
@@ -144,7 +144,7 @@ def _in_workers(load: Load, kept: int) -> Diagnosis | None:
     if workers == present:
         return Diagnosis(limit, *unchanged)
     best = max(best, load.busy / workers) if limit else best
-    gain = _gain(load, best)
+    gain = _gain(load, best, workers)
     if gain < _LEAST_GAIN:
         return None
     one = max(load.storage, load.blocked) > load.busy / 2  # whether it serves several workers is not known
@@ -201,12 +201,16 @@ def _coarse(number: int, *, down: bool = False) -> int:
     return number - odd if down else number + odd
 
 
-def _gain(load: Load, best: float) -> float:
+def _gain(load: Load, best: float, workers: int) -> float:
+    """Return the factor of the step rate with a step of `best` seconds. So many workers beside the training thread, in
+    place of it or of the present ones, load no more batches at once.
+    """
     # Other workers wait for a CPU as the present ones do.
     time = load.time
     if load.workers:
         time = max(time - load.queued / load.workers, load.start + max(load.own, load.busy / load.workers))
-    return round(max(1.0, time / (best + load.start)), 3)
+    most = workers / load.workers if load.workers else workers + 1.0
+    return round(max(1.0, min(most, time / (best + load.start))), 3)
 
 
 def as_markdown() -> str:

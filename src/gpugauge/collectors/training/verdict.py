@@ -112,7 +112,7 @@ class VerdictCollector(RegisteredCollector):
         elapsed = self._spend(process, account, now, waiting)
         own = account.progress is None or account.progress.count > account.earlier
         account.live, account.seen, account.began = True, now, begun(found) and own
-        watched = account.began and found.window >= MIN_EVIDENCE_SECONDS
+        watched = account.began and verdict.state != "stalled" and found.window >= MIN_EVIDENCE_SECONDS
         loading = load(self._window, process, found) if watched else None
         on_gpu = account.began and not account.on_cpu
         account.judged = Judged(
