@@ -125,7 +125,6 @@ class Draw:
     delay: float = 0.0
     value: int | None = None
     member: str | None = None
-    renewed: bool = False  # the worker is replaced meanwhile: the next one may take a failure for what the GPU lacks
 
     @property
     def end(self) -> float:
@@ -205,7 +204,6 @@ def drawn(rng: random.Random) -> World:
         )
         alone = all(d.answers_nothing or d.delay for d in (first, second))
         draws += [second] if (apart and not alone) or parts else []
-    draws = [replace(draw, renewed=age > 0) for draw in draws]
     return World(tuple(draws), rng.choice([5.0] * 7 + [1.0]), age, mig)
 
 
@@ -300,7 +298,7 @@ def check_part(moment: Moment, draw: Draw, gpu: int, others: Iterable[Draw] = ()
     assert entry["up"], entry["down_reason"]
     part, series = draw.lost
     code = CODES[draw.code] if draw.code else IMPLAUSIBLE
-    lacks = (draw.begin == 0 or draw.renewed) and draw.code in {2, *LACKS}
+    lacks = draw.begin == 0 and draw.code in {2, *LACKS}
     if lacks or (draw.function == "nvmlDeviceGetSamples" and draw.code == 6):
         assert said.get(part) in {None, code}
     elif draw.function == "nvmlDeviceGetNvLinkState" and draw.code in {2, *LACKS}:
@@ -478,7 +476,7 @@ def test_what_cannot_be_true_is_refused(call: str, value: int, member: str | Non
     (before, none), *wrong, (after, no_error) = found
     assert before is not None is not after
     assert (none, no_error) == (None, None)
-    assert wrong == [(None, -1 if fails else None)] * 2
+    assert wrong == [(None, IMPLAUSIBLE if fails else None)] * 2
 
 
 @cases("fails", [False, True])

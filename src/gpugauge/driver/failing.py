@@ -39,6 +39,7 @@ PARTS |= {"pcie": "PCIe link", "nvlink": "NVLinks", "mig": "MIG devices", "profi
 _KEPT_SECONDS = 15.0
 _DOWN_READINGS, _UP_READINGS = 2, 3
 UP_SECONDS = 10.0
+_APART = {"samples", "events", "profiling", "processes", "mig"}  # groups whose values are no fields of their own
 _RETRY_SECONDS = 9.0  # between two attempts at what is known to fail
 
 
@@ -55,6 +56,7 @@ class _Field:
     good: float
     limit: float
     since: float
+    had: bool  # a value before
     codes: Counter[str] = field(default_factory=Counter)
     fails: int = 0
     succeeds: int = 0
@@ -86,7 +88,10 @@ class Failing:
         for name, code in reply.errors.items():
             self._fail(name, code, asked, held(name), now, unix)
         for name, known in list(self._fields.items()):
-            if name not in reply.errors and known.groups <= asked:
+            # A worker that was replaced does not ask for what it takes for lacking: of what has had a value, only
+            # another one ends a failure.
+            given = not known.had or any(name in values for values in reply.values.values())
+            if name not in reply.errors and known.groups <= asked and given:
                 known.fails, known.succeeds = 0, known.succeeds + 1
                 if not known.reported or known.succeeds > 1:
                     del self._fields[name]
@@ -100,9 +105,11 @@ class Failing:
                 return  # the GPU lacks it
             group, good, limit = held or (part_of(name), now, _KEPT_SECONDS)
             # Of a field that was never read, the group is not known: it is one of those that were read now.
-            own = held or group in {"samples", "events", "profiling", "processes", "mig"}
+            own = held or group in _APART
             groups = {group} if own else asked - {"samples", "events", "profiling"}
-            known = self._fields[name] = _Field(groups, good, min(limit, _KEPT_SECONDS), unix)
+            known = self._fields[name] = _Field(
+                groups, good, min(limit, _KEPT_SECONDS), unix, held is not None and group not in _APART
+            )
         known.codes[code] += 1
         known.fails, known.succeeds = known.fails + 1, 0
 
