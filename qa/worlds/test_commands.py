@@ -19,6 +19,7 @@ from tests.drawn import seeds
 from gpugauge.cli.main import main
 from gpugauge.cli.top import command as top
 from gpugauge.terminal import reply
+from gpugauge.terminal.screen import chosen, gpu_details, gpu_lines, process_details, process_lines
 from qa.worlds.nodes import world
 
 DOCUMENTS = (
@@ -127,7 +128,16 @@ def test_no_answer_leads_to_a_traceback(seed: int, monkeypatch: pytest.MonkeyPat
 
         assert done.exception is None or isinstance(done.exception, SystemExit), repr(done.exception)
         assert (done.exit_code == 2) is (reply.read(body) is None)
+        drawn_by_top(reply.read(body))
         assert done.exit_code != 2 or "does not answer as gpugauge does" in done.stderr
+
+
+def drawn_by_top(found: reply.Reply | None) -> None:
+    """Draw what `gpugauge top` shows, if an answer is one that can be drawn."""
+    if found:
+        now, shown = found.status.timestamp, chosen(found.status, "lost", False, "")
+        _ = gpu_lines(found.status, 200), [gpu_details(gpu) for gpu in found.status.gpus]
+        _ = process_lines(shown, now, 200), [process_details(process, now) for process in shown]
 
 
 class Terminal(io.StringIO):

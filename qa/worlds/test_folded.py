@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections import defaultdict
+from dataclasses import replace
 
 import pytest
 from tests.drawn import seeds
@@ -12,6 +13,7 @@ from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
+from gpugauge.status.model import GpuStatus, ProcessStatus, Status
 from gpugauge.status.node import build
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import GIB, NOW
@@ -66,3 +68,16 @@ def test_each_process_is_in_one_row_and_sums_are_those_of_its_rows(seed: int, on
             assert int(row["count"] or 1) == len(held)
             assert (len(held) == 1) == (len(kinds[row["name"], row["uid"]]) < 3)
     assert {kind: sorted(listed) for kind, listed in found.items()} == {k: sorted(v) for k, v in kinds.items()}
+
+
+@pytest.mark.parametrize("widest", ["gpus", "without_gpu", "ended"])
+def test_columns_are_as_wide_as_the_widest_process_of_the_node(widest: str) -> None:
+    pids = {place: 4194304 if place == widest else 7 for place in ("gpus", "without_gpu", "ended")}
+    made = {place: ProcessStatus(process=place, pid=pid, command="x.py") for place, pid in pids.items()}
+    gpu = GpuStatus(uuid="GPU-a", index=0, processes=(made["gpus"],))
+    others = {"without_gpu": (made["without_gpu"],), "ended": (replace(made["ended"], ended=NOW),)}
+    text = table(Status(answer="", timestamp=NOW, version=None, gpus=(gpu,), **others), False, NOW, 200)
+
+    ends = [found.end(1) for line in text.splitlines() if (found := re.match(r" +(7|4194304|PID) ", line))]
+    assert len(ends) == 6
+    assert len(set(ends)) == 1

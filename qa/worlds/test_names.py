@@ -22,8 +22,8 @@ from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES
-from gpugauge.faults.table import FAULTS
+from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES, xid_labels
+from gpugauge.faults.table import FAULTS, NVLINK_CORRECTED, NVLINK_NEVER
 from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
 from gpugauge.hook.record import phase_index
 from gpugauge.status.model import GpuStatus, ProcessStatus, Status
@@ -133,6 +133,13 @@ def test_each_value_of_the_driver_is_in_a_part_of_the_readings() -> None:
     }
 
 
+def test_each_error_of_a_link_that_the_driver_counts_is_judged() -> None:
+    counted = {row.key for row in FIELD_VALUES if row.field == "nvlink_errors"}
+    not_judged = {"receive_remote", "receive_general", "link_integrity", "transmit_discard", "recovery_successful"}
+
+    assert counted - not_judged == {*NVLINK_NEVER, *NVLINK_CORRECTED}
+
+
 @pytest.mark.parametrize("name", ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"])
 def test_a_variable_that_hides_each_gpu(name: str, tmp_path: Path) -> None:
     finding = machine.visible_devices(case(tmp_path, NO_DRIVER, environ={name: "-1"}, pci={"AMD": 1}))
@@ -236,6 +243,7 @@ def codes(text: str) -> set[int]:
 
 
 def test_xid_errors_by_class() -> None:
+    assert [xid for name, text in XIDS.items() for xid in codes(text) if xid_labels(xid)[1] != name] == []
     assert {name: codes(text) for name, text in XIDS.items()} == XID_CLASSES
     assert codes(LINKED_XIDS) == LINKED
     assert LASTING - codes(XIDS["reset"]) - codes(XIDS["workflow"]) - codes(XIDS["node"]) == {63, 94}

@@ -103,3 +103,15 @@ def test_filter_finds_by_pid_state_and_gpu(seed: int) -> None:
     stalled = {p.process for p in drawn.programs if p.condition == "stalled"}
     assert {p.facts.process for p in chosen(status, "pid", False, "stalled")} >= stalled
     assert chosen(status, "pid", False, "no such program") == []
+
+
+def test_wide_screens_have_all_columns() -> None:
+    _, status = of_world(0)
+    gpus, processes_of_node = gpu_lines(status, 400)[0], process_lines(chosen(status, "lost", False, ""), NOW, 400)[0]
+
+    assert CELL.split(gpus.strip()) == [
+        *("GPU", "STATE", "LOAD", "10 MINUTES", "5 MIN", "MEMORY GiB", "POWER W", "TEMP", "NAME OR PROBLEM"),
+    ]
+    assert CELL.split(processes_of_node.strip()) == [
+        *("PID", "GPU", "LOAD", "GiB", "AGE", "STATE", "LOST", "PROGRAM", "CAUSE", "OWNER"),
+    ]

@@ -2,9 +2,6 @@ from gpugauge.driver.vendors.xids import XID_CLASSES, xid_labels
 
 
 def test_labels_of_codes() -> None:
-    classes = {31: "application", 43: "ignorable", 119: "reset", 154: "recovery", 45: "follow_up", 142: "other"}
-
-    assert {xid: xid_labels(xid)[1] for xid in classes} == classes
     assert xid_labels(79) == ("79", "node", "GPU has fallen off the bus")
     assert xid_labels(48) == ("48", "workflow", "Double bit ECC error")
     assert (xid_labels(126)[2], xid_labels(135)[2]) == ("CE10: unknown error", "CE19: unknown error")

@@ -6,8 +6,8 @@ import json
 from typing import Any, NamedTuple
 
 from gpugauge.status.model import Status, decoded
-from gpugauge.terminal import screen
 from gpugauge.terminal.process import process_screen
+from gpugauge.terminal.rows import processes
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError, request
 
@@ -39,11 +39,9 @@ def read(body: bytes) -> Reply | None:
     try:
         document: dict[str, Any] = json.loads(body)
         status = decoded(Status, document)
-        now = status.timestamp
-        _ = table(status, False, now, 200), screen.gpu_lines(status, 200), list(map(screen.gpu_details, status.gpus))
-        screen.process_lines(shown := screen.chosen(status, "lost", False, ""), now, 200)
-        for process in shown[:20]:  # all of a large node would take a second
-            _ = screen.process_details(process, now), process_screen(process, now, 200, colour=False)
+        table(status, False, status.timestamp, 200)
+        for process in processes(status)[:20]:  # all of a large node would take a second
+            process_screen(process, status.timestamp, 200, colour=False)
     except Exception:  # noqa: BLE001  (whatever a document of a stranger leads to)
         return None
     return Reply(status, document)
