@@ -75,8 +75,8 @@ def test_columns_are_as_wide_as_the_widest_process_of_the_node(widest: str) -> N
     pids = {place: 4194304 if place == widest else 7 for place in ("gpus", "without_gpu", "ended")}
     made = {place: ProcessStatus(process=place, pid=pid, command="x.py") for place, pid in pids.items()}
     gpu = GpuStatus(uuid="GPU-a", index=0, processes=(made["gpus"],))
-    others = {"without_gpu": (made["without_gpu"],), "ended": (replace(made["ended"], ended=NOW),)}
-    text = table(Status(answer="", timestamp=NOW, version=None, gpus=(gpu,), **others), False, NOW, 200)
+    status = Status(answer="", timestamp=NOW, version=None, gpus=(gpu,), without_gpu=(made["without_gpu"],))
+    text = table(replace(status, ended=(replace(made["ended"], ended=NOW),)), False, NOW, 200)
 
     ends = [found.end(1) for line in text.splitlines() if (found := re.match(r" +(7|4194304|PID) ", line))]
     assert len(ends) == 6

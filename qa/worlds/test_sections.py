@@ -20,7 +20,7 @@ def tick(device: Device) -> Tick:
 
 @pytest.mark.parametrize("kind", ReadingsCollector.__subclasses__(), ids=lambda kind: kind.name)
 def test_each_change_of_a_gpu_gives_another_section(kind: type[ReadingsCollector]) -> None:
-    collector, seen = kind(), dict.fromkeys(kind.groups, 1)
+    collector, seen = kind(), {str(group): 1 for group in kind.groups}
     device = Device("GPU-a", True, "ok", DeviceReading(), seen)
     changed = [
         replace(device, uuid="GPU-b"),
