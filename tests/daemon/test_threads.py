@@ -144,7 +144,10 @@ def test_a_thread_whose_work_fails_is_reported_and_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    for interval in ("web.config.access._CHECK_INTERVAL", "web.server._SWEEP", "base.guard.SETTLED"):
+    for interval in (
+        *("web.config.access._CHECK_INTERVAL", "web.server._SWEEP", "base.guard.SETTLED"),
+        "base.background.START_WAIT",  # which golden files make longer
+    ):
         monkeypatch.setattr(f"gpugauge.{interval}_SECONDS", 0.01)
     monkeypatch.setattr(guard, "_FIRST_DELAY_SECONDS", 0.01)
     monkeypatch.setattr(guard, "_failed", {})
@@ -193,6 +196,14 @@ def test_the_health_has_threads_once_they_have_failed(monkeypatch: pytest.Monkey
     assert label not in values(before, name)
     assert (values(failing, name)[label], values(after, name)[label]) == (0, 1)
     assert failing.health["driver thread"].error == "Panic: planted"
+
+
+def test_the_errors_of_a_thread_are_counted_on_by_the_one_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guard, "_failed", {})
+    for failures in (1, 2, 3):
+        thread = guard.Guard("registry")
+        thread.record(Panic("planted"))
+        assert [each.failures for each in guard.failed()] == [failures]
 
 
 def test_threads_are_started_where_their_errors_are_seen() -> None:

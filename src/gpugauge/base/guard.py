@@ -60,6 +60,9 @@ class Guard:
         if isinstance(error, MemoryError) and now - self._succeeded_at < SETTLED_SECONDS:
             return  # there may be memory in a moment
         self._failed_at = now
+        before = _failed.get(self.name, self)
+        if before is not self:  # a thread in the place of another one: its counter does not fall
+            self.failures += before.failures
         with contextlib.suppress(Exception):  # out of memory
             self._error = f"{type(error).__name__}: {error}"
             _failed[self.name] = self

@@ -134,8 +134,8 @@ class MigStatus:
 
     uuid: str  #: as in the metrics
     profile: str | None = None  #: such as `3g.40gb`
-    gpu_instance: str | None = None  #: as `nvidia-smi` counts
-    compute_instance: str | None = None  #: as `nvidia-smi` counts
+    gpu_instance: str | None = None  #: as the driver counts
+    compute_instance: str | None = None  #: as the driver counts
     load: float | None = None  #: the share of active multiprocessors
     memory_used_bytes: float | None = None  #: now
     memory_total_bytes: float | None = None  #: now
