@@ -100,10 +100,10 @@ class VerdictCollector(RegisteredCollector):
             account.meter = self._meter(process, now, new=False)
         session = self._session(process)
         name = session.hello.session if session else ""
+        account.progress = self._progress(process, account.progress, tick)
         if account.session not in ("", name):  # a program in the place of another one (exec) starts again
             account.began, account.earlier = False, account.progress.count if account.progress else 0
         account.session = name
-        account.progress = self._progress(process, account.progress, tick)
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         verdict, before = judge(found, account.judged.verdict, self.stalled_seconds), account.judged.loader
         account.judged = Judged(verdict)
