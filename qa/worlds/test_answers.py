@@ -40,7 +40,8 @@ def expected(program: Program) -> list[str]:
         # qa/worlds/test_measured_advice.py has the values in the others.
         texts += [] if loads or program.cause in BY_CAUSE else [CAUSES[program.cause].advice]
     if program.speedup and program.condition != "on_cpu":
-        texts.append(f" to {1.2 * program.speedup:.2g} times as fast, then limited by")
+        low, high = f"{0.9 * program.speedup:.2g}", f"{1.2 * program.speedup:.2g}"
+        texts.append(f"→ steps {'up' if low == '1' else f'about {low}'} to {high} times as fast, then limited by")
     texts += [RUN_ADVICE, "seen from outside only"] if program.condition == "unhooked" else []
     texts += [f"py-spy dump --pid {program.pid}"] if program.condition == "stalled" else []
     return texts + (["there is no GPU here"] if program.condition == "on_cpu" and not program.cause else [])

@@ -147,7 +147,7 @@ _ALL = (
     Cause(
         "waiting_elsewhere",
         "gaps between kernels on the GPU, while the training thread sleeps outside of its loader",
-        "find what the training thread waits for: py-spy dump --pid PID; overlap it with the kernels of another step",
+        "find what the training thread waits for by its stack, and overlap it with the kernels of another step",
         ("simulated",),
         "waits for something else than its data or its GPU",
         "light-green",
