@@ -42,13 +42,7 @@ def _with_inputs(dashboard: dict[str, Any]) -> dict[str, Any]:
         {"type": "datasource", "id": "prometheus", "name": "Prometheus", "version": "1.0.0"},
         *({"type": "panel", "id": kind, "name": kind, "version": ""} for kind in sorted(used)),
     ]
-    return {
-        "__inputs": [_INPUT],
-        "__elements": {},
-        "__requires": requires,
-        **dashboard,
-        "templating": {"list": chosen},
-    }
+    return {"__inputs": [_INPUT], "__elements": {}, "__requires": requires, **dashboard, "templating": {"list": chosen}}
 
 
 def write(folder: Path, *, inputs: bool = False) -> list[Path]:

@@ -155,10 +155,7 @@ class Parts:
             )
         routes |= for_people(people, forecast)
         return Server(
-            web.listen_address,
-            own_names_only(routes, hosts),
-            max_connections=web.max_connections,
-            access=self.access,
+            web.listen_address, own_names_only(routes, hosts), max_connections=web.max_connections, access=self.access
         )
 
     def _routes_for_people(self, settings: Settings, machine: Machine) -> dict[str, Route]:

@@ -73,18 +73,12 @@ REMEMBERED = "remembered"  # not a reason of the driver: the state file knows th
 # By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole is down, which has
 # its own advice.
 _REASONS = {
-    "gpu_is_lost": (
-        "lost, see the kernel log",
-        f"drain the node; {_RESET}; replace it if it is lost again",
-    ),
+    "gpu_is_lost": ("lost, see the kernel log", f"drain the node; {_RESET}; replace it if it is lost again"),
     "reset_required": ("must be reset", _RESET),
     "hangs": ("its driver calls hang, reboot the node", "drain the node, and reboot it"),
     "crashes_worker": ("reading it crashes the driver's library", "update the driver, or exclude it by driver.devices"),
     "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); {_RESET}"),
-    "removed": (
-        "not on the PCI bus",
-        f"check that it is seated and powered; {FORGET}",
-    ),
+    "removed": ("not on the PCI bus", f"check that it is seated and powered; {FORGET}"),
     "driver_down": ("the driver is down", ""),
     REMEMBERED: ("not there now, only remembered", FORGET),
     "no_permission": ("the driver denies access", "allow this user to open {files}"),

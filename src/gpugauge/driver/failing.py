@@ -166,9 +166,7 @@ class Failing:
                 parts.setdefault(part_of(name), []).append(known)
         return tuple(
             Failure(
-                part,
-                sum((f.codes for f in fields), Counter[str]()).most_common(1)[0][0],
-                min(f.since for f in fields),
+                part, sum((f.codes for f in fields), Counter[str]()).most_common(1)[0][0], min(f.since for f in fields)
             )
             for part, fields in sorted(parts.items())
         )

@@ -294,11 +294,7 @@ class Supervisor:
         self._pace.wake()
 
     def configure(
-        self,
-        intervals: ReadingIntervals,
-        devices: Collection[str],
-        limits: RecyclingLimits,
-        forget_after: float,
+        self, intervals: ReadingIntervals, devices: Collection[str], limits: RecyclingLimits, forget_after: float
     ) -> None:
         """Use other settings from now on; the worker is replaced only if other devices are to be read."""
         self._intervals, self._inventory.limits, self._recycling.limits = intervals, intervals.limits, limits

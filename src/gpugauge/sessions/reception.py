@@ -46,12 +46,7 @@ class Reception:
     """Keeps a receiver running. `lose` is called when one is given up, before its connections are closed."""
 
     def __init__(
-        self,
-        path: Path,
-        options: p.Options,
-        selector: selectors.BaseSelector,
-        store: Store,
-        lose: Callable[[], None],
+        self, path: Path, options: p.Options, selector: selectors.BaseSelector, store: Store, lose: Callable[[], None]
     ) -> None:
         self._path, self._options, self._selector, self._store, self._lose = path, options, selector, store, lose
         self._inherited: socket.socket | None = None

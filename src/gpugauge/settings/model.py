@@ -110,9 +110,7 @@ class Driver(Section):
         "leak memory.",
     )
     worker_max_seconds: float = setting(
-        default=0.0,
-        ge=0,
-        description="Age at which the worker process is replaced by a new one; 0 means never.",
+        default=0.0, ge=0, description="Age at which the worker process is replaced by a new one; 0 means never."
     )
     lost_exit_seconds: float = setting(
         default=0.0,
@@ -312,8 +310,7 @@ class Slurm(Section):
     """GPUs that are allocated to Slurm jobs."""
 
     job_mapping_dir: Path | None = setting(
-        default=None,
-        description="Folder in which Slurm's prolog writes one file per GPU with its jobs.",
+        default=None, description="Folder in which Slurm's prolog writes one file per GPU with its jobs."
     )
 
 

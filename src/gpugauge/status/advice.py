@@ -49,10 +49,7 @@ def _loader(subject: Subject) -> Advice | None:
     if found is None:
         return None
     change = loader_change(
-        subject.process.loader,
-        reason=found.reason,
-        recommended=found.workers,
-        batch_seconds=_batch_seconds(subject),
+        subject.process.loader, reason=found.reason, recommended=found.workers, batch_seconds=_batch_seconds(subject)
     )
     speedup, lower = found.speedup, found.lower
     if speedup is None or lower is None or speedup < LEAST:

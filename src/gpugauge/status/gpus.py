@@ -24,10 +24,7 @@ _NO_XIDS = Xids({}, {})
 
 
 def gpus(
-    node: Node,
-    history: History,
-    processes: Sequence[ProcessStatus],
-    faults: Mapping[str, Sequence[Ailment]],
+    node: Node, history: History, processes: Sequence[ProcessStatus], faults: Mapping[str, Sequence[Ailment]]
 ) -> list[GpuStatus]:
     """Return the GPUs by index, without their states; `faults` are those of the GPUs by uuid."""
     on_mig: dict[str, set[str]] = {}

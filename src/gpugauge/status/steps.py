@@ -67,10 +67,7 @@ def loader_change(
 
 def _undiagnosed(options: Mapping[str, str], copied: bool) -> str:
     workers = options.get("workers")
-    changes = {
-        None: "more loader workers",
-        "0": "load batches in workers: set num_workers of the DataLoader (now 0)",
-    }
+    changes = {None: "more loader workers", "0": "load batches in workers: set num_workers of the DataLoader (now 0)"}
     found = [changes.get(workers, f"more loader workers (now {workers})")]
     if copied and options.get("pin_memory") != "yes":
         found.append("pinned memory (pin_memory=True)" if options.get("pin_memory") else "pinned memory")

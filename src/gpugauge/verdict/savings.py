@@ -73,10 +73,7 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
     lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
     shares = _divided(gap, in_gaps) | _divided(lost, on_device)
-    return Loss(
-        shares | {"waiting_for_peers": waiting},
-        in_gaps | on_device | {"waiting_for_peers": waiting},
-    )
+    return Loss(shares | {"waiting_for_peers": waiting}, in_gaps | on_device | {"waiting_for_peers": waiting})
 
 
 def own_busy(device: DeviceEvidence) -> float:

@@ -22,7 +22,7 @@ def of_processes(s: Selectors) -> list[Alert]:
             f"probably waits for a rank that is gone.{t.places()}",
             s.stall_patience,
             f"a training makes no step and takes no batch for {format_duration(s.stall_patience)}",
-        ),
+        )
     ]
 
 

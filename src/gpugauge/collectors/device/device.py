@@ -222,10 +222,7 @@ READINGS: tuple[Metric, ...] = (
         source="nvmlDeviceGetDisplayActive",
     ),
     _reading.gauge(
-        "gpu_cuda_cores",
-        "CUDA cores of the GPU.",
-        lambda d: d.core_count,
-        source="nvmlDeviceGetNumGpuCores",
+        "gpu_cuda_cores", "CUDA cores of the GPU.", lambda d: d.core_count, source="nvmlDeviceGetNumGpuCores"
     ),
     _reading.gauge(
         "gpu_local_cpus_info",

@@ -65,9 +65,7 @@ EXPORTER: tuple[Metric, ...] = (
         *("version", "revision", "python", "driver_version", "simulated"),
     ),
     _exporter.gauge(
-        "gpugauge_snapshot_timestamp_seconds",
-        "Unix time at which the values were collected.",
-        lambda t: t.timestamp,
+        "gpugauge_snapshot_timestamp_seconds", "Unix time at which the values were collected.", lambda t: t.timestamp
     ),
     _exporter.gauge(
         "gpugauge_driver_up",
@@ -111,9 +109,7 @@ COLLECTORS: tuple[Metric, ...] = (
         lambda h: int(h.success),
     ),
     _collector.gauge(
-        "gpugauge_collector_duration_seconds",
-        "Duration of the last run of the collector.",
-        lambda h: h.duration,
+        "gpugauge_collector_duration_seconds", "Duration of the last run of the collector.", lambda h: h.duration
     ),
     _collector.gauge(
         "gpugauge_collector_last_success_timestamp_seconds",

@@ -46,11 +46,7 @@ class BusySplit:
         self._newest = None
 
     def drain(
-        self,
-        batches: Sequence[Rows],
-        now: float,
-        device_busy: float | None,
-        owner: Callable[[int, float], str | None],
+        self, batches: Sequence[Rows], now: float, device_busy: float | None, owner: Callable[[int, float], str | None]
     ) -> dict[str, float]:
         """Return the busy seconds of each owner in the replies that arrived by `now`. `owner(pid, since)` returns the
         process that has had the pid since then: UNCERTAIN if it may have been another, None if there is none.

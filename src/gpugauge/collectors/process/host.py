@@ -155,9 +155,7 @@ PROCESSES: tuple[Metric, ...] = (
 
 SCAN: tuple[Metric, ...] = (
     _scan.counter(
-        "gpugauge_host_scan_cpu_seconds_total",
-        "CPU time of the scans of all processes.",
-        lambda c: c.seconds,
+        "gpugauge_host_scan_cpu_seconds_total", "CPU time of the scans of all processes.", lambda c: c.seconds
     ),
     _scan.gauge(
         "gpugauge_host_processes_denied",
@@ -179,10 +177,7 @@ class HostCollector(RegisteredCollector):
     metrics = PROCESSES + SCAN
 
     def __init__(
-        self,
-        procfs: Procfs,
-        workloads: Workloads | None = None,
-        cpu_clock: Callable[[], float] | None = None,
+        self, procfs: Procfs, workloads: Workloads | None = None, cpu_clock: Callable[[], float] | None = None
     ) -> None:
         self._scan = HostScan(procfs, workloads)
         self._clock = cpu_clock or procfs.cpu_seconds

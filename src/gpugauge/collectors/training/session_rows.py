@@ -154,12 +154,7 @@ LIVE: tuple[Metric, ...] = (
         _step_source,
         "source",
     ),
-    _process.gauge(
-        "torch_phase",
-        "Current phase of the training thread; exactly one phase is 1.",
-        _phase,
-        "phase",
-    ),
+    _process.gauge("torch_phase", "Current phase of the training thread; exactly one phase is 1.", _phase, "phase"),
     _process.gauge(
         "training_phase_since_timestamp_seconds",
         "Unix time at which the current phase of the training thread began; also correct while the thread is blocked.",
@@ -329,12 +324,7 @@ LASTING: tuple[Metric, ...] = (
         _facts(_SETTINGS),
         *_SETTINGS,
     ),
-    _process.gauge(
-        "torch_run_info",
-        "Ids of the run in experiment trackers; always 1.",
-        _facts(_RUNS),
-        *_RUNS,
-    ),
+    _process.gauge("torch_run_info", "Ids of the run in experiment trackers; always 1.", _facts(_RUNS), *_RUNS),
     _process.counter(
         "torch_phase_seconds_total",
         "Time that the training thread spent in each phase. The sum over all phases is the duration of the session.",

@@ -35,14 +35,7 @@ _MAX_PROCESSES = 100
 
 
 def samples(
-    generation: Generation,
-    device: Device,
-    t: float,
-    kind: Any,
-    after: Any,
-    value_type: Any,
-    count: Any,
-    array: Any,
+    generation: Generation, device: Device, t: float, kind: Any, after: Any, value_type: Any, count: Any, array: Any
 ) -> int:
     """Implement nvmlDeviceGetSamples; without an array, write the capacity of the ring."""
     engine = _ENGINES.get(plain(kind))

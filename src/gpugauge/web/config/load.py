@@ -16,9 +16,7 @@ from gpugauge.web.config.tls import TlsConfigError, files, tls_context
 _USERS = "basic_auth_users"
 _TLS = "tls_server_config"
 _FILE = YamlModel(
-    WebConfigFile,
-    "web configuration file",
-    secrets=((_USERS,), (_TLS, "cert"), (_TLS, "key"), (_TLS, "client_ca")),
+    WebConfigFile, "web configuration file", secrets=((_USERS,), (_TLS, "cert"), (_TLS, "key"), (_TLS, "client_ca"))
 )
 
 

@@ -126,8 +126,7 @@ def _set_client_auth(context: ssl.SSLContext, config: TlsServer, folder: Path) -
     verify = _VERIFY[kind]
     if verify == ssl.CERT_NONE and authority:
         raise TlsConfigError(
-            "client_auth_type",
-            f"with {kind}, client_ca_file has no effect; use RequireAndVerifyClientCert",
+            "client_auth_type", f"with {kind}, client_ca_file has no effect; use RequireAndVerifyClientCert"
         )
     if config.client_allowed_sans is not None and verify != ssl.CERT_REQUIRED:
         raise TlsConfigError("client_allowed_sans", "needs client_auth_type: RequireAndVerifyClientCert")
