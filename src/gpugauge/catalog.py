@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 
 from gpugauge.base.registry import COLLECTORS, Entry
@@ -28,6 +29,7 @@ CATALOG: dict[str, tuple[Metric, ...]] = {collector.name: collector.metrics for 
 }
 
 
+@cache
 def metrics() -> tuple[Metric, ...]:
     """Return all rows in the order of their collectors. Raises ValueError if two rows have the same name."""
     rows = tuple(row for table in CATALOG.values() for row in table)
