@@ -19,6 +19,7 @@ from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.options import walk
 from tests import needs
+from tests.e2e.daily import share
 from tests.e2e.documents import ROOT
 from tests.e2e.manifests import VERSIONS, Manifest, objects, validate
 from tests.e2e.test_manifest_components import with_components
@@ -119,7 +120,7 @@ NOTHING: dict[str, Any] = {
 }
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.frozensets(st.sampled_from(sorted(CHOICES))))
 def test_any_choice_of_components_gives_what_kustomize_gives(
     tmp_path_factory: pytest.TempPathFactory, names: frozenset[str]
@@ -141,7 +142,7 @@ def test_any_choice_of_components_gives_what_kustomize_gives(
     assert made(values) == expected
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=share(40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(1, 999), st.integers(0, 999))
 def test_the_thresholds_are_those_of_the_rules_command(threshold: int, critical: int) -> None:
     assume(critical < threshold)
