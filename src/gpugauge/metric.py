@@ -84,12 +84,13 @@ class Family:
 
 
 class Table(Generic[Subject]):
-    """Constructors for rows that share the labels of one subject, for example `Table[Device]("uuid")`. The type is that
-    of the subject, so that a reader of an attribute that it lacks is an error of types.
+    """Constructors for rows that share the labels of one subject, for example `Table[Device]("uuid")`, and the source
+    and devices of those that state none. The type is that of the subject, so that a reader of an attribute that it
+    lacks is an error of types.
     """
 
-    def __init__(self, *labels: str) -> None:
-        self.labels = labels
+    def __init__(self, *labels: str, source: str = "", devices: str = "") -> None:
+        self.labels, self.source, self.devices = labels, source, devices
 
     def gauge(
         self,
@@ -101,6 +102,7 @@ class Table(Generic[Subject]):
         devices: str = "",
     ) -> Metric:
         """Return a row for a value that can rise and fall."""
+        source, devices = source or self.source, devices or self.devices
         return Metric(name, "gauge", help, (*self.labels, *labels), read, source, devices)
 
     def counter(
@@ -114,7 +116,7 @@ class Table(Generic[Subject]):
         sparse: Iterable[str] = (),
     ) -> Metric:
         """Return a row for a value that only rises. The name ends in _total."""
-        own = frozenset(sparse)
+        source, devices, own = source or self.source, devices or self.devices, frozenset(sparse)
         return Metric(name, "counter", help, (*self.labels, *labels), read, source, devices, sparse=own)
 
     def histogram(
@@ -123,11 +125,9 @@ class Table(Generic[Subject]):
         help: str,
         read: Callable[[Subject], Reading],
         buckets: Sequence[float],
-        source: str = "",
-        devices: str = "",
     ) -> Metric:
         """Return a row for a distribution. The reader returns a HistogramValue with len(buckets) + 1 counts."""
-        return Metric(name, "histogram", help, self.labels, read, source, devices, tuple(buckets))
+        return Metric(name, "histogram", help, self.labels, read, self.source, self.devices, tuple(buckets))
 
 
 def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:

@@ -12,6 +12,7 @@ from gpugauge.snapshot import Section
 
 _device = Table[Device]("uuid")
 _reading = Table[DeviceReading]("uuid")
+_memory = Table[DeviceReading]("uuid", source="nvmlDeviceGetMemoryInfo_v2")
 
 
 def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
@@ -67,29 +68,13 @@ IDENTITY: tuple[Metric, ...] = (
 )
 
 READINGS: tuple[Metric, ...] = (
-    _reading.gauge(
-        "gpu_memory_total_bytes",
-        "Total device memory of the GPU.",
-        lambda d: d.memory_total_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
-    ),
-    _reading.gauge(
-        "gpu_memory_used_bytes",
-        "Device memory allocated by all processes.",
-        lambda d: d.memory_used_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
-    ),
-    _reading.gauge(
-        "gpu_memory_free_bytes",
-        "Device memory that is not allocated.",
-        lambda d: d.memory_free_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
-    ),
-    _reading.gauge(
+    _memory.gauge("gpu_memory_total_bytes", "Total device memory of the GPU.", lambda d: d.memory_total_bytes),
+    _memory.gauge("gpu_memory_used_bytes", "Device memory allocated by all processes.", lambda d: d.memory_used_bytes),
+    _memory.gauge("gpu_memory_free_bytes", "Device memory that is not allocated.", lambda d: d.memory_free_bytes),
+    _memory.gauge(
         "gpu_memory_reserved_bytes",
         "Device memory reserved by the driver and the firmware.",
         lambda d: d.memory_reserved_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
         devices="driver 510 and newer",
     ),
     _reading.gauge(

@@ -71,7 +71,7 @@ class _Event(NamedTuple):
     seen: float  # monotonic seconds
 
 
-_device = Table["_State"]("uuid")
+_device = Table["_State"]("uuid", source="nvmlEventSetWait_v2, /dev/kmsg")
 _exporter = Table[dict[str, int]]()
 
 DEVICE: tuple[Metric, ...] = (
@@ -81,7 +81,6 @@ DEVICE: tuple[Metric, ...] = (
         "with 0.",
         lambda c: c.classes,
         "class",
-        source="nvmlEventSetWait_v2, /dev/kmsg",
     ),
     _device.gauge(
         "gpu_xid_last_timestamp_seconds",
@@ -89,7 +88,6 @@ DEVICE: tuple[Metric, ...] = (
         "from before the start of the exporter are those in the kernel log.",
         lambda c: {c.vendor.error_labels(xid): at for xid, at in c.last.items()},
         *("xid", "class", "xid_name"),
-        source="nvmlEventSetWait_v2, /dev/kmsg",
     ),
     _device.gauge(
         "gpu_xid_unrepaired_timestamp_seconds",

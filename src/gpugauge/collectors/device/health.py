@@ -8,6 +8,7 @@ from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.metric import Metric, Table, by, flag, states
 
 _device = Table[DeviceReading]("uuid")
+_ampere = Table[DeviceReading]("uuid", devices="Ampere and newer")
 
 
 def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
@@ -34,35 +35,31 @@ METRICS: tuple[Metric, ...] = (
         source="nvmlDeviceGetEccMode",
         devices="with ECC",
     ),
-    _device.gauge(
+    _ampere.gauge(
         "gpu_remapped_rows",
         "Memory rows replaced by spare rows, by type of the error.",
         lambda d: d.remapped_rows,
         "cause",
         source="fields 142, 143",
-        devices="Ampere and newer",
     ),
-    _device.gauge(
+    _ampere.gauge(
         "gpu_remapped_rows_pending",
         "1 if a row will be remapped at the next reset of the GPU.",
         lambda d: flag(d.remapped_rows_pending),
         source="field 144",
-        devices="Ampere and newer",
     ),
-    _device.gauge(
+    _ampere.gauge(
         "gpu_remapped_rows_failure",
         "1 if remapping a row has failed: the GPU should be replaced.",
         lambda d: flag(d.remapped_rows_failure),
         source="field 145",
-        devices="Ampere and newer",
     ),
-    _device.gauge(
+    _ampere.gauge(
         "gpu_row_remapper_banks",
         "Memory banks by number of spare rows left (max, high, partial, low, none).",
         lambda d: d.row_remapper_banks,
         "available",
         source="nvmlDeviceGetRowRemapperHistogram",
-        devices="Ampere and newer",
     ),
     _device.gauge(
         "gpu_retired_pages",

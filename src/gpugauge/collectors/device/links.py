@@ -7,8 +7,8 @@ from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import Metric, Table, by, each
 
 _device = Table[DeviceReading]("uuid")
+_nvlink = Table[DeviceReading]("uuid", devices="with NVLink")
 _MEGABYTE = 1_000_000
-
 
 METRICS: tuple[Metric, ...] = (
     _device.gauge(
@@ -40,43 +40,38 @@ METRICS: tuple[Metric, ...] = (
         source="fields 173-183",
         devices="driver 525 and newer",
     ),
-    _device.gauge(
+    _nvlink.gauge(
         "gpu_nvlink_active",
         "1 if the NVLink is up.",
         lambda d: each(d.nvlink_active, int),
         "link",
         source="nvmlDeviceGetNvLinkState",
-        devices="with NVLink",
     ),
-    _device.gauge(
+    _nvlink.gauge(
         "gpu_nvlink_speed_bytes",
         "Speed of the NVLink in bytes per second in one direction.",
         lambda d: each(d.nvlink_speed_megabytes_per_second, lambda speed: speed * _MEGABYTE),
         "link",
         source="field 164, fields 84-89 and 132-137 with old drivers",
-        devices="with NVLink",
     ),
-    _device.counter(
+    _nvlink.counter(
         "gpu_nvlink_errors_total",
         "NVLink errors of all links by kind.",
         lambda d: d.nvlink_errors,
         "kind",
         source="fields 38, 45, 52, 59, 160, 206-214; 161-163 by link",
-        devices="with NVLink",
     ),
-    _device.counter(
+    _nvlink.counter(
         "gpu_nvlink_transmitted_bytes_total",
         "Bytes sent over all NVLinks since the driver was loaded.",
         lambda d: d.nvlink_transmitted_bytes,
         source="field 138 or 202",
-        devices="with NVLink",
     ),
-    _device.counter(
+    _nvlink.counter(
         "gpu_nvlink_received_bytes_total",
         "Bytes received over all NVLinks since the driver was loaded.",
         lambda d: d.nvlink_received_bytes,
         source="field 139 or 204",
-        devices="with NVLink",
     ),
 )
 

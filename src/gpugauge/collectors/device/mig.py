@@ -7,9 +7,10 @@ from gpugauge.driver.api import Device, DeviceReading, MigReading
 from gpugauge.metric import Metric, Table, by, families, flag, scaled
 from gpugauge.snapshot import Section
 
-_device = Table[DeviceReading]("uuid")
-_instance = Table[tuple[str, MigReading]]("uuid")
-_DEVICES = "with MIG"
+_device = Table[DeviceReading]("uuid", devices="with MIG")
+# The subject is (uuid of the parent GPU, reading of the instance).
+_instance = Table[tuple[str, MigReading]]("uuid", devices="with MIG")
+_profiled = Table[tuple[str, MigReading]]("uuid", devices="Hopper and newer, with MIG")
 
 
 def _info(subject: tuple[str, MigReading]) -> dict[tuple[str, ...], int]:
@@ -25,11 +26,9 @@ DEVICE: tuple[Metric, ...] = (
         lambda d: by(current=flag(d.mig_mode), pending=flag(d.mig_mode_pending)),
         "when",
         source="nvmlDeviceGetMigMode",
-        devices=_DEVICES,
     ),
 )
 
-# The subject is (uuid of the parent GPU, reading of the instance).
 INSTANCES: tuple[Metric, ...] = (
     _instance.gauge(
         "gpu_mig_info",
@@ -37,63 +36,54 @@ INSTANCES: tuple[Metric, ...] = (
         _info,
         *("parent_uuid", "profile", "gpu_instance", "compute_instance"),
         source="nvmlDeviceGetMigDeviceHandleByIndex, nvmlDeviceGetGpuInstanceId, nvmlDeviceGetComputeInstanceId",
-        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_multiprocessors",
         "Streaming multiprocessors of the MIG device.",
         lambda s: s[1].sm_count,
         source="nvmlDeviceGetAttributes_v2",
-        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_memory_total_bytes",
         "Total device memory of the MIG device.",
         lambda s: s[1].memory_total_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_memory_used_bytes",
         "Device memory allocated on the MIG device.",
         lambda s: s[1].memory_used_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        devices=_DEVICES,
     ),
     _instance.gauge(
         "gpu_mig_memory_reserved_bytes",
         "Device memory of the MIG device reserved by the driver.",
         lambda s: s[1].memory_reserved_bytes,
         source="nvmlDeviceGetMemoryInfo_v2",
-        devices=_DEVICES,
     ),
-    _instance.gauge(
+    _profiled.gauge(
         "gpu_mig_sm_active_ratio",
         "Share of time, averaged over the MIG device's multiprocessors, in which at least one warp was resident.",
         lambda s: scaled(s[1].sm_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 2",
-        devices="Hopper and newer, with MIG",
     ),
-    _instance.gauge(
+    _profiled.gauge(
         "gpu_mig_sm_occupancy_ratio",
         "Resident warps of the MIG device as a share of the maximum.",
         lambda s: scaled(s[1].sm_occupancy_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 3",
-        devices="Hopper and newer, with MIG",
     ),
-    _instance.gauge(
+    _profiled.gauge(
         "gpu_mig_tensor_active_ratio",
         "Share of cycles in which the tensor cores of the MIG device were active.",
         lambda s: scaled(s[1].tensor_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 5",
-        devices="Hopper and newer, with MIG",
     ),
-    _instance.gauge(
+    _profiled.gauge(
         "gpu_mig_dram_active_ratio",
         "Share of the memory bandwidth of the MIG device in use.",
         lambda s: scaled(s[1].dram_active_percent, 0.01),
         source="nvmlGpmMigSampleGet, GPM metric 10",
-        devices="Hopper and newer, with MIG",
     ),
 )
 

@@ -12,7 +12,6 @@ from gpugauge.node.node import Profiled
 from gpugauge.snapshot import Section
 
 _SOURCE = "nvmlGpmMetricsGet"
-_DEVICES = "Hopper and newer"
 _MIB = 1 << 20
 
 # Number of the GPM metric and help text, by the middle part of the metric name, which is also the field's name.
@@ -129,11 +128,11 @@ def _bytes(name: str) -> Callable[[_State], float | None]:
     return lambda state: state.bytes.get(name)
 
 
-_device = Table["_State"]("uuid")
+_device = Table["_State"]("uuid", source=_SOURCE, devices="Hopper and newer")
 
 METRICS: tuple[Metric, ...] = (
     *(
-        _device.gauge(f"gpu_{name}_ratio", text, _ratio(name), source=f"{_SOURCE} {number}", devices=_DEVICES)
+        _device.gauge(f"gpu_{name}_ratio", text, _ratio(name), source=f"{_SOURCE} {number}")
         for name, (number, text) in _SHARES.items()
     ),
     *(
@@ -142,7 +141,6 @@ METRICS: tuple[Metric, ...] = (
             f"Integral of gpu_{name}_ratio. Divide its rate by that of gpu_profiled_seconds_total.",
             _active_seconds(name),
             source=f"{_SOURCE} {number}",
-            devices=_DEVICES,
         )
         for name, (number, _) in _SHARES.items()
     ),
@@ -150,8 +148,6 @@ METRICS: tuple[Metric, ...] = (
         "gpu_profiled_seconds_total",
         "Time covered by the integrals of the performance counters.",
         lambda c: c.covered,
-        source=_SOURCE,
-        devices=_DEVICES,
     ),
     *(
         _device.counter(
@@ -159,7 +155,6 @@ METRICS: tuple[Metric, ...] = (
             f"{text}, integrated from the rates of the performance counters. Time without a window is not included.",
             _bytes(name),
             source=f"{_SOURCE} {number}",
-            devices=_DEVICES,
         )
         for name, (_, number, text) in _RATES.items()
     ),
@@ -169,7 +164,6 @@ METRICS: tuple[Metric, ...] = (
         "absent while it is 0. Another profiler on the GPU can be the reason.",
         lambda c: int(c.valid) if c.active or not c.valid else None,
         source=f"{_SOURCE}, nvmlDeviceGetUtilizationRates",
-        devices=_DEVICES,
     ),
 )
 

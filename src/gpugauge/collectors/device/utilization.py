@@ -125,41 +125,35 @@ class _State:
 
 
 _device = Table["_State"]("uuid")
+_sampled = Table["_State"]("uuid", source=f"{_SAMPLES}, {_RATES}")
+_engine = Table["_State"]("uuid", "engine", source=f"{_SAMPLES}, {_ENGINE_RATES}")
 
 METRICS: tuple[Metric, ...] = (
-    _device.gauge(
+    _sampled.gauge(
         "gpu_utilization_ratio",
         "Share of the last 5 seconds in which at least one kernel was running.",
         lambda c: c.ratio,
-        source=f"{_SAMPLES}, {_RATES}",
     ),
-    _device.gauge(
+    _sampled.gauge(
         "gpu_memory_utilization_ratio",
         "Share of the last 5 seconds in which device memory was being read or written.",
         lambda c: c.mean("memory", c.reading.memory_utilization_percent),
-        source=f"{_SAMPLES}, {_RATES}",
     ),
-    _device.counter(
+    _engine.counter(
         "gpu_busy_seconds_total",
         "Time in which the engine was busy, integrated from all samples of the driver. Divide its rate by that of "
         "gpu_observed_seconds_total.",
         lambda c: {name: account.busy for name, account in c.live},
-        "engine",
-        source=f"{_SAMPLES}, {_ENGINE_RATES}",
     ),
-    _device.counter(
+    _engine.counter(
         "gpu_observed_seconds_total",
         "Time covered by the samples of gpu_busy_seconds_total, idle time included.",
         lambda c: {name: account.observed for name, account in c.live},
-        "engine",
-        source=f"{_SAMPLES}, {_ENGINE_RATES}",
     ),
-    _device.counter(
+    _engine.counter(
         "gpu_unobserved_seconds_total",
         "Time without samples: they were overwritten, or the GPU did not respond.",
         lambda c: {name: account.unobserved for name, account in c.live},
-        "engine",
-        source=f"{_SAMPLES}, {_ENGINE_RATES}",
     ),
     _device.gauge(
         "gpu_busy_source",
@@ -167,13 +161,12 @@ METRICS: tuple[Metric, ...] = (
         lambda c: c.sources(),
         *("engine", "source"),
     ),
-    _device.histogram(
+    _sampled.histogram(
         "gpu_utilization_sample_ratio",
         "Histogram of the driver's samples of the gpu engine; idle gaps count as samples of 0. It distinguishes a "
         "steady load of 50 % from a load that alternates between 0 and 100 %.",
         lambda c: c.histogram("gpu"),
         BUCKETS,
-        source=f"{_SAMPLES}, {_RATES}",
     ),
 )
 

@@ -10,24 +10,23 @@ from gpugauge.driver.codes import UNSUPPORTED
 from gpugauge.metric import Metric, Table, families
 from gpugauge.snapshot import Section
 
-_driver = Table["_Account"]()
+_driver, _device = Table["_Account"](), Table["_Account"]("uuid")
+_call = Table["_Account"]("call")
 # The figures change with every tick; exporting them every few seconds saves CPU time. A little less than 5 s: ticks are
 # up to 5 s apart, and not exactly periodic.
 _INTERVAL_SECONDS = 4.5
 
 METRICS: tuple[Metric, ...] = (
-    _driver.counter("gpugauge_driver_calls_total", "Calls of the driver by function.", lambda a: a.calls, "call"),
-    _driver.counter(
+    _call.counter("gpugauge_driver_calls_total", "Calls of the driver by function.", lambda a: a.calls),
+    _call.counter(
         "gpugauge_driver_call_seconds_total",
         "Time spent in calls of the driver by function.",
         lambda a: a.seconds,
-        "call",
     ),
-    _driver.gauge(
+    _call.gauge(
         "gpugauge_driver_call_longest_seconds",
         "Duration of the longest call of the driver by function since the daemon started.",
         lambda a: a.longest,
-        "call",
     ),
     _driver.counter(
         "gpugauge_driver_errors_total",
@@ -36,17 +35,15 @@ METRICS: tuple[Metric, ...] = (
         lambda a: a.errors,
         *("uuid", "reading", "code"),
     ),
-    _driver.gauge(
+    _device.gauge(
         "gpu_reading_seconds",
         "Mean duration of a call of the driver about the GPU, in the last seconds.",
         lambda a: {uuid: seconds / calls for uuid, (seconds, calls) in a.spent.items() if calls},
-        "uuid",
     ),
-    _driver.gauge(
+    _device.gauge(
         "gpugauge_driver_unsupported",
         "Number of readings that the GPU does not support. They are tried again from time to time.",
         lambda a: {uuid: len(names) for uuid, names in a.unsupported.items()},
-        "uuid",
     ),
 )
 

@@ -119,20 +119,18 @@ COLLECTORS: tuple[Metric, ...] = (
     _collector.counter("gpugauge_collector_failures_total", "Failed runs of the collector.", lambda h: h.failures),
 )
 
-_part = Table[Usage]("part")
+_part = Table[Usage]("part", source="/proc/PID/stat")
 _reload = Table[LastReload]()
 PARTS: tuple[Metric, ...] = (
     _part.counter(
         "gpugauge_cpu_seconds_total",
         "CPU time of the daemon, of its current worker, and of the receiver of training processes.",
         lambda u: u.cpu,
-        source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_resident_memory_bytes",
         "Resident memory of the daemon, of its current worker, and of the receiver of training processes.",
         lambda u: u.resident,
-        source="/proc/PID/stat",
     ),
     _part.gauge(
         "gpugauge_open_fds",
@@ -144,7 +142,6 @@ PARTS: tuple[Metric, ...] = (
         "gpugauge_start_timestamp_seconds",
         "Unix time at which the daemon, its current worker and the receiver of training processes were started.",
         lambda u: u.started,
-        source="/proc/PID/stat",
     ),
 )
 

@@ -14,7 +14,7 @@ from gpugauge.workload.workloads import Workloads
 
 STATES = ("allocated", "shared", "unallocated")
 
-_device = Table[Assignment]("uuid")
+_device = Table[Assignment]("uuid", source="kubelet pod-resources, Slurm job mapping files")
 _exporter = Table[Workloads]()
 
 
@@ -25,7 +25,6 @@ DEVICES: tuple[Metric, ...] = (
         "device has several series.",
         lambda a: {w.labels(): 1 for w in a.workloads} or None,
         *LABELS,
-        source="kubelet pod-resources, Slurm job mapping files",
     ),
     _device.gauge(
         "gpu_allocation_state",
@@ -33,7 +32,6 @@ DEVICES: tuple[Metric, ...] = (
         "several), or unallocated. Absent if no scheduler reports it.",
         lambda a: {state: int(state == a.state) for state in STATES} if a.state else None,
         "state",
-        source="kubelet pod-resources, Slurm job mapping files",
     ),
 )
 

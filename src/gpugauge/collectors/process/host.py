@@ -20,7 +20,8 @@ _INTERVAL_SECONDS = 9.5  # a little less than 10: ticks are up to 5 s apart, and
 _MAX_CPU_SHARE = 1 / 400
 _HANGING_SECONDS = 60.0  # after which a scan counts as hanging
 
-_process = Table[HostProcess]("process")
+_process = Table[HostProcess]("process", source="/proc/PID/stat")
+_status = Table[HostProcess]("process", source="/proc/PID/status")
 _scan = Table[HostScan]()
 
 
@@ -57,13 +58,11 @@ PROCESSES: tuple[Metric, ...] = (
         "gpu_process_uninterruptible_seconds_total",
         "Time in which the main thread was in uninterruptible sleep (state D), sampled at every scan.",
         lambda p: p.uninterruptible,
-        source="/proc/PID/stat",
     ),
     _process.counter(
         "gpu_process_major_faults_total",
         "Page faults that required a read from storage.",
         lambda p: p.stat.major_faults,
-        source="/proc/PID/stat",
     ),
     _process.counter(
         "gpu_process_io_bytes_total",
@@ -72,19 +71,13 @@ PROCESSES: tuple[Metric, ...] = (
         "direction",
         source="/proc/PID/io",
     ),
-    _process.gauge("gpu_process_threads", "Threads of the process.", lambda p: p.stat.threads, source="/proc/PID/stat"),
-    _process.gauge(
-        "gpu_process_affinity_cpus",
-        "CPUs on which the process can run.",
-        lambda p: p.bounds.cpus,
-        source="/proc/PID/status",
-    ),
-    _process.gauge(
+    _process.gauge("gpu_process_threads", "Threads of the process.", lambda p: p.stat.threads),
+    _status.gauge("gpu_process_affinity_cpus", "CPUs on which the process can run.", lambda p: p.bounds.cpus),
+    _status.gauge(
         "gpu_process_affinity_info",
         "CPUs on which the process can run, as a list such as 0-7,16; always 1.",
         lambda p: {p.bounds.cpu_list: 1} if p.bounds.cpu_list else None,
         "cpus",
-        source="/proc/PID/status",
     ),
     _process.gauge(
         "gpu_process_resident_bytes",
@@ -92,7 +85,6 @@ PROCESSES: tuple[Metric, ...] = (
         "share counts in each.",
         lambda p: p.resident,
         "part",
-        source="/proc/PID/stat",
     ),
     _process.gauge(
         "gpu_process_anonymous_bytes",
@@ -101,11 +93,10 @@ PROCESSES: tuple[Metric, ...] = (
         "part",
         source="/proc/PID/statm",
     ),
-    _process.gauge(
+    _status.gauge(
         "gpu_process_swapped_bytes",
         "Memory of the process that is swapped out.",
         lambda p: p.bounds.swapped,
-        source="/proc/PID/status",
     ),
     _process.gauge(
         "gpu_process_cgroup_memory_bytes",

@@ -24,8 +24,8 @@ _IDENTITY_SECONDS = 60.0  # for which the identity of a process without a series
 _LISTS = "nvmlDeviceGet{Compute,Graphics,MPSCompute}RunningProcesses_v3"
 _SAMPLES = "nvmlDeviceGetProcessUtilization"
 
-_use = Table[Use]("process", "uuid")
-_used = Table[int]("process", "uuid")
+_use = Table[Use]("process", "uuid", source=_LISTS)
+_used = Table[int]("process", "uuid", source=_LISTS)
 _process = Table["_Identity"]("process")
 _device = Table[DeviceProcesses]("uuid")
 
@@ -51,7 +51,6 @@ USES: tuple[Metric, ...] = (
         'Device memory that the process holds on the GPU; process="other" is the sum of the processes without '
         "series of their own (gpu_process_hidden).",
         lambda u: u.memory,
-        source=_LISTS,
     ),
     _use.counter(
         "gpu_process_busy_seconds_total",
@@ -66,7 +65,6 @@ ON_MIG: tuple[Metric, ...] = (
         "gpu_mig_process_memory_used_bytes",
         "Device memory that the process holds on the MIG device; a part of gpu_process_memory_used_bytes of its GPU.",
         lambda used: used,
-        source=_LISTS,
         devices="with MIG",
     ),
 )

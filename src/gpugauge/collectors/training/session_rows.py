@@ -12,7 +12,8 @@ from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES
 from gpugauge.workload.identity import JOB_LABELS
 
-_process = Table[Session]("process")
+_process, _device = Table[Session]("process"), Table[Session]("process", "uuid")
+_parameters = Table[Session]("process", "device", "dtype")
 
 _FACTS = ("command", "python", "torch", "cuda", "hip", "rank", "local_rank", "world_size", "run_id")
 _BUILD = (
@@ -92,53 +93,46 @@ def _end(session: Session) -> dict[tuple[str, ...], int] | None:
 
 # Exported while the process is connected.
 LIVE: tuple[Metric, ...] = (
-    _process.gauge(
+    _device.gauge(
         "torch_memory_allocated_bytes",
         "Memory of tensors in the caching allocator of torch.",
         _by_uuid(lambda d: d.allocated),
-        "uuid",
         source="torch.cuda.memory_stats allocated_bytes.all.current",
     ),
-    _process.gauge(
+    _device.gauge(
         "torch_memory_allocated_peak_bytes",
         "Peak memory of tensors since the process started or the program reset the peak.",
         _by_uuid(lambda d: d.allocated_peak),
-        "uuid",
         source="torch.cuda.memory_stats allocated_bytes.all.peak",
     ),
-    _process.gauge(
+    _device.gauge(
         "torch_memory_step_allocated_bytes",
         "Memory of tensors after a step, read once a second at the same point of the step.",
         _by_uuid(lambda d: d.step_allocated),
-        "uuid",
         source="torch.cuda.memory_stats allocated_bytes.all.current",
     ),
-    _process.gauge(
+    _device.gauge(
         "torch_memory_limit_bytes",
         "Device memory that the allocator of torch may take: all of it, or the share that the program has set.",
         _by_uuid(lambda d: d.limit),
-        "uuid",
         source="torch.cuda.get_device_properties, torch.cuda.get_per_process_memory_fraction",
     ),
-    _process.gauge(
+    _device.gauge(
         "torch_memory_reserved_bytes",
         "Device memory that the caching allocator of torch holds, used or not.",
         _by_uuid(lambda d: d.reserved),
-        "uuid",
         source="torch.cuda.memory_stats reserved_bytes.all.current",
     ),
-    _process.gauge(
+    _device.gauge(
         "torch_memory_active_bytes",
         "Memory of blocks that are in use or wait for another stream to release them.",
         _by_uuid(lambda d: d.active),
-        "uuid",
         source="torch.cuda.memory_stats active_bytes.all.current",
     ),
-    _process.gauge(
+    _device.gauge(
         "torch_memory_inactive_split_bytes",
         "Free memory in split blocks, which cannot be returned to the device: fragmentation.",
         _by_uuid(lambda d: d.inactive_split),
-        "uuid",
         source="torch.cuda.memory_stats inactive_split_bytes.all.current",
     ),
     _process.gauge(
@@ -160,19 +154,17 @@ LIVE: tuple[Metric, ...] = (
         "Unix time at which the current phase of the training thread began; also correct while the thread is blocked.",
         lambda s: s.record.since if s.record else None,
     ),
-    _process.gauge(
+    _parameters.gauge(
         "torch_parameter_elements",
         "Number of elements in the optimizers' parameters. Of sharded parameters, only the part of this process is "
         "counted.",
         _by_device_and_dtype(lambda snap: snap.parameters, lambda p: p.elements),
-        *("device", "dtype"),
         source="Optimizer.param_groups",
     ),
-    _process.gauge(
+    _parameters.gauge(
         "torch_optimizer_state_bytes",
         "Memory of the optimizer state, such as momenta.",
         _by_device_and_dtype(lambda snap: snap.optimizer_state, lambda p: p.bytes),
-        *("device", "dtype"),
         source="Optimizer.state",
     ),
     _process.gauge(
@@ -259,32 +251,28 @@ LASTING: tuple[Metric, ...] = (
         "source",
         source="gpugauge.hook.flops, torch.utils.flop_counter",
     ),
-    _process.counter(
+    _device.counter(
         "torch_memory_alloc_retries_total",
         "Allocations that succeeded only after cached memory was released.",
         _by_uuid(lambda d: d.retries),
-        "uuid",
         source="torch.cuda.memory_stats num_alloc_retries",
     ),
-    _process.counter(
+    _device.counter(
         "torch_memory_ooms_total",
         "Out-of-memory errors, including caught ones.",
         _by_uuid(lambda d: d.ooms),
-        "uuid",
         source="torch.cuda.memory_stats num_ooms",
     ),
-    _process.counter(
+    _device.counter(
         "torch_memory_device_allocs_total",
         "Calls of the driver to allocate device memory, such as cudaMalloc.",
         _by_uuid(lambda d: d.device_allocs),
-        "uuid",
         source="torch.cuda.memory_stats num_device_alloc",
     ),
-    _process.counter(
+    _device.counter(
         "torch_memory_device_frees_total",
         "Calls of the driver to free device memory, such as cudaFree.",
         _by_uuid(lambda d: d.device_frees),
-        "uuid",
         source="torch.cuda.memory_stats num_device_free",
     ),
     _process.gauge(

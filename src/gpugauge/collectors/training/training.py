@@ -22,22 +22,20 @@ from gpugauge.workload.workloads import Workloads
 LIVE = session_rows.LIVE + loader_rows.LIVE
 LASTING = session_rows.LASTING + loader_rows.LASTING
 
-_sessions, _hook = Table[int](), Table[Counters]()
+_sessions, _hook, _by_reason = Table[int](), Table[Counters](), Table[Counters]("reason")
 
 SESSIONS = (_sessions.gauge("gpugauge_hook_sessions", "Connected training processes.", lambda connected: connected),)
 HOOK_SOCKET: tuple[Metric, ...] = (
-    _hook.counter(
+    _by_reason.counter(
         "gpugauge_hook_rejected_total",
         "Connections to the hook's socket that were closed because of invalid messages or a limit, by reason.",
         lambda counters: counters.rejected,
-        "reason",
     ),
-    _hook.counter(
+    _by_reason.counter(
         "gpugauge_hook_receiver_replacements_total",
         "Replacements of the process that receives from training processes: it was stuck, too many of its closes were "
         "blocked, or it ended.",
         lambda counters: counters.replaced,
-        "reason",
     ),
     _hook.gauge(
         "gpugauge_hook_receiver_replaced_timestamp_seconds",
@@ -56,13 +54,12 @@ HOOK_SOCKET: tuple[Metric, ...] = (
         "Users whose connections are refused for some minutes, because closing a descriptor that they passed blocks.",
         lambda counters: counters.banned,
     ),
-    _hook.counter(
+    _by_reason.counter(
         "gpugauge_trainings_ended_total",
         "Training processes that ended, by reason: finished (exit code 0), error, out_of_memory, interrupted (SIGINT "
         "or exit code 130), killed (another signal or a crash), oom_killed (by the kernel, for memory), rejected "
         "(invalid messages), other (the program was replaced, or the reason is not known).",
         lambda counters: counters.ended,
-        "reason",
     ),
 )
 

@@ -13,6 +13,7 @@ from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.summary import Summary
 
 _live, _process = Table[Judged]("process"), Table["Account"]("process")
+_cause = Table[Judged]("process", "cause")
 
 _STATE_VALUES = {state: {other: int(other == state) for other in STATES} for state in STATES}
 
@@ -53,17 +54,15 @@ LIVE: tuple[Metric, ...] = (
         lambda j: _STATE_VALUES[j.verdict.state],
         "state",
     ),
-    _live.gauge(
+    _cause.gauge(
         "training_limited_by",
         "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
         lambda j: {j.verdict.limited_by: 1} if j.verdict.limited_by else None,
-        "cause",
     ),
-    _live.gauge(
+    _cause.gauge(
         "training_limited_by_ratio",
         "Share of the held GPU time that was lost to each cause in the last minute.",
         lambda j: j.verdict.causes,
-        "cause",
     ),
     _live.gauge(
         "training_verdict_info",
@@ -88,24 +87,21 @@ LIVE: tuple[Metric, ...] = (
         "or the peak is not known.",
         lambda j: j.mfu,
     ),
-    _live.gauge(
+    _cause.gauge(
         "training_expected_speedup_ratio",
         "Expected factor of the step rate if this cause alone was removed. Absent where the evidence does not decide "
         "it, and where it is below 1.05.",
         lambda j: {cause: gain.expected for cause, gain in j.gains.items()},
-        "cause",
     ),
-    _live.gauge(
+    _cause.gauge(
         "training_expected_speedup_lower_ratio",
         "Lower bound of training_expected_speedup_ratio.",
         lambda j: {cause: gain.lower for cause, gain in j.gains.items()},
-        "cause",
     ),
-    _live.gauge(
+    _cause.gauge(
         "training_expected_speedup_upper_ratio",
         "Upper bound of training_expected_speedup_ratio.",
         lambda j: {cause: gain.upper for cause, gain in j.gains.items()},
-        "cause",
     ),
     _live.gauge(
         "training_expected_speedup_info",
