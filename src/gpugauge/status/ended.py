@@ -7,12 +7,11 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
-from gpugauge.node import training
 from gpugauge.sessions.ends import exit_code, signal_number
 from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
+from gpugauge.verdict.shares import life_shares
 from gpugauge.wire import messages as wire
-from gpugauge.wire.shares import shares, with_waits
 
 MAX_LISTED = 32  # the newest; a sweep of short trainings may leave thousands
 FAILURES = frozenset({"error", "out_of_memory", "killed", "oom_killed"})
@@ -68,11 +67,5 @@ def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:
         state="ended",
         state_words=_STATES.get(reason, "ended"),
         advice=advice,
-        step_shares=_shares(session),
+        step_shares=life_shares(session),
     )
-
-
-def _shares(session: Session) -> dict[str, float]:
-    waits, steps, local = training.waits(session), training.step_seconds(session), training.local_work(session)
-    peers = None if steps is None or local is None else max(0.0, steps - local)
-    return shares(with_waits(training.phases(session), waits), waits.get("training"), peers)

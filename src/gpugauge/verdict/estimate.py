@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gpugauge.verdict import savings
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.possible import OF_DEVICE, OF_PROCESS, TOLERANCE, near, near_device
-from gpugauge.verdict.savings import (
-    PRECISION_SAVES_LEAST,
-    ROOTS,
-    elsewhere,
-    loader_limits,
-    others_busy,
-    own_busy,
-    slow_kernels,
-    waiting_for_peers,
-)
 from gpugauge.verdict.step import Step
 
 # Bounds of an allocation or a free by the driver, in seconds (savings.py names the measurements), and their mean.
@@ -43,19 +34,19 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
     if device is None:
         waits = max(0.0, 1.0 - e.local_work) if e.local_work is not None and (e.world_size or 1) > 1 else 0.0
         return _on_cpu(e, paused, min(1.0, waits))
-    busy, own, shared = device.busy or 0.0, own_busy(device), others_busy(device)
-    spin = waiting_for_peers(e, device, own)
+    busy, own, shared = device.busy or 0.0, savings.own_busy(device), savings.others_busy(device)
+    spin = savings.waiting_for_peers(e, device, own)
     local = max(0.0, 1.0 - spin)
     kernels = min(local, (own - spin) / (1.0 - shared))
     allocator = min(local - kernels, _calls(e) * call / e.window if e.window else 0.0)
     idle = 1.0 - busy - allocator
-    limited = loader_limits(e, local - kernels)
+    limited = savings.loader_limits(e, local - kernels)
     wait = min(local, e.data_wait or 0.0)
     thread = (local - wait if limited else local) - allocator
     pinned = e.pinned is not False
     copy = device.transfer or 0.0
     load = min(wait, thread) if e.loader_workers == 0 else 0.0
-    taken = max(share(e) or 0.0 for share in ROOTS.values())
+    taken = max(share(e) or 0.0 for share in savings.ROOTS.values())
     if not pinned:
         copy = min(copy, max(0.0, thread - load - kernels))
         host = thread - load - kernels - copy
@@ -65,7 +56,7 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
     else:
         host = thread - load
     host = max(0.0, host)
-    asleep = min(host, elsewhere(e, 1.0 - kernels)) if idle > _BUSY else 0.0
+    asleep = min(host, savings.elsewhere(e, 1.0 - kernels)) if idle > _BUSY else 0.0
     host -= asleep
     loader = local if limited else 0.0
     working = max(host + asleep + load, loader)
@@ -83,7 +74,7 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
         allocator=allocator,
         peers=1.0 if spin >= _SLOWER_RANKS else 0.0,
         paused=paused,
-        slower=slow_kernels(e, device, own - spin, shared),
+        slower=savings.slow_kernels(e, device, own - spin, shared),
         withheld=_withheld(e, working),
     )
 
@@ -109,7 +100,7 @@ def _calls(e: Evidence) -> float:
 
 
 def _withheld(e: Evidence, working: float) -> dict[str, float]:
-    return {name: min(_MOST, (share(e) or 0.0) / working) if working else 0.0 for name, share in ROOTS.items()}
+    return {name: min(_MOST, (share(e) or 0.0) / working) if working else 0.0 for name, share in savings.ROOTS.items()}
 
 
 def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step, ...]]:
@@ -127,7 +118,7 @@ def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step,
 def alternatives(step: Step) -> Iterator[Step]:
     """Yield other steps that the same evidence allows."""
     if "precision_unused" in step.slower:
-        yield replace(step, slower={**step.slower, "precision_unused": PRECISION_SAVES_LEAST})
+        yield replace(step, slower={**step.slower, "precision_unused": savings.PRECISION_SAVES_LEAST})
     if step.kernels is not None and not step.loader and not step.load:
         yield replace(step, loader=_HIDDEN_LOADER * step.without("waiting_for_peers").time)
     if not step.pinned:

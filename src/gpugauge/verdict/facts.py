@@ -105,7 +105,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         loader_queued=_ratio(loading["runqueue"], loaded),
         loader_storage=_ratio(loading["storage"], loaded),
         asleep=of_training(track.rate(training.asleep)),
-        runnable=of_training(track.rate(_runnable)),
+        runnable=of_training(track.rate(lambda s: s.thread["training"].runnable if "training" in s.thread else None)),
         paused=paused,
         mixed=mixed,
         local_work=None if peers is None else 1.0 - (of_training(peers) or 0.0),
@@ -148,17 +148,12 @@ def _slow_step(session: Session) -> float | None:
     return next((bound for bound, n in zip(bounds, durations.counts, strict=False) if n >= enough), bounds[-1])
 
 
-def _runnable(session: Session) -> float | None:
-    return session.thread["training"].runnable if "training" in session.thread else None
-
-
 def _worked(session: Session) -> bool:
     phases = any(spent > 0 for phase, spent in training.phases(session).items() if phase not in _BEFORE_TRAINING)
     return phases or any(training.waits(session).values())
 
 
 def _share(window: Window, process: str, phases: Collection[str]) -> float:
-    """Return the share of the window that the phases take."""
     spent = sum(seconds for phase, seconds in seconds_in_window(window, process).items() if phase in phases)
     return min(1.0, spent / window.span) if window.span else 0.0
 
@@ -244,14 +239,10 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
         tensor_speedup=tensor_speedup(name),
         power=_ratio(track.mean(lambda gpu: gpu.power_milliwatts), limit),
         clock=_ratio(track.mean(lambda gpu: gpu.clock_mhz), reading.clock_sm_max_mhz),
-        thermal=_most(track.mean(partial(_slowed, reason)) for reason in SLOWDOWNS),
-        power_capped=track.mean(partial(_slowed, "sw_power_cap")),
+        thermal=_most(track.mean(partial(GpuSample.slowed, reason=reason)) for reason in SLOWDOWNS),
+        power_capped=track.mean(lambda gpu: gpu.slowed("sw_power_cap")),
         power_limit_lowered=None if limit is None or default is None else limit < default,
     )
-
-
-def _slowed(reason: str, gpu: GpuSample) -> int | None:
-    return gpu.slowed(reason)
 
 
 def _pressure(resource: str, cgroup: Cgroup) -> float | None:
@@ -304,7 +295,6 @@ def _major(facts: Mapping[str, str], name: str) -> int | None:
 
 
 def _arch_supported(session: Session) -> bool | None:
-    """Return whether the build supports all GPUs that the process uses."""
     built = session.facts.get("architectures", "").split()
     texts = ((d.capability or "").partition(".") for d in _devices(session) if d.uuid is not None)
     found = [(whole(major), whole(minor)) for major, _, minor in texts]

@@ -72,9 +72,10 @@ def _undecidable(e: Evidence, state: str) -> frozenset[str]:
 def _loss(e: Evidence, state: str) -> Loss:
     """Return the shares of the held GPU time that each cause cost; the unexplained part is "unknown"."""
     if state == "training_on_cpu":
-        return _whole({_why_on_cpu(e): 1.0} if e.host_has_gpu else {})
+        whole = {_why_on_cpu(e): 1.0} if e.host_has_gpu else {}
+        return Loss(whole, whole)
     if state == "held_idle":
-        return _whole({"unused_gpus": 1.0})
+        return Loss({"unused_gpus": 1.0}, {"unused_gpus": 1.0})
     held = e.judged_devices
     if state not in {"training", "unknown"} or not held:
         return Loss()
@@ -91,10 +92,6 @@ def _loss(e: Evidence, state: str) -> Loss:
             for name, share in part.items():
                 total[name] += of * share / held
     return Loss(shares, savings)
-
-
-def _whole(shares: Mapping[str, float]) -> Loss:
-    return Loss(shares, shares)
 
 
 def _why_on_cpu(e: Evidence) -> str:

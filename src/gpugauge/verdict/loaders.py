@@ -179,11 +179,7 @@ def _idle(load: Load, best: float) -> Diagnosis | None:
 
 def _least_time(load: Load) -> float:
     """Return the time of a batch with any number of workers: the training's own, or that of all CPUs together."""
-    return max(load.own, _cpu_time(load) / load.cpus) if load.cpus else load.own
-
-
-def _cpu_time(load: Load) -> float:
-    return load.trainer_cpu + load.cpu + load.threads
+    return max(load.own, (load.trainer_cpu + load.cpu + load.threads) / load.cpus) if load.cpus else load.own
 
 
 def _needed(load: Load, best: float, kept: int) -> int:

@@ -24,12 +24,8 @@ class Mistake:
     proven: Literal["cpu", "simulated"]
 
 
-def _is(fact: str) -> Callable[[Settings], bool | None]:
-    return lambda facts: {"yes": True, "no": False}.get(facts.get(fact, ""))
-
-
-def _is_not(fact: str) -> Callable[[Settings], bool | None]:
-    return lambda facts: {"no": True, "yes": False}.get(facts.get(fact, ""))
+def _is(fact: str, answer: str = "yes") -> Callable[[Settings], bool | None]:
+    return lambda facts: facts[fact] == answer if facts.get(fact) in {"yes", "no"} else None
 
 
 def _batch_elsewhere(facts: Settings) -> bool | None:
@@ -115,7 +111,7 @@ MISTAKES = (
     ),
     Mistake(
         "remote_cpus",
-        _is_not("cpus_near_gpu"),
+        _is("cpus_near_gpu", "no"),
         "the process may run on no CPU that is near its GPUs (gpu_local_cpus_info): each launch and each copy crosses "
         "the link between the processors",
         "bind the process to the CPUs of its GPU: numactl, --cpu-bind of Slurm, or the topology manager of Kubernetes",

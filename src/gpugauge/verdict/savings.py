@@ -100,7 +100,6 @@ def allocator_share(e: Evidence) -> float:
 
 
 def _divided(total: float, savings: Mapping[str, float]) -> dict[str, float]:
-    """Return `total` divided in proportion to the savings."""
     whole = sum(savings.values())
     return {name: total * saved / whole for name, saved in savings.items()} if whole else {}
 
@@ -139,7 +138,7 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     known = e.inside and e.steps != 0 and waited is not None and copies_known
     most = left if e.pinned else left - copied
     asleep = elsewhere(e, max(0.0, most - wait))
-    own = "offloaded" if offloads(e) else "host_bound"
+    own = "offloaded" if e.parameters.get("cpu", 0.0) > 0.5 * sum(e.parameters.values()) else "host_bound"
     found = {"data_loading": wait, "transfer": transfer, "memory_pressure": pressure, "waiting_elsewhere": asleep}
     return found | {own if known else "unknown": max(0.0, host - asleep)} | _withheld(e, most)
 
@@ -148,11 +147,6 @@ def elsewhere(e: Evidence, most: float) -> float:
     """Return what is saved if the training thread never sleeps outside of its loader, but for memory or storage."""
     slept = (e.asleep or 0.0) - (e.memory_pressure or 0.0)
     return min(most, slept) if slept >= LEAST_SHARE else 0.0
-
-
-def offloads(e: Evidence) -> bool:
-    """Return whether parameters are on the CPU, of a process that computes on a GPU."""
-    return e.parameters.get("cpu", 0.0) > 0.5 * sum(e.parameters.values())
 
 
 def _withheld(e: Evidence, most: float) -> dict[str, float]:

@@ -48,13 +48,17 @@ def step_shares(window: Window, process: str) -> dict[str, float]:
         return {}
     totals = training.phases(session)
     if totals and sum(totals.values()) <= window.seconds:
-        waited = training.waits(session)
-        peers = _peers(training.step_seconds(session), training.local_work(session))
-        return shares(with_waits(totals, waited), waited.get("training"), peers)
+        return life_shares(session)
     window = since_reported(window, process)
     track = window.session(process)
     peers = _peers(track.rise(training.step_seconds), track.rise(training.local_work))
     return shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
+
+
+def life_shares(session: Session) -> dict[str, float]:
+    """Return the shares of a training in its whole life so far."""
+    waited, peers = training.waits(session), _peers(training.step_seconds(session), training.local_work(session))
+    return shares(with_waits(training.phases(session), waited), waited.get("training"), peers)
 
 
 def since_reported(window: Window, process: str) -> Window:

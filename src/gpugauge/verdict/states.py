@@ -198,16 +198,13 @@ def _idle(devices: tuple[DeviceEvidence, ...]) -> bool | None:
     return None if None in loads else True
 
 
-def _name(states: frozenset[str]) -> str:
-    return {_EVERY: "every state", RESTING: "resting", WORKING: "working"}[states]
-
-
 def as_markdown() -> str:
     """Return the table of the transitions for docs/verdict.md."""
     rows: dict[tuple[frozenset[str], str], list[str]] = {}
     for row in TRANSITIONS:
         rows.setdefault((row.sources, row.when), []).append(row.to)
+    names = {_EVERY: "every state", RESTING: "resting", WORKING: "working"}
     lines = ["| from | to | condition |", "|---|---|---|"]
     for (sources, when), targets in rows.items():
-        lines.append(f"| {_name(sources)} | {', '.join(f'`{to}`' for to in targets)} | {_CONDITIONS[when][0]} |")
+        lines.append(f"| {names[sources]} | {', '.join(f'`{to}`' for to in targets)} | {_CONDITIONS[when][0]} |")
     return "\n".join(lines)
