@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from gpugauge.node import training
 from gpugauge.node.judged import Gain
@@ -18,20 +19,16 @@ from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
 
 
-def _without(cause: Cause) -> Callable[[Subject], Advice | None]:
+def _without(cause: Cause, subject: Subject) -> Advice | None:
     """Return the row of a cause: of what limits the process, and of other causes with a known gain."""
-
-    def row(subject: Subject) -> Advice | None:
-        main = subject.process.limited_by
-        on_cpu = subject.process.state == "training_on_cpu"
-        # A training on the CPU loses no GPU time: its waits are named, unless it should be on a GPU.
-        if main != cause.name and bool(main) == on_cpu:
-            return None
-        waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
-        gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
-        return Advice(cause.name, "limit", _change(subject, cause), gain) if gain or named else None
-
-    return row
+    main = subject.process.limited_by
+    on_cpu = subject.process.state == "training_on_cpu"
+    # A training on the CPU loses no GPU time: its waits are named, unless it should be on a GPU.
+    if main != cause.name and bool(main) == on_cpu:
+        return None
+    waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
+    gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
+    return Advice(cause.name, "limit", _change(subject, cause), gain) if gain or named else None
 
 
 def _change(subject: Subject, cause: Cause) -> str:
@@ -87,40 +84,28 @@ def _hook(subject: Subject) -> Advice | None:
     return Advice(None, "hook", RUN_ADVICE) if outside else None
 
 
-def _known(mistake: Mistake) -> Callable[[Subject], Advice | None]:
-    """Return the row of a known mistake of the program."""
-
-    def row(subject: Subject) -> Advice | None:
-        return Advice(None, mistake.name, mistake.change) if subject.makes(mistake.name) else None
-
-    return row
+def _known(mistake: Mistake, subject: Subject) -> Advice | None:
+    return Advice(None, mistake.name, mistake.change) if subject.makes(mistake.name) else None
 
 
-def _on_memory(topic: str, cause: str | None, change: Callable[[Subject], str | None]) -> Callable[..., Advice | None]:
+def _on_memory(
+    topic: str, cause: str | None, change: Callable[[Subject], str | None], subject: Subject
+) -> Advice | None:
     """Return a row about the memory. `cause` is what the change removes, or the main cause if `""`."""
-
-    def row(subject: Subject) -> Advice | None:
-        text = change(subject)
-        removed = subject.process.limited_by if cause == "" else cause
-        return Advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
-
-    return row
+    text = change(subject)
+    removed = subject.process.limited_by if cause == "" else cause
+    return Advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
 
 
-_ON_MEMORY = (
-    _on_memory("batch", "", measured_advice.larger_batch),
-    _on_memory("fragmentation", "memory_pressure", measured_advice.fragmentation),
-    _on_memory("swap", "memory_swap_io", measured_advice.swapped),
-    _on_memory("memory_growth", None, measured_advice.growth),
-    _on_memory("host_memory_growth", None, measured_advice.host_growth),
-)
-_ON_CAUSES = tuple(_without(cause) for cause in CAUSES.values())
-_ON_MISTAKES = tuple(_known(mistake) for mistake in MISTAKES)
 SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
-    *_ON_CAUSES,
+    *(partial(_without, cause) for cause in CAUSES.values()),
     *(_loader, _stalled, _idle, _hook),
-    *_ON_MEMORY,
-    *_ON_MISTAKES,
+    partial(_on_memory, "batch", "", measured_advice.larger_batch),
+    partial(_on_memory, "fragmentation", "memory_pressure", measured_advice.fragmentation),
+    partial(_on_memory, "swap", "memory_swap_io", measured_advice.swapped),
+    partial(_on_memory, "memory_growth", None, measured_advice.growth),
+    partial(_on_memory, "host_memory_growth", None, measured_advice.host_growth),
+    *(partial(_known, mistake) for mistake in MISTAKES),
 )
 """A row is a pure function to at most one advice."""
 

@@ -18,6 +18,11 @@ _MAX_NAMED = 2  # programs in the first clause with programs, one in the others
 _MAX_NAME_CHARACTERS = 40
 _MIN_WAIT = 0.1  # a training on the CPU that waits less is not named
 _OF_GPUS = dict.fromkeys(("on_cpu", "waits"), "held by a training on the CPU")  # by kind of the problem
+_OF_DEVICE = {
+    "gpu_slowed": "with lowered clocks",
+    "narrow_link": "with a narrow PCIe link",
+    "unused": "allocated and not used",
+}
 _WITHOUT_GPU = {"off": "no GPU is watched: driver.mode is off", "starting": "the driver is being opened"}
 
 
@@ -102,10 +107,10 @@ class _Clauses:
         self._counted: dict[str, set[str]] = {}
         for gpu in gpus:
             if found := gravest(gpu, problems):
-                self._counted.setdefault(_part(found), set()).add(gpu.uuid)
+                part = {"gpu_down": "down", "gpu_health": "errors", "xid": "errors"}.get(found.kind, found.kind)
+                self._counted.setdefault(part, set()).add(gpu.uuid)
 
     def all(self) -> Iterator[str]:
-        """Yield each clause."""
         yield from (f"The driver is {problem.text}" for problem in self._of("driver"))
         if self._of("no_gpu"):
             yield "No GPU: the driver lists none, or the settings exclude all"
@@ -123,12 +128,9 @@ class _Clauses:
         if uuids := self._counted.get("unjudged"):
             programs = programs_words([gpu for gpu in self._gpus if gpu.uuid in uuids])
             yield f"{self._share(uuids)} at a low load: {programs}, without the hook"
-        if uuids := self._counted.get("gpu_slowed"):
-            yield f"{self._share(uuids)} with lowered clocks"
-        if uuids := self._counted.get("narrow_link"):
-            yield f"{self._share(uuids)} with a narrow PCIe link"
-        if uuids := self._counted.get("unused"):
-            yield f"{self._share(uuids)} allocated and not used"
+        for kind, words in _OF_DEVICE.items():
+            if uuids := self._counted.get(kind):
+                yield f"{self._share(uuids)} {words}"
         if failing := self._of("collector"):
             yield f"{plural(len(failing), 'collector')} of gpugauge failing"
         if self._of("hook"):
@@ -151,7 +153,6 @@ class _Clauses:
                 yield self._named(found)
 
     def _named(self, found: Sequence[Problem]) -> str:
-        """Return the first problems of programs in words."""
         words = [
             f"{_short(problem.subject)} {problem.text}"
             + (f" ({percent(problem.ratio)} lost)" if problem.ratio is not None else "")
@@ -166,11 +167,6 @@ class _Clauses:
 
     def _share(self, uuids: Collection[str]) -> str:
         return f"{len(uuids)} of {plural(self._total, 'GPU')}"
-
-
-def _part(problem: Problem) -> str:
-    kind = str(problem.kind)
-    return {"gpu_down": "down", "gpu_health": "errors", "xid": "errors"}.get(kind, kind)
 
 
 def _short(name: str) -> str:

@@ -34,7 +34,9 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(f"judging since {duration(max(0.0, now - process.judging_since))}")
     if process.step_seconds is not None:
         found.append(f"step {duration(process.step_seconds)}")
-    found += _throughput(process)
+    rates = {"samples": process.samples_per_second, "tokens": process.tokens_per_second}
+    found += [f"{quantity(rate)} {kind}/s" for kind, rate in rates.items() if rate is not None]
+    found += [f"MFU {percent(process.mfu)}"] if process.mfu is not None else []
     if process.phase:
         found.append(f"phase {process.phase.replace('_', ' ')}")
     if process.state == "training_on_cpu" and process.step_shares:
@@ -50,15 +52,7 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
     return found
 
 
-def _throughput(process: ProcessStatus) -> list[str]:
-    """Return what the steps achieve, where it is known."""
-    rates = {"samples": process.samples_per_second, "tokens": process.tokens_per_second}
-    known = [f"{quantity(rate)} {kind}/s" for kind, rate in rates.items() if rate is not None]
-    return known + ([f"MFU {percent(process.mfu)}"] if process.mfu is not None else [])
-
-
 def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
-    """Return when and why a training ended, and what it did in all."""
     why = f": {process.end_words}" if process.end_words else ""
     found = [f"ended {duration(max(0.0, now - at))} ago{why}"]
     if process.steps:

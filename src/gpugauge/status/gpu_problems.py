@@ -94,7 +94,6 @@ def _xid_words(xid: XidStatus) -> str:
 
 
 def _users(gpu: GpuStatus) -> str:
-    """Return the programs on a GPU with pid and owner."""
     found = [process for process in on_gpus([gpu]) if process.role != "display"]
     named = []
     for process in found[:_MAX_NAMED]:
@@ -109,7 +108,7 @@ def _unjudged(gpus: Sequence[GpuStatus], simulated: bool) -> Iterator[Problem]:
     """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
     process does.
     """
-    found = [gpu for gpu in gpus if gpu.up and _is_low(gpu) and _hidden(gpu) and not _judged(gpu)]
+    found = [gpu for gpu in gpus if gpu.up and _is_unjudged(gpu)]
     if found:
         # Rounded down, so that 50 % is never below 50 %.
         mean = int(100 * sum(_load(gpu) or 0.0 for gpu in found) / len(found) + 1e-6)
@@ -157,17 +156,13 @@ def _some(words: Sequence[str], comma: str) -> str:
     return comma.join(words[:_MAX_NAMED_UNHOOKED]) + (f" and {plural(more, 'other program')}" if more > 0 else "")
 
 
-def _judged(gpu: GpuStatus) -> bool:
-    return any(process.level != "none" or process.judging_since is not None for process in gpu.processes)
-
-
 def _load(gpu: GpuStatus) -> float | None:
     return gpu.load if gpu.load_5m is None else gpu.load_5m
 
 
-def _is_low(gpu: GpuStatus) -> bool:
-    load = _load(gpu)
-    return load is not None and load < WASTED_RATIO
+def _is_unjudged(gpu: GpuStatus) -> bool:
+    load, judged = _load(gpu), any(p.level != "none" or p.judging_since is not None for p in gpu.processes)
+    return load is not None and load < WASTED_RATIO and not judged and bool(_hidden(gpu))
 
 
 def _hidden(gpu: GpuStatus) -> list[ProcessStatus]:

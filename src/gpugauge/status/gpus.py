@@ -36,10 +36,14 @@ def gpus(
         reading = known if device.up else NO_READING
         index = None if known.index < 0 else known.index
         devices = [_mig(mig, node, bool(on_mig.get(mig.uuid))) for mig in reading.mig_instances or ()]
-        devices.sort(key=_instance)
-        users = [_on_device(process, uuid, devices, on_mig) for process in processes if uuid in (process.devices or ())]
+        devices.sort(key=lambda mig: (int(mig.gpu_instance or -1), int(mig.compute_instance or -1)))
+        users = []
+        for process in processes:
+            if use := (process.devices or {}).get(uuid):
+                own = tuple(mig.uuid for mig in devices if process.process in on_mig.get(mig.uuid, ()))
+                users.append(_using(process, use, mig=own))
         pids = sorted(process.pid for process in users if process.pid is not None and not process.ended)
-        own = tuple(
+        found = tuple(
             FaultStatus(grave=f.grave, text=f.text, advice=f.advised(pids), runbook=f.runbook, kind=f.kind)
             for f in faults.get(uuid, ())
         )
@@ -61,10 +65,10 @@ def gpus(
             load_5m=history.load(uuid, _LOAD_WINDOW_SECONDS),
             pcie_width=reading.pcie_width,
             pcie_width_max=reading.pcie_width_max,
-            load_10m=tuple((round(ago, 1), _rounded(share)) for ago, share in history.loads(uuid)),
+            load_10m=tuple((round(ago, 1), share and round(share, 3)) for ago, share in history.loads(uuid)),
             temperature_celsius=reading.temperature_celsius,
-            faults=own,
-            health=tuple(replace(fault, kind=None) for fault in own if fault.kind == "gpu_health"),
+            faults=found,
+            health=tuple(replace(fault, kind=None) for fault in found if fault.kind == "gpu_health"),
             slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
             xids=tuple(
                 _xids(node.xids.get(uuid, _NO_XIDS), device.vendor, "?" if index is None else index, node.timestamp)
@@ -86,7 +90,6 @@ def remembered(gpu: GpuStatus) -> GpuStatus:
 
 
 def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
-    """Return whether a GPU or MIG device is allocated, and to whom."""
     found = node.assignments.get(uuid)
     return (found.state, tuple(map(workload, found.workloads))) if found else (None, ())
 
@@ -131,18 +134,6 @@ def _mig(mig: MigReading, node: Node, used: bool) -> MigStatus:
     )
 
 
-def _instance(device: MigStatus) -> tuple[int, int]:
-    return int(device.gpu_instance or -1), int(device.compute_instance or -1)
-
-
-def _on_device(
-    process: ProcessStatus, uuid: str, devices: Sequence[MigStatus], on_mig: Mapping[str, set[str]]
-) -> ProcessStatus:
-    """Return a process with its use of one GPU, which has these MIG devices."""
-    own = tuple(device.uuid for device in devices if process.process in on_mig.get(device.uuid, ()))
-    return _using(process, (process.devices or {}).get(uuid), mig=own)
-
-
 def _using(process: ProcessStatus, use: Use | None, **more: Any) -> ProcessStatus:
     memory, load = (use.memory_used_bytes, use.load_5m) if use else (None, None)
     return replace(process, devices=None, memory_used_bytes=memory, load_5m=load, **more)
@@ -166,7 +157,3 @@ def _last_use(gpu: GpuStatus, history: History, processes: Sequence[ProcessStatu
         if label in then
     ]
     return replace(gpu, last_seen=use.timestamp, last_processes=tuple(last))
-
-
-def _rounded(share: float | None) -> float | None:
-    return None if share is None else round(share, 3)

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from gpugauge.node import training
 from gpugauge.node.judged import Judged
 from gpugauge.node.node import Load, Node
-from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.identity import identities
 from gpugauge.status.model import ProcessStatus
@@ -90,7 +89,10 @@ class History:
             now,
             node.loads,
             dict(busy[:_MAX_PROCESSES_PER_POINT]),
-            {process: _pace(session) for process, session in node.sessions.items()},
+            {
+                p: Pace(training.measured_steps(s), training.samples(s), training.tokens(s))
+                for p, s in node.sessions.items()
+            },
         )
         self._last_uses = {**self._last_uses, **_uses(snapshot.timestamp, node)}
         self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
@@ -201,10 +203,6 @@ def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | N
     observed, busy = after.observed - before.observed, after.busy - before.busy
     required = max(_MIN_OBSERVED_RATIO * (new.monotonic - old.monotonic), least - _TICK_JITTER_SECONDS)
     return min(1.0, busy / observed) if observed >= required and busy >= 0 else None
-
-
-def _pace(session: Session) -> Pace:
-    return Pace(training.measured_steps(session), training.samples(session), training.tokens(session))
 
 
 def _kept(node: Node) -> Node:

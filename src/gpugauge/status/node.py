@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -40,7 +40,11 @@ def build(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool]
         version=version,
         simulated=simulated,
         driver=driver,
-        failing_collectors=_failing(snapshot),
+        failing_collectors={
+            name: " ".join(health.error.split())[:_MAX_ERROR_CHARACTERS]
+            for name, health in sorted(snapshot.health.items())
+            if not health.success
+        },
         hook=_hook(snapshot.node),
         gpus=tuple(of_gpus if driver.needed else map(remembered, of_gpus)),
         # Trainings with the hook come first.
@@ -86,12 +90,3 @@ def _hook(node: Node) -> str | None:
     if replaced_at is not None and node.timestamp - replaced_at < _HOOK_TROUBLE_SECONDS:
         return "the process that receives from trainings hung or ended and was replaced: see the log"
     return f"connections of {bans} users are refused for some minutes: see the log" if bans else None
-
-
-def _failing(snapshot: Snapshot) -> Mapping[str, str]:
-    """Return the errors of the failing collectors, by collector."""
-    return {
-        name: " ".join(health.error.split())[:_MAX_ERROR_CHARACTERS]
-        for name, health in sorted(snapshot.health.items())
-        if not health.success
-    }

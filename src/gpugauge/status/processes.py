@@ -122,7 +122,6 @@ def _inside(session: Session) -> Inside:
 
 
 def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStatus:
-    """Return a process with its verdict: state, cause, and what follows from them."""
     role, judged = process.role, node.judged.get(process.process)
     verdict, parts = (judged.verdict, judged.shares) if judged else (None, {})
     state, name, ratio = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)

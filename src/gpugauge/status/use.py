@@ -95,10 +95,10 @@ def totals(gpus: Sequence[GpuStatus]) -> Totals:
         load_gpus=len(loads),
         mig_load=_mean(mig),
         mig_devices=sum(len(gpu.mig) for gpu in up),
-        memory_used_bytes=_sum([gpu.memory_used_bytes for gpu in up]),
-        memory_total_bytes=_sum([gpu.memory_total_bytes for gpu in up]),
-        power_watts=_sum([gpu.power_watts for gpu in up]),
-        power_limit_watts=_sum([gpu.power_limit_watts for gpu in up]),
+        memory_used_bytes=total([gpu.memory_used_bytes for gpu in up]),
+        memory_total_bytes=total([gpu.memory_total_bytes for gpu in up]),
+        power_watts=total([gpu.power_watts for gpu in up]),
+        power_limit_watts=total([gpu.power_limit_watts for gpu in up]),
     )
 
 
@@ -106,6 +106,7 @@ def _mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _sum(values: Sequence[float | None]) -> float | None:
+def total(values: Sequence[float | None]) -> float | None:
+    """Return the sum, None if one of the values is not known, and without values."""
     known = [value for value in values if value is not None]
     return sum(known) if known and len(known) == len(values) else None

@@ -49,7 +49,6 @@ class _Screen:
         self._writer, self._text = writer, writer.text
 
     def lines(self) -> list[str]:
-        """Return all lines."""
         facts = self._facts
         sections: dict[str, Iterable[str]] = {
             "Where a step goes": self._step(),

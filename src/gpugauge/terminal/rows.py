@@ -42,11 +42,6 @@ def memory_of(device: GpuStatus | MigStatus) -> str:
     return _pair(gib(device.memory_used_bytes), gib(device.memory_total_bytes))
 
 
-def index_of(gpu: GpuStatus) -> str:
-    """Return the index of a GPU."""
-    return "?" if gpu.index is None else str(gpu.index)
-
-
 def name_of(gpu: GpuStatus) -> str:
     """Return the product of a GPU, its uuid if that is not known."""
     return product_name(safe(gpu.name) or safe(gpu.uuid))
@@ -71,7 +66,7 @@ def _load(gpu: GpuStatus, load: float | None) -> str:
     return "MIG" if load is None and gpu.mig else percent(load)
 
 
-INDEX: Column[GpuStatus] = Column("GPU", lambda gpu, _: index_of(gpu), right=True)
+INDEX: Column[GpuStatus] = Column("GPU", lambda gpu, _: "?" if gpu.index is None else str(gpu.index), right=True)
 STATE: Column[GpuStatus] = Column("STATE", lambda gpu, _: safe(gpu.state_words))
 LOAD: Column[GpuStatus] = Column("LOAD", lambda gpu, _: _load(gpu, gpu.load), right=True)
 MEAN_LOAD: Column[GpuStatus] = Column("5 MIN", lambda gpu, _: _load(gpu, gpu.load_5m), right=True, rank=4)

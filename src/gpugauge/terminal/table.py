@@ -10,7 +10,7 @@ from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
 from gpugauge.status.owner import owner
-from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
+from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name, total
 from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
@@ -73,14 +73,12 @@ class _View:
         self._processes = Grid(_PROCESSES, shown, writer.width, _PROCESS_INDENT)
 
     def heading(self) -> list[str]:
-        """Return host and answer."""
         write, status = self._writer.text, self._status
         host = f"{safe(status.host)}: " if status.host else ""
         lines = write("SIMULATED: these GPUs do not exist.", "", YELLOW) if status.simulated else []
         return lines + write(host + safe(status.answer), "", LEVELS.get(status.level, ""))
 
     def problems(self) -> list[str]:
-        """Return each problem with what to do."""
         lines, write = [], self._writer.text
         for problem in self._status.problems:
             lines += write(problem_words(problem), "  ", RED if problem.grave else YELLOW, hanging=2)
@@ -91,7 +89,6 @@ class _View:
         return ["", *lines] if lines else []
 
     def gpus(self) -> list[str]:
-        """Return the table of GPUs, each with its processes."""
         found = [(gpu, row_of(_GPUS, gpu, self._now)) for gpu in self._status.gpus]
         if not found:
             return []
@@ -169,7 +166,6 @@ class _View:
         return lines
 
     def others(self, title: str, found: Sequence[ProcessStatus]) -> list[str]:
-        """Return the processes that use no GPU, under a title."""
         if not found:
             return []
         lines = ["", *self._writer.text(title, "", BOLD), *self._writer.row(self._processes.heading(), BOLD)]
@@ -196,9 +192,4 @@ def _together(alike: Sequence[ProcessStatus]) -> Process:
     one, started = alike[0], min((process.started for process in alike if process.started), default=None)
     if len(alike) > 1:
         one = replace(one, started=started, command=f"{one.command or ''} ×{len(alike)}".strip())
-    return Process(one, (), _sum(loads), _sum(sizes))
-
-
-def _sum(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    return Process(one, (), total(loads), total(sizes))
