@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.catalog import CATALOG
-from gpugauge.metric import Metric
 
 _INTRODUCTION = """\
 # Metrics
@@ -68,13 +67,10 @@ def as_markdown() -> str:
         parts.append(
             f"\n## {collector}\n\n| metric | type | labels | meaning | source | GPUs |\n|---|---|---|---|---|---|\n"
         )
-        parts.extend(map(_markdown_row, rows))
+        for row in rows:
+            labels = " ".join(f"`{label}`" for label in row.labels)
+            parts.append(f"| `{row.name}` | {row.kind} | {labels} | {row.help} | {row.source} | {row.devices} |\n")
     return "".join(parts)
-
-
-def _markdown_row(row: Metric) -> str:
-    labels = " ".join(f"`{label}`" for label in row.labels)
-    return f"| `{row.name}` | {row.kind} | {labels} | {row.help} | {row.source} | {row.devices} |\n"
 
 
 FORMATS: dict[str, Callable[[], str]] = {"text": as_text, "markdown": as_markdown, "json": as_json}

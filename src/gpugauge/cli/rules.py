@@ -18,15 +18,6 @@ _IN_FILES = (_SEVERITIES, "thresholds")  # which other flags set
 _FORMATS = pack.FORMATS | {"jsonnet": mixin.as_jsonnet}
 
 
-def _options() -> list[click.Parameter]:
-    """Return a flag for each parameter except those that other flags set."""
-    return [
-        _option(name, field.annotation, field.description or "", field.default)
-        for name, field in Parameters.model_fields.items()
-        if name not in _IN_FILES
-    ]
-
-
 def _option(name: str, annotation: object, description: str, default: object) -> click.Option:
     if annotation is bool:
         return click.Option([flag_of(name), name], is_flag=True, default=None, help=description)
@@ -44,7 +35,14 @@ def _shown(default: object) -> str:
     return format_duration(default) if isinstance(default, int) else str(default)
 
 
-@click.command("rules", params=_options())
+@click.command(
+    "rules",
+    params=[
+        _option(name, field.annotation, field.description or "", field.default)
+        for name, field in Parameters.model_fields.items()
+        if name not in _IN_FILES
+    ],
+)
 @click.option(
     "--severity",
     multiple=True,

@@ -96,14 +96,11 @@ def scrape_route(
 def for_people(routes: Mapping[str, Route], forecast: ScrapeForecast) -> dict[str, Route]:
     """Return the routes with handlers that record each request as a viewer: a person may reload at any time."""
 
-    def recorded(handler: Handler) -> Handler:
-        def record_and_handle(request: Request) -> Reply | Awaitable[Reply]:
-            forecast.record_viewer(time.monotonic())
-            return handler(request)
+    def record_and_handle(handler: Handler, request: Request) -> Reply | Awaitable[Reply]:
+        forecast.record_viewer(time.monotonic())
+        return handler(request)
 
-        return record_and_handle
-
-    return {path: route._replace(handler=recorded(route.handler)) for path, route in routes.items()}
+    return {path: route._replace(handler=partial(record_and_handle, route.handler)) for path, route in routes.items()}
 
 
 def late(paths: Iterable[str], make: Callable[[], Mapping[str, Route]]) -> dict[str, Route]:

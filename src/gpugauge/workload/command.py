@@ -37,7 +37,8 @@ def _python(interpreter: bytes, words: list[bytes]) -> bytes:
     rest = iter(words)
     for word in rest:
         if word == b"-" or not word.startswith(b"-"):
-            return interpreter if word == b"-" else _script(word)
+            # `python some/project` and `python some/project/__main__.py` run the project.
+            return interpreter if word == b"-" else _base(word.removesuffix(b"/__main__.py"))
         if word.startswith(b"--"):
             if word == b"--check-hash-based-pycs":
                 next(rest, None)
@@ -61,11 +62,6 @@ def _short_options(word: bytes, rest: Iterator[bytes]) -> bytes | None:
                 next(rest, None)
             return None
     return None
-
-
-def _script(path: bytes) -> bytes:
-    """Return the name of a script; `python some/project` and `python some/project/__main__.py` run the project."""
-    return _base(path.removesuffix(b"/__main__.py"))
 
 
 def _base(path: bytes) -> bytes:

@@ -71,6 +71,5 @@ def clean(text: str | bytes) -> str:
     """
     if isinstance(text, bytes):
         text = text[: 4 * MAX_LABEL_BYTES].decode(errors="replace")
-    text = text[: 4 * MAX_LABEL_BYTES]
-    text = printable(text)
+    text = printable(text[: 4 * MAX_LABEL_BYTES])
     return text.encode(errors="replace")[:MAX_LABEL_BYTES].decode(errors="ignore").strip()

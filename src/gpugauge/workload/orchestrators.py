@@ -130,7 +130,8 @@ class View:
         if named:
             common = {w for w in common if (w.namespace, w.pod) == (named.namespace, named.pod)}
         else:
-            common = {w for w in common if _host_name(w.pod) == hostname}
+            # The kubelet cuts the host name of a pod to 63 characters.
+            common = {w for w in common if w.pod[:63].rstrip("-.") == hostname}
         pods = {(w.namespace, w.pod) for w in common}
         if len(pods) != 1:
             return named
@@ -277,8 +278,3 @@ def _exists(path: Path) -> bool:
         return path.exists()
     except OSError:  # not permitted, so that the socket may exist
         return True
-
-
-def _host_name(pod: str) -> str:
-    """Return the host name that the kubelet sets for a pod: its name, cut to 63 characters."""
-    return pod[:63].rstrip("-.")

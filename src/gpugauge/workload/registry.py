@@ -101,7 +101,6 @@ class Registry:
             self._thread = thread
 
     def _turn(self) -> None:
-        """Ask for one process."""
         with self._news:
             self._news.wait_for(lambda: self._due)
             process = next(iter(self._due))

@@ -70,7 +70,6 @@ class Alert:
         }
 
     def _dashboard(self, grafana: str) -> str:
-        """Return the address of the dashboard about the alert's subject."""
         uid, variables = _DASHBOARDS[self.about]
         texts = {
             name: f"{{{{ with $labels.{label} }}}}{{{{ . | urlquery }}}}{{{{ end }}}}"

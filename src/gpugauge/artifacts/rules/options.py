@@ -81,7 +81,6 @@ def _checked(expression: str) -> None:
 
 
 def _regex(value: str) -> str:
-    """Return the regular expression. Raises ValueError."""
     _checked(value)
     if re.search(r'["\\`%{}]', value):
         raise ValueError('must not contain any of " \\ ` % { }; write [.] for a dot')

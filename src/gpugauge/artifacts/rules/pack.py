@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -77,7 +78,7 @@ def groups(p: Parameters) -> dict[str, Any]:
     """Return the rule file. Prometheus evaluates a group in order: its alerts read the series just recorded."""
     alerts(p)
     s = Selectors.of(p)
-    tree = {
+    tree: dict[str, Any] = {
         "groups": [
             {
                 "name": f"{p.name}-{name}",
@@ -90,16 +91,9 @@ def groups(p: Parameters) -> dict[str, Any]:
             for name, group in GROUPS.items()
         ]
     }
-    return tree if p.name == _NAME else _renamed(tree, p.name)
-
-
-def _renamed(tree: Any, name: str) -> Any:
-    """Return the tree with another name in the recorded series, which are the only names with a colon."""
-    if isinstance(tree, dict):
-        return {key: _renamed(value, name) for key, value in tree.items()}
-    if isinstance(tree, list):
-        return [_renamed(value, name) for value in tree]
-    return tree.replace(f"{_NAME}:", f"{name}:") if isinstance(tree, str) else tree
+    if p.name != _NAME:  # the recorded series are the only names with a colon
+        tree = json.loads(json.dumps(tree).replace(f"{_NAME}:", f"{p.name}:"))
+    return tree
 
 
 def as_prometheus(p: Parameters) -> str:

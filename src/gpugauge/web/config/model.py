@@ -17,11 +17,6 @@ _BCRYPT = re.compile(r"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
 _BCRYPT_COSTS = range(4, 17)
 
 
-def _seconds(value: object) -> object:
-    """Return the seconds of a duration such as 1m30s; a number without a unit can only be 0. Raises ValueError."""
-    return parse_duration(str(value))
-
-
 def _hash(value: object) -> object:
     """Return a bcrypt hash as it is. Raises ValueError, which never shows the value."""
     found = _BCRYPT.fullmatch(value) if isinstance(value, str) else None
@@ -41,14 +36,10 @@ def _header(value: object) -> object:
     return value
 
 
-def _unless_empty(value: object) -> object:
-    """Return None for "", which templates write for a key that is not set."""
-    return None if value == "" else value
-
-
 HashText = Annotated[str, BeforeValidator(_hash)]
 HeaderText = Annotated[str, BeforeValidator(_header)]
-PemFile = Annotated[Path | None, BeforeValidator(_unless_empty)]
+# Templates write "" for a key that is not set.
+PemFile = Annotated[Path | None, BeforeValidator(lambda value: None if value == "" else value)]
 Version = Literal["TLS10", "TLS11", "TLS12", "TLS13"]
 ClientAuth = Literal[
     "NoClientCert",
@@ -104,7 +95,8 @@ class HttpServer(Section):
 class RateLimit(Section):
     """`rate_limit`: one request per `interval` seconds, and up to `burst` at once; 0 is without a limit."""
 
-    interval: Annotated[float, BeforeValidator(_seconds)] = 0.0
+    # Such as 1m30s; a number without a unit can only be 0.
+    interval: Annotated[float, BeforeValidator(lambda value: parse_duration(str(value)))] = 0.0
     burst: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")

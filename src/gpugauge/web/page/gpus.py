@@ -67,7 +67,6 @@ class _Table:
         return _body("ended", "none", row + self._processes(processes, "ended"), False)
 
     def gpu(self, gpu: GpuStatus) -> str:
-        """Return a GPU with its rows."""
         shown = gpu.processes if gpu.up else gpu.last_processes or ()
         users = ""
         for device, processes in by_place(gpu, shown[:_MAX_PROCESSES_PER_GPU]):
@@ -155,7 +154,6 @@ def _figures(gpu: GpuStatus) -> list[tuple[str, str, float | None]]:
 
 
 def _row(heading: str, figures: Sequence[tuple[str, str, float | None]], order: float | None = None) -> str:
-    """Return the row of a GPU, with empty cells where there is no figure."""
     sort = "" if order is None else f' data-sort="{order}"'
     return (
         f'<tr class="gpu" data-key="gpu"><th scope="rowgroup" class="name"{sort}>{heading}</th>{cells(figures)}</tr>\n'

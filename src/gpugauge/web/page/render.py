@@ -103,7 +103,9 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
     table = gpu_table(status, links)
     tools = _TOOLS if table else ""
     before, after = _exporter(status)
-    answer = _answer(status, links) + _no_hook(status) + _no_gpu(status, links)
+    answer = _answer(status, links) + _no_hook(status)
+    if is_without_gpu(status):
+        answer += f'<p class="hint"><b>No GPU:</b> {links.advice(NO_GPU_ADVICE, None)}</p>\n'
     return f"{banner(scenario)}{answer}{_overview(status.totals)}{tools}{table}{before}", after
 
 
@@ -153,13 +155,6 @@ def _no_hook(status: Status) -> str:
         f'<p id="no-hook" class="hint"><b>No hook:</b> the state of {who} is not known. {them} under the hook the '
         f"next time: {copy_button(HOOK_COMMAND)}</p>\n"
     )
-
-
-def _no_gpu(status: Status, links: Links) -> str:
-    """Return what to do on a machine without a GPU that should have one."""
-    if not is_without_gpu(status):
-        return ""
-    return f'<p class="hint"><b>No GPU:</b> {links.advice(NO_GPU_ADVICE, None)}</p>\n'
 
 
 def _overview(totals: Totals) -> str:
