@@ -80,7 +80,7 @@ class HostScan:
         groups: dict[tuple[Path | None, Path | None], Cgroup] = {}
         available = processfiles.memory_available(self._procfs) if chosen else None
         before, self._processes, self._near = self._processes, {}, set(chosen)
-        names = {process_hash(self._procfs.boot_id, str(pid), str(stats[pid].start)): pid for pid in chosen}
+        names = {process_hash(self._procfs.boot_id, str(pid), str(stats[pid].start)): pid for pid in sorted(chosen)}
         if self._workloads:
             self._workloads.registry.want("host", {name: Want(pid, stats[pid].start) for name, pid in names.items()})
         for name, pid in names.items():
