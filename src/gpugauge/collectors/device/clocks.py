@@ -6,7 +6,7 @@ from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import Metric, Table, by, each, scaled
 
-_device = Table[DeviceReading]("uuid")
+_domain, _reason = (Table[DeviceReading]("uuid", label) for label in ("domain", "reason"))
 _MHZ = 1_000_000
 
 
@@ -19,7 +19,7 @@ def _active(d: DeviceReading) -> dict[str, int] | None:
 
 
 METRICS: tuple[Metric, ...] = (
-    _device.gauge(
+    _domain.gauge(
         "gpu_clock_hertz",
         "Current clock by domain.",
         lambda d: by(
@@ -28,10 +28,9 @@ METRICS: tuple[Metric, ...] = (
             memory=scaled(d.clock_memory_mhz, _MHZ),
             video=scaled(d.clock_video_mhz, _MHZ),
         ),
-        "domain",
         source="nvmlDeviceGetClockInfo",
     ),
-    _device.gauge(
+    _domain.gauge(
         "gpu_clock_max_hertz",
         "Maximum clock by domain.",
         lambda d: by(
@@ -40,21 +39,18 @@ METRICS: tuple[Metric, ...] = (
             memory=scaled(d.clock_memory_max_mhz, _MHZ),
             video=scaled(d.clock_video_max_mhz, _MHZ),
         ),
-        "domain",
         source="nvmlDeviceGetMaxClockInfo",
     ),
-    _device.gauge(
+    _reason.gauge(
         "gpu_clocks_event_active",
         "1 while the reason keeps the clocks below their maximum, 0 for the other reasons that the GPU supports.",
         _active,
-        "reason",
         source="nvmlDeviceGetCurrentClocksEventReasons, nvmlDeviceGetSupportedClocksEventReasons",
     ),
-    _device.counter(
+    _reason.counter(
         "gpu_clocks_event_seconds_total",
         "Time in which the reason kept the clocks below their maximum, since the driver was loaded.",
         lambda d: each(d.clocks_event_nanoseconds, lambda nanoseconds: nanoseconds / 1e9),
-        "reason",
         source="fields 74-79, and 251-253 or 269-271 by driver version",
     ),
 )

@@ -99,6 +99,5 @@ class MigCollector(ReadingsCollector):
         """Return the mode of each GPU and the rows of all MIG devices."""
         up = [d for d in devices if d.up]
         instances = [((m.uuid,), (d.uuid, m)) for d in up for m in d.reading.mig_instances or ()]
-        return Section(
-            self.name, families(DEVICE, [((d.uuid,), d.reading) for d in up]) + families(INSTANCES, instances)
-        )
+        modes = [((d.uuid,), d.reading) for d in up]
+        return Section(self.name, families(DEVICE, modes) + families(INSTANCES, instances))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeGuard
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
@@ -25,20 +26,12 @@ _SHARES = {
     "fp32_active": (12, "Share of cycles in which the FP32 pipe was active."),
     "fp16_active": (13, "Share of cycles in which the FP16 pipe was active, without tensor cores."),
 }
-# Field of the reading, number of the GPM metric and help text, by metric name.
+# Field of the reading, number of the GPM metric and help text, by the middle part of the metric name.
 _RATES = {
-    "gpu_pcie_transmitted_bytes_total": ("pcie_transmit_mib_per_second", 20, "Bytes that the GPU sent over PCIe"),
-    "gpu_pcie_received_bytes_total": ("pcie_receive_mib_per_second", 21, "Bytes that the GPU received over PCIe"),
-    "gpu_nvlink_profiled_transmitted_bytes_total": (
-        "nvlink_transmit_mib_per_second",
-        61,
-        "Bytes sent over all NVLinks",
-    ),
-    "gpu_nvlink_profiled_received_bytes_total": (
-        "nvlink_receive_mib_per_second",
-        60,
-        "Bytes received over all NVLinks",
-    ),
+    "pcie_transmitted": ("pcie_transmit_mib_per_second", 20, "Bytes that the GPU sent over PCIe"),
+    "pcie_received": ("pcie_receive_mib_per_second", 21, "Bytes that the GPU received over PCIe"),
+    "nvlink_profiled_transmitted": ("nvlink_transmit_mib_per_second", 61, "Bytes sent over all NVLinks"),
+    "nvlink_profiled_received": ("nvlink_receive_mib_per_second", 60, "Bytes received over all NVLinks"),
 }
 # A busy GPU has active cycles: after this many windows of zeros at this utilization the counters are invalid. One
 # window alone can begin before the work.
@@ -95,7 +88,7 @@ class _State:
     def profiled(self) -> Profiled:
         """Return the integrals that the verdict reads."""
         sm_active, tensor_active = (self.active_seconds(f"{unit}_active") for unit in ("sm", "tensor"))
-        sent, received = (self.bytes.get(f"gpu_pcie_{way}_bytes_total") for way in ("transmitted", "received"))
+        sent, received = (self.bytes.get(f"pcie_{way}") for way in ("transmitted", "received"))
         return Profiled(self.covered, sm_active, tensor_active, sent, received)
 
     @property
@@ -120,10 +113,6 @@ def _ratio(name: str) -> Callable[[_State], float | None]:
     return read
 
 
-def _active_seconds(name: str) -> Callable[[_State], float | None]:
-    return lambda state: state.active_seconds(name)
-
-
 def _bytes(name: str) -> Callable[[_State], float | None]:
     return lambda state: state.bytes.get(name)
 
@@ -139,7 +128,7 @@ METRICS: tuple[Metric, ...] = (
         _device.counter(
             f"gpu_{name}_seconds_total",
             f"Integral of gpu_{name}_ratio. Divide its rate by that of gpu_profiled_seconds_total.",
-            _active_seconds(name),
+            partial(_State.active_seconds, name=name),
             source=f"{_SOURCE} {number}",
         )
         for name, (number, _) in _SHARES.items()
@@ -151,7 +140,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     *(
         _device.counter(
-            name,
+            f"gpu_{name}_bytes_total",
             f"{text}, integrated from the rates of the performance counters. Time without a window is not included.",
             _bytes(name),
             source=f"{_SOURCE} {number}",

@@ -6,7 +6,7 @@ from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.device.busy import BUCKETS, EngineAccount
 from gpugauge.driver.api import Device, DeviceReading, Reply
 from gpugauge.driver.codes import ENGINES
-from gpugauge.metric import HistogramValue, Metric, Table, families, scaled
+from gpugauge.metric import Metric, Table, families, scaled
 from gpugauge.node.node import Load
 from gpugauge.snapshot import Section
 
@@ -41,7 +41,7 @@ class _State:
     def __init__(self) -> None:
         self.now, self.worker = 0.0, 0
         self.engines: dict[str, _Engine] = {}
-        self.live: list[tuple[str, EngineAccount]] = []
+        self.live: dict[str, EngineAccount] = {}
         self.percents: dict[str, int] = {}
         self.reading = DeviceReading()
         self.shows_percentage = True  # a mean in the section is the driver's last percentage, for lack of samples
@@ -93,9 +93,8 @@ class _State:
     def prepare(self, reading: DeviceReading, now: float) -> None:
         """Set what the rows read besides the accounts: the last reading, and the engines with a live source."""
         self.reading, self.now, self.shows_percentage = reading, now, False
-        self.live = [
-            (name, e.account) for name, e in self.engines.items() if now - e.updated <= _SOURCE_TIMEOUT_SECONDS
-        ]
+        live = {name: e.account for name, e in self.engines.items() if now - e.updated <= _SOURCE_TIMEOUT_SECONDS}
+        self.live = live
         self.ratio = self.mean("gpu", reading.utilization_percent)
 
     def mean(self, engine: str, percent: int | None) -> float | None:
@@ -109,19 +108,16 @@ class _State:
 
     def timed_out(self, now: float) -> bool:
         """Return whether a live engine has no source any more."""
-        return any(now - self.engines[name].updated > _SOURCE_TIMEOUT_SECONDS for name, _ in self.live)
+        return any(now - self.engines[name].updated > _SOURCE_TIMEOUT_SECONDS for name in self.live)
 
     def load(self) -> Load | None:
         """Return the load of the `gpu` engine, None without a live source."""
-        return next((Load(account.busy, account.observed) for name, account in self.live if name == "gpu"), None)
-
-    def histogram(self, engine: str) -> HistogramValue | None:
-        """Return the distribution of an engine's samples."""
-        return next((account.histogram for name, account in self.live if name == engine), None)
+        account = self.live.get("gpu")
+        return Load(account.busy, account.observed) if account else None
 
     def sources(self) -> dict[tuple[str, ...], int]:
         """Return 1 by engine and source of its account."""
-        return {(name, "polled" if self.engines[name].polled else "samples"): 1 for name, _ in self.live}
+        return {(name, "polled" if self.engines[name].polled else "samples"): 1 for name in self.live}
 
 
 _device = Table["_State"]("uuid")
@@ -143,17 +139,17 @@ METRICS: tuple[Metric, ...] = (
         "gpu_busy_seconds_total",
         "Time in which the engine was busy, integrated from all samples of the driver. Divide its rate by that of "
         "gpu_observed_seconds_total.",
-        lambda c: {name: account.busy for name, account in c.live},
+        lambda c: {name: account.busy for name, account in c.live.items()},
     ),
     _engine.counter(
         "gpu_observed_seconds_total",
         "Time covered by the samples of gpu_busy_seconds_total, idle time included.",
-        lambda c: {name: account.observed for name, account in c.live},
+        lambda c: {name: account.observed for name, account in c.live.items()},
     ),
     _engine.counter(
         "gpu_unobserved_seconds_total",
         "Time without samples: they were overwritten, or the GPU did not respond.",
-        lambda c: {name: account.unobserved for name, account in c.live},
+        lambda c: {name: account.unobserved for name, account in c.live.items()},
     ),
     _device.gauge(
         "gpu_busy_source",
@@ -165,7 +161,7 @@ METRICS: tuple[Metric, ...] = (
         "gpu_utilization_sample_ratio",
         "Histogram of the driver's samples of the gpu engine; idle gaps count as samples of 0. It distinguishes a "
         "steady load of 50 % from a load that alternates between 0 and 100 %.",
-        lambda c: c.histogram("gpu"),
+        lambda c: c.live["gpu"].histogram if "gpu" in c.live else None,
         BUCKETS,
     ),
 )

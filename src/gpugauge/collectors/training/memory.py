@@ -65,7 +65,8 @@ class MemoryCollector(RegisteredCollector):
     def _sample(self, node: Node) -> None:
         on_gpus = self._devices(node)
         self._sample_host(node)
-        self._forget(node.monotonic)
+        for key in [key for key, kept in self._samples.items() if node.monotonic - kept.seen > _KEPT_SECONDS]:
+            del self._samples[key]
         parts = [(key, growth) for key, s in self._samples.items() if key[1] in _PARTS and (growth := s.series.growth)]
         self._memory = self._processes(node, on_gpus, parts)
         processes: list[tuple[LabelValues, Memory]] = [((process,), found) for process, found in self._memory.items()]
@@ -138,10 +139,6 @@ class MemoryCollector(RegisteredCollector):
     def _on_device(self, process: str, uuid: str, memory: DeviceMemory) -> OnDevice:
         growth, headroom = self._samples[process, uuid].series.growth, memory.headroom
         return OnDevice(headroom, memory.fragmentation, growth, seconds_until_full(headroom, growth))
-
-    def _forget(self, now: float) -> None:
-        for key in [key for key, kept in self._samples.items() if now - kept.seen > _KEPT_SECONDS]:
-            del self._samples[key]
 
 
 def _free(node: Node, uuid: str) -> float | None:

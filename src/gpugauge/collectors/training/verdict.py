@@ -24,7 +24,6 @@ from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import step_shares
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
-from gpugauge.verdict.summary import Summary
 
 log = logging.getLogger("gpugauge.verdict")
 
@@ -123,7 +122,8 @@ class VerdictCollector(RegisteredCollector):
             diagnose(loading, before) if loading else None,
         )
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
-        account.summary.peak_memory = max(account.summary.peak_memory, self._memory(process))
+        peaks = training.by_uuid(session, lambda d: d.allocated_peak) if session else {}
+        account.summary.peak_memory = max(account.summary.peak_memory, float(sum(peaks.values())))
 
     def _meter(self, process: str, now: float, new: bool) -> PhaseMeter | None:
         """Return a meter of a session. It leaves out the time before the daemon, and time that is already counted."""
@@ -168,10 +168,6 @@ class VerdictCollector(RegisteredCollector):
     def _session(self, process: str) -> Session | None:
         return self._window.node.sessions.get(process)
 
-    def _memory(self, process: str) -> float:
-        session = self._session(process)
-        return float(sum(training.by_uuid(session, lambda d: d.allocated_peak).values())) if session else 0.0
-
     def _progress(self, process: str, before: Progress | None, tick: Tick) -> Progress | None:
         session = self._session(process)
         steps, batches = (training.steps(session), training.batches(session)) if session else (None, None)
@@ -191,23 +187,21 @@ class VerdictCollector(RegisteredCollector):
         now = tick.monotonic
         ended = {process for process, session in tick.node.sessions.items() if not session.connected}
         for process in ended - self._accounts.keys():
-            self._add_short(process, now)
+            # It began and ended since the last verdict.
+            if (meter := self._meter(process, now, new=True)) is not None:
+                judged, on_cpu = Judged(Verdict("starting", "inside")), not self._used_gpu(process)
+                self._accounts[process] = Account(judged, now, meter=meter, on_cpu=on_cpu)
         for process, account in list(self._accounts.items()):
             if process not in present and account.live:
                 account.live = False
                 if account.meter is not None:
                     self._spend(process, account, now, waiting=None)
-                _log_end(process, account.summary)
+                summary = account.summary
+                if summary.seconds.keys() & {"training", "training_on_cpu"}:
+                    seconds = round(sum(summary.seconds.values()))
+                    log.info("training ended", extra=fields(process=process, seconds=seconds, **summary.line()))
             if now - account.seen > _LINGER_SECONDS and process not in ended:
                 del self._accounts[process]
-
-    def _add_short(self, process: str, now: float) -> None:
-        """Add a process that began and ended since the last verdict."""
-        meter = self._meter(process, now, new=True)
-        if meter is not None:
-            on_cpu = not self._used_gpu(process)
-            judged = Judged(Verdict("starting", "inside"))
-            self._accounts[process] = Account(judged, now, meter=meter, on_cpu=on_cpu)
 
     def _used_gpu(self, process: str) -> bool:
         """Return whether a process that has ended used a GPU: the allocator's counters remain, except of the allocator
@@ -219,9 +213,3 @@ class VerdictCollector(RegisteredCollector):
         facts = session.facts
         uncounted = facts.get("allocator") == "cudaMallocAsync" and facts.get("current_device")
         return bool(uncounted or training.by_uuid(session, lambda d: d.ooms))
-
-
-def _log_end(process: str, summary: Summary) -> None:
-    if summary.seconds.keys() & {"training", "training_on_cpu"}:
-        seconds = round(sum(summary.seconds.values()))
-        log.info("training ended", extra=fields(process=process, seconds=seconds, **summary.line()))
