@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import datetime, timezone
 from urllib.parse import parse_qs
@@ -48,14 +48,6 @@ def lifecycle_routes(
     }
 
 
-def _release(driver: Supervisor | None, request: Request) -> Reply | Awaitable[Reply]:
-    try:
-        seconds = _release_seconds(request.query)
-    except ValueError as error:
-        return sentence(400, str(error))
-    return _NO_DRIVER if driver is None else _release_for(driver, seconds)
-
-
 def _release_seconds(query: str) -> float:
     """Return the seconds of `for=10m`. Raises ValueError."""
     given = parse_qs(query, keep_blank_values=True).get("for", [])
@@ -67,7 +59,13 @@ def _release_seconds(query: str) -> float:
     return seconds
 
 
-async def _release_for(driver: Supervisor, seconds: float) -> Reply:
+async def _release(driver: Supervisor | None, request: Request) -> Reply:
+    try:
+        seconds = _release_seconds(request.query)
+    except ValueError as error:
+        return sentence(400, str(error))
+    if driver is None:
+        return _NO_DRIVER
     driver.release(seconds)
     end = time.time() + seconds
 
@@ -102,7 +100,7 @@ async def _attach(driver: Supervisor | None) -> Reply:
     return sentence(503, f"the driver does not answer yet: {reason}")
 
 
-def _forget(driver: Supervisor | None, request: Request) -> Reply | Awaitable[Reply]:
+async def _forget(driver: Supervisor | None, request: Request) -> Reply:
     given = parse_qs(request.query, keep_blank_values=True).get("uuid", [])
     if len(given) != 1 or not given[0]:
         return sentence(400, "the uuid of the GPU is missing: use /-/forget?uuid=GPU-…, as in the label of gpu_up")
@@ -115,10 +113,6 @@ def _forget(driver: Supervisor | None, request: Request) -> Reply | Awaitable[Re
         return sentence(400, f"there is no GPU {uuid}; GPUs that are down: {down}")
     if known[uuid]:
         return sentence(400, f"{uuid} answers: only a GPU that is down can be forgotten")
-    return _forget_device(driver, uuid)
-
-
-async def _forget_device(driver: Supervisor, uuid: str) -> Reply:
     driver.forget(uuid)
     view = await _wait_for(driver, lambda v: all(device.uuid != uuid for device in v.devices))
     if any(device.uuid == uuid for device in view.devices):
