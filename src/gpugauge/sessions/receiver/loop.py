@@ -16,10 +16,6 @@ from gpugauge.sessions.receiver.peer import CgroupUser, Identity, cgroup_at, ide
 from gpugauge.sessions.receiver.rights import ANCILLARY_BYTES, sort
 from gpugauge.sessions.receiver.socketfile import SocketFile, close_may_block, shut
 
-TYPE_CHECKING = False  # importing typing costs 1.3 MB
-if TYPE_CHECKING:
-    from gpugauge.sessions.receiver.channel import Channel
-
 _MAX_REPORTED = 64  # users and reasons at once: a range of users would fill the channel
 
 
@@ -170,7 +166,6 @@ class Receiver:
         owner = CgroupUser(uid, "")
         if self._limits.connects(("user", uid)):
             self._turn_away(sock, owner, "connect_rate", "the user opens too many connections a second")
-            self._crowded = True
             return
         if len(self._peers) + self._closer.total >= self._capacity:
             self._turn_away(sock, owner, "connections", "the limit of open files is reached")
@@ -180,13 +175,11 @@ class Receiver:
             # A range of users is refused before the costly proof of each. It is this connection that is refused, also
             # if its pid belongs to another process by now.
             self._turn_away(sock, owner, "connect_rate", _TOO_MANY_OF_CGROUP)
-            self._crowded = True
             return
         identity = identify(sock, self._empty_since)
         owner, full = identity.owner, self._limits.full(identity.owner)
         if owner.cgroup and self._limits.connects(("cgroup", owner.cgroup)):
             self._turn_away(sock, owner, "connect_rate", _TOO_MANY_OF_CGROUP)
-            self._crowded = True
         elif self._limits.banned(owner):
             self._turn_away(sock, owner, "banned", "the user is banned for some minutes")
         elif full:
@@ -201,6 +194,7 @@ class Receiver:
     def _turn_away(self, sock: _socket.socket, owner: CgroupUser, reason: str, detail: str) -> None:
         self._discard(sock, owner)
         self._refusals.add(owner.uid, reason, detail)
+        self._crowded |= reason == "connect_rate"
 
     def _serve(self, peer: Peer) -> None:
         """Read one message only, so that a busy client does not delay the others."""

@@ -27,14 +27,10 @@ def main(arguments: list[str]) -> None:
         status = 0
     except Exception as error:  # noqa: BLE001 - the daemon logs it and starts a successor
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        _tell(sock, f"{text}".encode())
+        sock.settimeout(1)
+        try:
+            sock.send(p.HEADER.pack(p.FAILED, 0) + text.encode())
+        except OSError:
+            pass
     finally:
         posix._exit(status)  # noqa: SLF001 - a thread that closes for ever must not delay the end
-
-
-def _tell(sock: _socket.socket, text: bytes) -> None:
-    sock.settimeout(1)
-    try:
-        sock.send(p.HEADER.pack(p.FAILED, 0) + text)
-    except OSError:
-        pass
