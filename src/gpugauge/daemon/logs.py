@@ -76,8 +76,6 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # not subscrip
 
 
 class _Formatter(logging.Formatter):
-    """Formats the fields of a record as one line."""
-
     def __init__(self, line: Callable[[dict[str, object]], str]) -> None:
         super().__init__()
         self._line = line

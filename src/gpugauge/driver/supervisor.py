@@ -373,7 +373,6 @@ class Supervisor:
         self._pace.wake()
 
     def _open(self) -> None:
-        """Start a worker and open the driver in it."""
         if self._slot.unkillable() >= _MAX_UNREAPED:
             self._down(UNKILLABLE)
             return

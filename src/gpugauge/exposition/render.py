@@ -114,20 +114,16 @@ class Exposition:
             # The first scrape, too, has starts: Prometheus takes none for a series with a sample. The sampler's thread
             # updates them only after this scrape is recorded.
             self._formats.messages.starts.update(current.snapshot)
-        self._record_scrape(variant, now_monotonic)
+        if variant in self._demands:
+            self._demands[variant].record_scrape(now_monotonic)
+        else:
+            self._demands[variant] = _Demand(now_monotonic)
         bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies
         kind = content_type(accept or "", variant.format)
         return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
 
     def _starts_are_asked_for(self, now: float) -> bool:
         return any(d.recent(now) for variant, d in self._demands.copy().items() if variant.format in _PROTOBUF)
-
-    def _record_scrape(self, variant: Variant, now: float) -> None:
-        demand = self._demands.get(variant)
-        if demand is None:
-            self._demands[variant] = _Demand(now)
-        else:
-            demand.record_scrape(now)
 
 
 _PROTOBUF: frozenset[Format] = frozenset({"protobuf", "sparse"})

@@ -256,7 +256,6 @@ class Device:
 
 
 def _record(error: DriverError, fields: Iterable[str], errors: dict[str, str]) -> None:
-    """Record the code of a failure for the fields that were read."""
     errors.update(dict.fromkeys(fields, error.code))
 
 

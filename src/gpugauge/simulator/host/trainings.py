@@ -151,7 +151,6 @@ def _thread(p: Pipeline, seconds: Mapping[str, float], loads: wire.Loader | None
 
 
 def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
-    """Return the facts that the hook sends, in the hello and later."""
     world_size = max(pipeline.world_size, process.ranks)
     script = next((word for word in process.command if word.endswith(".py")), process.command[0])
     distributed = {"rank": str(process.rank), "local_rank": str(process.rank), "world_size": str(world_size)}

@@ -72,11 +72,6 @@ def _fan_rpm(device: Device, t: float, out: Any) -> int:
     return SUCCESS
 
 
-def _nvlink(device: Device, t: float, link: int) -> int | None:
-    up = device.nvlink_up(link, t)
-    return None if up is None else int(up)
-
-
 def _processes(kind: str) -> DeviceFunction:
     """Return a function that lists processes; without an array, or with one too small, it writes their number only."""
 
@@ -165,7 +160,7 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetMaxPcieLinkGeneration": number(lambda device, _t: device.figures["pcie"][0]),
     "nvmlDeviceGetCurrPcieLinkWidth": number(lambda device, t: device.pcie(t)[1]),
     "nvmlDeviceGetMaxPcieLinkWidth": number(lambda device, _t: device.figures["pcie"][1]),
-    "nvmlDeviceGetNvLinkState": chosen(_nvlink),
+    "nvmlDeviceGetNvLinkState": chosen(lambda device, t, link: device.nvlink_up(link, t)),
     "nvmlDeviceGetNumFans": number(lambda device, _t: device.figures["fans"]),
     "nvmlDeviceGetFanSpeed_v2": chosen(_fan),
     "nvmlDeviceGetFanSpeedRPM": _fan_rpm,

@@ -33,8 +33,6 @@ def _size(value: object) -> object:
 
 
 def _known(what: str, names: Collection[str]) -> AfterValidator:
-    """Return the check that a text is one of the names."""
-
     def check(value: str) -> str:
         if value not in names:
             raise ValueError(f"unknown {what} {value}{hint(value, names)}")

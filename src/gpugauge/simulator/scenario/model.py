@@ -226,5 +226,4 @@ class Scenario(StrictModel):
 
 
 def _at(section: str, index: int, key: str, message: str) -> PydanticCustomError:
-    """Return an error of the scenario about one key."""
     return PydanticCustomError("scenario", "{message}", {"message": message, "at": [section, index, key]})
