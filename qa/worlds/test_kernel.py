@@ -94,10 +94,9 @@ class World:
                 self.tick(self.collector)
 
     def devices(self) -> tuple[Device, ...]:
-        return tuple(
-            Device(name, True, "ok", DeviceReading(index=i, pci_bus_id=f"00000000:{GPUS[uuid]}:00.0"), {})
-            for i, (uuid, name) in enumerate(self.known.items())
-        )
+        readings = (DeviceReading(index=i, pci_bus_id=f"00000000:{GPUS[u]}:00.0") for i, u in enumerate(self.known))
+        named = zip(self.known.values(), readings, strict=True)
+        return tuple(Device(name, self.chance.random() < 0.9, "ok", reading, {}) for name, reading in named)
 
     def start(self) -> EventsCollector:
         """Start the daemon; the next one has the file of the one before."""

@@ -59,17 +59,6 @@ def kmsg(tmp_path: Path) -> Path:
     return path
 
 
-def test_kernel_log_finds_a_lost_device_by_its_address(kmsg: Path) -> None:
-    log = KernelLog(kmsg, parse)
-    collector = EventsCollector(log)
-    values(collector, 1.0)
-    kmsg.write_bytes(LOST)
-    exported = values(collector, 2.0, devices=(device(up=False), device("GPU-b", "00000000:86:00.0")))
-    log.close()
-
-    assert counted(exported) == {("GPU-a", "node"): 1}
-
-
 @pytest.mark.parametrize(("later", "errors"), [(3.0, 1), (30.0, 2)])
 def test_error_of_both_sources_counts_once(kmsg: Path, later: float, errors: int) -> None:
     log = KernelLog(kmsg, parse)
