@@ -15,7 +15,6 @@ from gpugauge.verdict.states import (
     StateFacts,
     as_markdown,
     facts_of,
-    next_state,
     transition,
 )
 from gpugauge.wire.shares import with_waits
@@ -49,8 +48,8 @@ def test_arrows_of_the_phases() -> None:
         facts = StateFacts(now=now, mostly=mostly)
 
         # A new phase is shown at once, except that between two working states the larger part of 10 s decides.
-        assert {next_state(before, facts) for before in RESTING} == {now}
-        assert {next_state(before, facts) for before in WORKING} == {mostly}
+        assert {transition(before, facts).to for before in RESTING} == {now}
+        assert {transition(before, facts).to for before in WORKING} == {mostly}
 
 
 def test_every_row_of_the_table_can_apply() -> None:
@@ -164,7 +163,7 @@ def test_state_of_the_evidence() -> None:
         ({"inside": False, "devices": (IDLE,), "window": 10.0}, "unknown"),
     ]
     for changes, state in cases:
-        assert next_state("unknown", facts_of(replace(TRAINING, **changes), "unknown")) == state, changes
+        assert transition("unknown", facts_of(replace(TRAINING, **changes), "unknown")).to == state, changes
 
 
 def test_the_largest_part_of_ten_seconds_decides_between_working_states() -> None:
@@ -182,7 +181,7 @@ def test_the_largest_part_of_ten_seconds_decides_between_working_states() -> Non
         ("training", {"starting": 9.0, "compiling": 0.8, "training": 0.2}, "compiling"),
     ):
         e = replace(TRAINING, phase="training", recent=recent)
-        assert next_state(before, facts_of(e, before)) == state, recent
+        assert transition(before, facts_of(e, before)).to == state, recent
 
 
 def test_waits_belong_to_their_phases() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
@@ -30,7 +29,7 @@ def obstacle(case: Case) -> str:
 
 def modes(case: Case) -> Sequence[Finding]:
     """Check for modes that prevent all computation."""
-    return list(chain.from_iterable(map(_modes, case.driver.up))) or [ok("Modes", "every GPU allows computation")]
+    return [f for device in case.driver.up for f in _modes(device)] or [ok("Modes", "every GPU allows computation")]
 
 
 def _modes(device: Device) -> Iterator[Finding]:
@@ -45,7 +44,7 @@ def _modes(device: Device) -> Iterator[Finding]:
 
 def health(case: Case) -> Sequence[Finding]:
     """Check for errors of the GPUs."""
-    return list(chain.from_iterable(map(_errors, case.driver.up))) or [ok("Errors", "the driver reports none")]
+    return [f for device in case.driver.up for f in _errors(device)] or [ok("Errors", "the driver reports none")]
 
 
 def _errors(device: Device) -> Iterator[Finding]:

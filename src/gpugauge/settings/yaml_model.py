@@ -157,7 +157,6 @@ def _without_null(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields(model: Any) -> dict[str, Any]:
-    """Return the annotations of a model by key."""
     if dataclasses.is_dataclass(model):
         hints = get_type_hints(model)
         return {row.name: hints[row.name] for row in dataclasses.fields(model) if row.init}

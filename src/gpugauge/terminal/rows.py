@@ -123,7 +123,6 @@ def processes(status: Status) -> list[Process]:
 
 
 def _together(uses: Sequence[tuple[GpuStatus, ProcessStatus]]) -> Process:
-    """Return a process by its use of each of its GPUs."""
     loads = [process.load_5m for _, process in uses if process.load_5m is not None]
     sizes = [process.memory_used_bytes for _, process in uses if process.memory_used_bytes is not None]
     load = sum(loads) / len(loads) if loads else None

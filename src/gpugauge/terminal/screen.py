@@ -126,11 +126,6 @@ def process_details(process: Process, now: float, *, simulated: bool = False) ->
     return [safe(line) for line in lines if line]
 
 
-def gpu_of(status: Status, uuid: str | None) -> GpuStatus | None:
-    """Return the GPU with a uuid, or with a MIG device of that uuid."""
-    return next((gpu for gpu in status.gpus if uuid in {gpu.uuid, *(device.uuid for device in gpu.mig)}), None)
-
-
 def gpu_details(gpu: GpuStatus) -> list[str]:
     """Return what is known of a GPU, one fact a line, the trouble first."""
     holders = ", ".join(filter(None, map(owner, gpu.allocated_to)))

@@ -200,8 +200,9 @@ class Top(App[None]):
             return
         lines: list[str] = []
         if self.query_one("#gpus").has_focus:
-            gpu = screen.gpu_of(status, _chosen_key(self.query_one("#gpus", OptionList)))
-            lines = screen.gpu_details(gpu) if gpu else []
+            uuid = _chosen_key(self.query_one("#gpus", OptionList))
+            found = (gpu for gpu in status.gpus if uuid in {gpu.uuid, *(device.uuid for device in gpu.mig)})
+            lines = [line for gpu in found for line in screen.gpu_details(gpu)]
         elif process := self._shown.get(_chosen_key(self.query_one("#processes", OptionList)) or ""):
             lines = screen.process_details(process, status.timestamp, simulated=status.simulated)
         self.query_one("#detail-lines", Static).update(Text("\n".join(lines)))

@@ -10,7 +10,7 @@ from gpugauge.verdict.causes import CAUSES, NEEDED
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.possible import possible
 from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device
-from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts_of, next_state
+from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts_of, transition
 
 # Ratios from 0 to 1.
 _MIN_PRIMARY_SHARE = 0.12  # saving from which a cause is reported as the limit
@@ -29,7 +29,7 @@ def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = S
     `limited_by` and for the state. For `stalled_seconds` see `facts_of`.
     """
     last = before.state if before else "unknown"
-    state = next_state(last, facts_of(e, last, stalled_seconds))
+    state = transition(last, facts_of(e, last, stalled_seconds)).to
     undecidable = _undecidable(e, state)
     loss = _loss(e, state)
     shares: defaultdict[str, float] = defaultdict(float)

@@ -89,11 +89,6 @@ def transition(before: str, facts: StateFacts) -> Transition:
     return next(row for row in TRANSITIONS if before in row.sources and _CONDITIONS[row.when][1](facts, row.to))
 
 
-def next_state(before: str, facts: StateFacts) -> str:
-    """Return the state that follows `before`."""
-    return transition(before, facts).to
-
-
 def facts_of(e: Evidence, before: str, stalled_seconds: float = STALLED_SECONDS) -> StateFacts:
     """Return the facts from the evidence. The limit is `stalled_seconds` without a step or batch, or ten of the job's
     own slow steps if that is longer; until the first step it is twice as long.

@@ -56,10 +56,6 @@ class _Phase(dict[Connection, float]):
     def oldest(self) -> Connection:
         return next(iter(self))
 
-    def is_overdue(self, now: float) -> bool:
-        """Return whether the oldest connection has exceeded the timeout."""
-        return now - next(iter(self.values())) >= self.timeout
-
 
 class _Newcomers(dict[str, dict[Connection, None]]):
     """Connections by the prefix of their address, in the order in which they were added."""
@@ -207,7 +203,7 @@ class Listener:
     def close_overdue(self, now: float) -> None:
         """Close the connections that have exceeded the timeout of their phase."""
         for phase in self._phases:
-            while phase and phase.is_overdue(now):
+            while phase and now - next(iter(phase.values())) >= phase.timeout:
                 self._close(phase.oldest())
 
     async def close_all(self) -> None:
