@@ -25,7 +25,7 @@ import json, sys, tempfile
 from pathlib import Path
 from gpugauge.base import background
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.status.node import status
+from tests.simulation import status
 from tests.golden_metrics import _VARYING
 from tests.virtual import VirtualDaemon
 

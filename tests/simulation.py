@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources
@@ -19,6 +20,9 @@ from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import Scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.history import History
+from gpugauge.status.model import as_json
+from gpugauge.status.node import build
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.golden_metrics import GROUPS, LIMITS, START, _answer
@@ -106,3 +110,8 @@ def _moment(second: float, snapshot: Snapshot) -> Moment:
         ratios = found.samples.get("training_limited_by_ratio", {})
         found.shares[pid] = {c: v for (p, c), v in ratios.items() if p == process and isinstance(v, float)}
     return found
+
+
+def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    """Return the status as the daemon sends it."""
+    return dict(as_json(build(snapshot, history, may_have_gpu)))

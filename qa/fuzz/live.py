@@ -15,6 +15,7 @@ from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SHRINK, fcntl
 from functools import partial
 from pathlib import Path
 
+from tests.simulation import status
 from tests.virtual import VirtualDaemon
 from tests.website import USERS
 
@@ -22,7 +23,7 @@ from gpugauge.daemon.lifecycle import lifecycle_routes
 from gpugauge.sessions.listener import Sessions
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.history import History
-from gpugauge.status.node import build, status
+from gpugauge.status.node import build
 from gpugauge.web.config.access import WebAccess
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.page.routes import page_routes

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.driver.fakeworker import FakeWorker, Node
-from tests.simulation import scenario
+from tests.simulation import scenario, status
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources as Machine
@@ -27,7 +27,6 @@ from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.worker import service
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 

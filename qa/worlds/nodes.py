@@ -9,13 +9,13 @@ import unicodedata
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.faults.judged import Judged
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
 from gpugauge.verdict.causes import CAUSES
 from qa.worlds.scraped import snapshot_of
 

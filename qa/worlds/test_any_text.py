@@ -8,6 +8,7 @@ import random
 import pytest
 from tests.collectors.training.test_training import FakeSessions
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.texts import NAMES, TEXTS
 
 from gpugauge.base.text import whole
@@ -21,7 +22,6 @@ from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.table import table

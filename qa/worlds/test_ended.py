@@ -8,13 +8,13 @@ import signal
 from dataclasses import dataclass
 
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.ended import MAX_LISTED, end_words
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import process_details, process_lines
 from gpugauge.terminal.table import table

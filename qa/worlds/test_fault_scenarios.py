@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from tests.drawn import draws, seeds
 from tests.needs import need
+from tests.simulation import status
 from tests.virtual import VirtualDaemon
 
 from gpugauge.base import background
@@ -16,7 +17,6 @@ from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.render import content
 from qa.bench.alerts.replay import replay

@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.faults.judged import Judged
@@ -16,7 +17,6 @@ from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content

@@ -6,12 +6,12 @@ import random
 from typing import Any
 
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.terminal.table import table
 from qa.worlds.nodes import NOW

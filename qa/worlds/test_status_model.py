@@ -1,9 +1,9 @@
 import json
 
 import pytest
+from tests.simulation import status
 
 from gpugauge.status.model import ProcessStatus, Status, as_json, decoded
-from gpugauge.status.node import status
 from qa.worlds.nodes import draw
 
 PROCESS = {"process": "aa", "pid": 7, "devices": {}}

@@ -6,13 +6,13 @@ import random
 
 import pytest
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.metric import Family
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import process_details

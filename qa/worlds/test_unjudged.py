@@ -8,12 +8,12 @@ from collections import Counter
 from typing import Any
 
 from tests.drawn import seeds
+from tests.simulation import status
 from tests.status.statusfacts import family
 
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.status.words import HOOK_ADVICE, HOOK_COMMAND
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.drawn import draws, seeds
+from tests.simulation import status
 from tests.test_imports import MODULES
 
 from gpugauge.collectors.base import Tick
@@ -22,7 +23,6 @@ from gpugauge.driver.failing import PARTS
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import status
 
 GENERATIONS = dict.fromkeys(("static", "normal", "slow"), 1)
 FOREIGN = ("nvidia", "nvml", "nvrm", "xid")

@@ -17,10 +17,10 @@ from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status as facts_of
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 from tests.drawn import cases
+from tests.simulation import status as facts_of
 from tests.status.statusfacts import family, snapshot
 
 NOW = 1.7e9

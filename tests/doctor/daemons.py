@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from qa.worlds.nodes import Node
 
 from gpugauge.exposition.text import Lines
-from gpugauge.status.node import status
+from tests.simulation import status
 
 Answers = Mapping[str, tuple[int, str]]
 

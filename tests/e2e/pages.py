@@ -12,11 +12,12 @@ from pathlib import Path
 from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.status.node import build, status
+from gpugauge.status.node import build
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.routes import page_routes
 from gpugauge.web.server import Server
 from gpugauge.web.status import PATH, status_route
+from tests.simulation import status
 from tests.virtual import VirtualDaemon
 
 LINKS = Links("https://docs.example/runbook.md", "https://grafana.example/")

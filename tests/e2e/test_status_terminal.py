@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from qa.worlds.nodes import Node, draw
 
-from gpugauge.status.node import status
 from tests.doctor.daemons import answers_of, serving
 from tests.drawn import seeds
 from tests.e2e.programs import GPUGAUGE, wait_for
 from tests.needs import need
+from tests.simulation import status
 
 pytestmark = pytest.mark.e2e
 

@@ -11,13 +11,14 @@ from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section
 from gpugauge.status.history import History
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
-from gpugauge.status.node import build, status
+from gpugauge.status.node import build
 from gpugauge.status.problem import KINDS
 from gpugauge.terminal.table import table
 from gpugauge.web.server import Request
 from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload
 from tests.serving import answer
+from tests.simulation import status
 from tests.status.reference import meanings
 from tests.status.statusfacts import ROWS, family, snapshot
 

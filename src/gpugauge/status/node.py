@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from gpugauge.driver.advice import WITHOUT_GPU, known_advice
 from gpugauge.driver.advice import words as driver_words
@@ -15,7 +14,7 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
 from gpugauge.status.gpus import gpus, remembered
 from gpugauge.status.history import History
-from gpugauge.status.model import DriverStatus, Status, as_json
+from gpugauge.status.model import DriverStatus, Status
 from gpugauge.status.problems import level, problems, with_state
 from gpugauge.status.processes import processes_of
 from gpugauge.status.use import totals
@@ -60,12 +59,6 @@ def build(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool]
         totals=totals(facts.gpus),
         gpus=tuple(with_state(gpu, found_problems) for gpu in facts.gpus),
     )
-
-
-def status(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> dict[str, Any]:
-    """Return the status, ready for JSON."""
-    found: dict[str, Any] = as_json(build(snapshot, history, may_have_gpu))
-    return found
 
 
 def _driver(node: Node, history: History, may_have_gpu: Callable[[], bool]) -> DriverStatus:

@@ -19,10 +19,10 @@ from gpugauge.faults.table import GpuHealth, ailments, xid_fault
 from gpugauge.status import words
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
-from gpugauge.status.node import status
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import NO_LINKS, Links, daemon_address, parts
 from gpugauge.web.page.render import content, head
+from tests.simulation import status
 from tests.status.statusfacts import snapshot
 
 LINKS = Links("https://docs.example/runbook.md", "https://grafana.example/")
