@@ -199,7 +199,7 @@ stories: $(VENV)/dev ## record the alert stories again by the present verdict, a
 	@$(BIN)/python -m qa.bench.alerts --record $(ARGS) --write
 
 .PHONY: torture
-torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/reliability.md)
+torture: $(VENV)/dev ## faults, strangers and crowds; as root, with Debian's prometheus and slowhttptest (docs/proof/reliability.md)
 	@$(BIN)/python -m qa.torture $(ARGS)
 
 .PHONY: hostile
@@ -223,7 +223,7 @@ healthy: $(VENV)/dev ## drawn trainings that are healthy in unusual ways: no adv
 	@$(BIN)/python -m qa.healthy $(ARGS)
 
 .PHONY: mutants
-mutants: $(VENV)/dev ## small changes of the code that the tests must notice; some 30 minutes (docs/reliability.md)
+mutants: $(VENV)/dev ## small changes of the code that the tests must notice; some 30 minutes (docs/proof/reliability.md)
 	@$(BIN)/python -m qa.mutants $(ARGS)
 
 .PHONY: fuzz soak

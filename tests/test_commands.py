@@ -17,7 +17,7 @@ from gpugauge.cli.main import main
 from tests.drawn import cases
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 RUN = {"dashboards", "metrics", "rules", "scenarios"}
 PLACEHOLDERS = {"PID": "1", "NODE": "node7", "FOLDER": "folder", "UUID": "GPU-1", "COMMAND": "python train.py"}
 # By program: why no test of this file runs it.

@@ -15,7 +15,7 @@ from gpugauge.artifacts.rules.pack import alerts
 from tests.needs import require
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 MAX_LINE, MAX_WORDS = 120, 30
 # What a program writes, and what is not prose.
 _GENERATED = re.compile(r"<!-- (?P<name>[a-z]+): .*? -->.*?<!-- end of (?P=name) -->", re.DOTALL)
@@ -103,8 +103,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_in_the_site_and_in_its_menu(site: Path) -> None:
     start = (site / "index.html").read_text()
 
-    for path in sorted((ROOT / "docs").glob("*.md")):
-        place = "" if path.stem == "index" else f"{path.stem}/"
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        place = f"{path.relative_to(ROOT / 'docs').with_suffix('')}/".removesuffix("index/")
         assert (site / place / "index.html").exists()
         assert f'href="{place or "."}"' in start, f"{path.name} is not in mkdocs.yml"
 

@@ -1,8 +1,8 @@
 """Error of the mean utilization over a window, by our counters and by a gauge averaged over scrapes, on one GPU.
 
-`python -m qa.bench.accuracy` prints the tables, --write writes them into qa/bench/results and docs/accuracy.md. The
-GPU, its sample ring, the daemon's readings and ticks (its own schedule, forecast, readings on demand and account) and
-scrapes run in simulated time with a fixed seed, so the tables are reproducible.
+`python -m qa.bench.accuracy` prints the tables, --write writes them into qa/bench/results and docs/proof/accuracy.md.
+The GPU, its sample ring, the daemon's readings and ticks (its own schedule, forecast, readings on demand and account)
+and scrapes run in simulated time with a fixed seed, so the tables are reproducible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The verdict compared with the oracle under the conditions of real trainings: a row for each of them.
 
 `python -m qa.bench.conditions` prints the statements that are right, those about healthy runs, the runs without a
-statement, and the exact causes, by row and number of faults. `--write` keeps them for docs/verdict-score.md. With
+statement, and the exact causes, by row and number of faults. `--write` keeps them for docs/proof/verdict.md. With
 `--tuning` the seeds are those with which the constants of the verdict are chosen, `--wrong ROW` lists its mistakes.
 """
 

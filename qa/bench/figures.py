@@ -32,7 +32,7 @@ class FigureError(Exception):
 def documents() -> Iterator[Path]:
     """Return the documents that may contain figures."""
     yield ROOT / "README.md"
-    yield from sorted((ROOT / "docs").glob("*.md"))
+    yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
 def read(name: str) -> Result:

@@ -68,7 +68,7 @@ def main() -> None:
 
 
 def _figures(rows: list[dict[str, Any]], groups: list[dict[str, Any]]) -> dict[str, str]:
-    """Return the figures of the text in docs/fleet.md and docs/performance.md."""
+    """Return the figures of the text in docs/fleet.md and docs/proof/performance.md."""
     values = {row["what"]: row["value"] for row in rows}
     most = {group["group"]: group["most s"] for group in groups}
     jobs = most.pop("gpugauge-jobs")

@@ -1,7 +1,7 @@
 """Fuzzing of every reader of foreign input, with hundreds of thousands of nearly valid inputs.
 
 `python -m qa.bench.fuzz [NAME …] [--inputs N] [--write]` runs the targets of qa/fuzz, each in a process of its own with
-limited memory; --write writes the table into docs/reliability.md. With atheris (`pip install 'gpugauge[fuzz]'`) the
+limited memory; --write writes docs/proof/reliability.md. With atheris (`pip install 'gpugauge[fuzz]'`) the
 inputs are guided by coverage, otherwise they are drawn from a fixed seed.
 """
 
@@ -226,7 +226,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="targets of qa/fuzz; all if none is named")
     parser.add_argument("--inputs", type=int, default=INPUTS, help="for each target")
     parser.add_argument("--unguided", action="store_true", help="draw inputs from a fixed seed, without atheris")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/proof/reliability.md")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     guided = not options.unguided and find_spec("atheris") is not None

@@ -3,7 +3,7 @@
 Over a connection that stays open, over a new one for each scrape, and with all cores busy. The file is served by a
 program in Go, and by nginx (Debian's packages `golang-go` and `nginx-light`); without both, by our own server in a
 process that does nothing else. Then scrapes without a period, which wait for a reading of the driver. --write writes
-the result into qa/bench/results and docs/performance.md.
+the result into qa/bench/results and docs/proof/performance.md.
 """
 
 from __future__ import annotations

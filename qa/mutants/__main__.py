@@ -118,7 +118,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mutants whose name contains this text")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--show", action="store_true", help="print the killed ones, too")
-    parser.add_argument("--write", action="store_true", help="write the result and the table of docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write result and table of docs/proof/reliability.md")
     options = parser.parse_args()
     os.chdir(ROOT)
     for name in _PRELOADED:

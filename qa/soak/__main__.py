@@ -1,6 +1,6 @@
 """A simulated month of jobs on 8 GPUs, with checks of the daemon's memory, descriptors and counters.
 
-`python -m qa.soak [--days N] [--write]`; --write writes the table into docs/reliability.md. The messages and the
+`python -m qa.soak [--days N] [--write]`; --write writes the table into docs/proof/reliability.md. The messages and the
 socket of the hook, the collectors, the verdict, the selection, the page and the history are the daemon's own. The
 worker's answers are generated, one a minute, which is the longest interval that can be set.
 """
@@ -60,7 +60,7 @@ def rows(made: Soak, seconds: float) -> list[dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--days", type=float, default=DAYS)
-    parser.add_argument("--write", action="store_true", help="write the table into docs/reliability.md")
+    parser.add_argument("--write", action="store_true", help="write the table into docs/proof/reliability.md")
     options = parser.parse_args()
     logging.disable(logging.WARNING)  # each Xid logs one
     began = time.monotonic()

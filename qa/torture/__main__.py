@@ -2,7 +2,7 @@
 [--jobs N] [--write]`.
 
 Each fault has a daemon of its own, which is scraped all the time. --together runs all attacks of users without rights
-at once for a minute, --crowds that and the crowds. --write writes the tables into docs/reliability.md; with names,
+at once for a minute, --crowds that and the crowds. --write writes docs/proof/reliability.md; with names,
 --crowds or --together, it replaces only the rows of these faults, or these tables.
 """
 
@@ -47,7 +47,7 @@ def main() -> int:
     parser.add_argument("--together", action="store_true", help="only all attacks of users at once")
     parser.add_argument("--jobs", type=int, help="faults at once (1)")
     parser.add_argument(
-        "--write", action="store_true", help="write the tables into docs/reliability.md; with names, their rows only"
+        "--write", action="store_true", help="write docs/proof/reliability.md; with names, their rows only"
     )
     options = parser.parse_args()
     if options.write and options.quick:

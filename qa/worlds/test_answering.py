@@ -383,7 +383,7 @@ def test_what_the_driver_fails_to_answer_is_said(seed: int, tmp_path: Path, monk
     check(drawn(random.Random(seed)), tmp_path, monkeypatch)
 
 
-# The rows of the table in docs/reliability.md, a GPU each: what fails, and the alert that fires.
+# The rows of the table in docs/proof/reliability.md, a GPU each: what fails, and the alert that fires.
 TABLE: tuple[tuple[str, Draw, str], ...] = (
     ("every call of one GPU", Draw(EVERYTHING, 0, 0, 0, code=999), "GpuLost"),
     ("one function of a GPU", Draw("nvmlDeviceGetMemoryInfo*", 1, 0, 0, code=17), "GpuReadingFailed"),
@@ -414,7 +414,7 @@ def test_every_row_of_the_table_is_said(tmp_path: Path, monkeypatch: pytest.Monk
     for number, rows in enumerate((TABLE, WHOLE[:1], WHOLE[1:])):
         (tmp_path / str(number)).mkdir()
         check(of_table(rows, 40.0, 50.0, 5.0), tmp_path / str(number), monkeypatch)
-    text = (Path(__file__).parents[2] / "docs/reliability.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/proof/reliability.md").read_text(encoding="utf-8")
     for row, *_ in (*TABLE, *WHOLE):
         assert f"| {row} |" in text
 

@@ -1,7 +1,7 @@
 """The score of the alert rules over labelled stories, with naive rules for comparison.
 
 `python -m qa.bench.alerts` scores the recorded stories (qa/bench/alerts/stories), or those of a folder. --record
-records all stories again first, --write writes the tables into docs/alerts-score.md. It needs promtool.
+records all stories again first, --write writes the tables into docs/proof/alerts.md. It needs promtool.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--config.file", dest="config_file", type=Path, help="parameters of the rules, as for `gpugauge rules`"
     )
     parser.add_argument("--record", nargs="*", metavar="STORY", help="record all stories again, or these")
-    parser.add_argument("--write", action="store_true", help="write the tables into docs/alerts-score.md")
+    parser.add_argument("--write", action="store_true", help="write the tables into docs/proof/alerts.md")
     parser.add_argument("--promtool", default="promtool")
     options = parser.parse_args(arguments)
     if not shutil.which(options.promtool):
@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, table in made.items():
         if options.write:
             markers = f"<!-- {name}: python -m qa.bench.alerts --write -->", f"<!-- end of {name} -->"
-            put(DOCS / "alerts-score.md", *markers, table)
+            put(DOCS / "proof/alerts.md", *markers, table)
         else:
             print(table)
 

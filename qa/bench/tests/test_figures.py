@@ -33,6 +33,11 @@ RESULT = {
 }
 
 
+def named(path: Path) -> str:
+    """Return the name of a document in given.yaml."""
+    return str(path.relative_to(figures.ROOT)).removeprefix("docs/")
+
+
 def stated(text: str) -> list[str]:
     """Return the numbers of a document that look like figures and come from no result."""
     text = _CODE.sub("", _GENERATED.sub("", without(text)))
@@ -45,15 +50,15 @@ def result(name: str) -> dict[str, Any]:
     return RESULT
 
 
-@pytest.mark.parametrize("path", list(documents()), ids=lambda path: path.name)
+@pytest.mark.parametrize("path", list(documents()), ids=named)
 def test_figures_of_a_document_are_those_of_committed_results(path: Path) -> None:
     assert renewed(path.read_text()) == path.read_text(), "run `python -m qa.bench.figures`"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=named)
 def test_other_numbers_of_a_document_are_given_not_measured(path: Path) -> None:
     """A measured figure has a marker; any other number is listed in given.yaml."""
-    assert set(stated(path.read_text())) == set(GIVEN.get(path.name, []))
+    assert set(stated(path.read_text())) == set(GIVEN.get(named(path), []))
 
 
 @pytest.mark.parametrize("path", sorted(figures.RESULTS.glob("*")), ids=lambda path: path.name)

@@ -240,7 +240,7 @@ def test_command_names_the_missing_program(tmp_path: Path, capsys: pytest.Captur
 
 
 def test_document_lists_every_story() -> None:
-    document = (Path(__file__).parents[3] / "docs" / "alerts-score.md").read_text()
+    document = (Path(__file__).parents[3] / "docs/proof/alerts.md").read_text()
 
     assert [name for name in PLANNED if f"\n| {name} | " not in document] == []
     assert f"gpugauge | all ({len(PLANNED)})" in document

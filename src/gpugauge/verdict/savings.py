@@ -32,7 +32,7 @@ _ROOT_CAUSE = 0.9  # share of the largest saving from which on withheld CPU or m
 _WITHHELD = 0.2  # share of the time from which on CPU or memory counts as withheld
 _FULL_CLOCK = 0.85  # of the maximum
 # Of the time of kernels in 32 bits: a lower precision is expected to make them 2.5 times as fast, and at least 1.5
-# times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/verdict-score.md).
+# times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/proof/verdict.md).
 PRECISION_SAVES, PRECISION_SAVES_LEAST = 0.6, 0.33
 _SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
 

@@ -14,7 +14,7 @@ _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
 LANE_BYTES_PER_SECOND = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.97e9, 5: 3.94e9, 6: 7.56e9}
 # The driver copies memory that is not pinned through a buffer of its own, at the speed of a thread on the CPU: 8.5e9 by
-# CUPTI on an H200 with batches of 256 MiB, 15.8e9 on an H100 in the doctor's check of copies (docs/verdict-score.md).
+# CUPTI on an H200 with batches of 256 MiB, 15.8e9 on an H100 in the doctor's check of copies (docs/proof/verdict.md).
 # This is between the two, and estimate.py has its tolerance.
 _PAGEABLE_BYTES_PER_SECOND = 10e9
 
