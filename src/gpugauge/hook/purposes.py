@@ -1,6 +1,6 @@
-"""What the batches of each iterator are for, to train or to evaluate: decided by what follows them. docs/hook.md draws
-the states. A backward pass or a step after a batch shows that its iterator is for the training. Until then the batches,
-their waits and their samples are pending. Only the phase that is shown meanwhile is a guess.
+"""What the batches of each iterator are for, to train or to evaluate: decided by what follows them. A backward pass or
+a step after a batch shows that its iterator is for the training. Until then the batches, their waits and their samples
+are pending. Only the phase that is shown meanwhile is a guess.
 """
 
 from __future__ import annotations
