@@ -38,12 +38,12 @@ DEVICES: dict[str, tuple[float, tuple[Workload, ...]]] = {
 UNACCOUNTED = {"GPU-2": 0.05}
 # By process: GPU, GiB, share of the GPU's time, and workload.
 PROCESSES: dict[str, tuple[str, int, float, Workload]] = {
-    "p0": ("GPU-0", 40, 0.9, Workload("pod", "ml", "trainer-0", "main", "uid-0", "1000", "train.py")),
-    "p1": ("GPU-1", 30, 0.0, Workload("pod", "ml", "trainer-1", "main", "uid-1", "1001", "ipykernel_launcher")),
-    "p2": ("GPU-2", 10, 0.3, Workload("pod", "web", "serve-a", "main", "uid-2", "1002", "serve.py")),
-    "p3": ("GPU-2", 10, 0.1, Workload("pod", "web", "serve-b", "main", "uid-3", "1000", "serve.py")),
-    "p4": ("GPU-3", 60, 0.5, Workload("slurm", job_id="77", user="ann", command="fit.py")),
-    "p5": ("GPU-5", 5, 0.2, Workload("pod", "ml", "stray", "main", "uid-5", "1001", "sweep.py")),
+    "p0": ("GPU-0", 40, 0.9, Workload("pod", "ml", "trainer-0", "main", "", "1000", "train.py", "", "job", "fit")),
+    "p1": ("GPU-1", 30, 0.0, Workload("pod", "ml", "trainer-1", "main", "", "1001", "ipykernel", "", "job", "fit")),
+    "p2": ("GPU-2", 10, 0.3, Workload("pod", "web", "serve-a", "main", "", "1002", "serve.py", "", "deployment", "a")),
+    "p3": ("GPU-2", 10, 0.1, Workload("pod", "web", "serve-b", "main", "", "1000", "serve.py", "", "deployment", "b")),
+    "p4": ("GPU-3", 60, 0.5, Workload("slurm", user="ann", command="fit.py", job_kind="slurm", job="77")),
+    "p5": ("GPU-5", 5, 0.2, Workload("pod", "ml", "stray", "main", "", "1001", "sweep.py", "", "pod", "stray")),
 }
 ON_CPU = Workload("user", user="bob", command="train.py")
 
@@ -60,23 +60,21 @@ ANSWERS: dict[str, Answer] = {
     },
     "How many GPU seconds did each job use?": {
         ("77", "slurm"): 1800,
-        ("uid-0", "pod"): 3240,
-        ("uid-1", "pod"): 0,
-        ("uid-2", "pod"): 1080,
-        ("uid-3", "pod"): 360,
-        ("uid-5", "pod"): 720,
+        ("fit", "job", "ml"): 3240,
+        ("a", "deployment", "web"): 1080,
+        ("b", "deployment", "web"): 360,
+        ("stray", "pod", "ml"): 720,
     },
     "Which job wastes the most?": {
         ("77", "slurm"): 0.5,
-        ("uid-0", "pod"): 0.1,
-        ("uid-1", "pod"): 1,
-        ("uid-2", "pod"): 0.7,
-        ("uid-3", "pod"): 0.9,
-        ("uid-5", "pod"): 0.8,
+        ("fit", "job", "ml"): 1.1,
+        ("a", "deployment", "web"): 0.7,
+        ("b", "deployment", "web"): 0.9,
+        ("stray", "pod", "ml"): 0.8,
     },
     "Which allocated GPUs are idle?": {("GPU-1", "ml", "trainer-1"): 0},
     "Which process holds the memory of an idle GPU?": {
-        ("101", "p1", "GPU-1", "ipykernel_launcher", "trainer-1", "1001"): 30 * GIB
+        ("101", "p1", "GPU-1", "ipykernel", "trainer-1", "1001"): 30 * GIB
     },
     "How is a time-sliced GPU shared?": {("GPU-2", "web", "serve-a"): 2 / 3, ("GPU-2", "web", "serve-b"): 2 / 9},
     "Who uses a GPU that is allocated to others?": {("GPU-5", "ml", "stray"): 5 * GIB},
