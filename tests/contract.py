@@ -43,10 +43,9 @@ def package_of(module: str) -> str:
 
 def packages_table() -> str:
     """Return the table of docs/architecture.md, highest package first."""
-    lines = ["| package | purpose | imports |", "|---|---|---|"]
+    lines = ["| package | purpose |", "|---|---|"]
     for package in reversed(packages()):
         path = package.name.replace(".", "/")
         name = f"{path}/" if SOURCE.joinpath(path).is_dir() else f"{path}.py"
-        below = ", ".join(f"`{other}`" for other in sorted(package.imports)) or "the standard library"
-        lines.append(f"| `{name}` | {package.purpose} | {below} |")
+        lines.append(f"| `{name}` | {package.purpose} |")
     return "\n".join(lines)
