@@ -378,7 +378,7 @@ def check(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             assert {uuid for gpu, uuid in uuids.items() if world.judges(draw, gpu)} <= found, (world, counted)
 
 
-@seeds(draws(75, 2000))
+@seeds(draws(300, 2000))
 def test_what_the_driver_fails_to_answer_is_said(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check(drawn(random.Random(seed)), tmp_path, monkeypatch)
 
