@@ -293,7 +293,9 @@ def test_sessions_are_distinct_and_end_with_their_connections(tmp_path: Path) ->
             client.send(wire.encode(wire.Hello(session, 1)))
             client.send(wire.encode(wire.Snap(session, 2, steps=wire.Progress(number, 1.0))))
             clients.append(client)
-        wait_for(lambda: running.series("gpugauge_hook_sessions")[()] == count, 60, "all are connected")
+        # A session is connected before its steps are received.
+        wait_for(lambda: len(running.series("torch_steps_total", "process")) == count, 60, "all have steps")
+        connected = running.series("gpugauge_hook_sessions")[()]
         steps = running.series("torch_steps_total", "process")
         for client in clients:
             client.close()
@@ -301,5 +303,6 @@ def test_sessions_are_distinct_and_end_with_their_connections(tmp_path: Path) ->
         # Their process continues.
         ended = running.series("gpugauge_trainings_ended_total", "reason")["other",]
 
+    assert connected == count
     assert sorted(steps.values()) == list(range(count))
     assert ended == count
