@@ -192,7 +192,7 @@ bench: $(VENV)/dev ## measurements, ours beside the peers'
 
 .PHONY: docs
 docs: $(VENV)/dev ## the pages of docs/ as a site, in dist/site; a broken link is an error
-	@$(BIN)/mkdocs build --quiet --strict
+	@$(BIN)/mkdocs build --strict
 
 .PHONY: stories
 stories: $(VENV)/dev ## record the alert stories again by the present verdict, and write their score; some 10 minutes

@@ -93,7 +93,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mkdocs = Path(sys.executable).with_name("mkdocs")
     require(mkdocs.exists(), "mkdocs is not installed (the extra docs)")
     folder = tmp_path_factory.mktemp("site")
-    command = [str(mkdocs), "build", "--quiet", "--strict", "--site-dir", str(folder)]
+    command = [str(mkdocs), "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return folder
