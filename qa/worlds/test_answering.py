@@ -427,8 +427,12 @@ def test_every_row_of_the_table_has_its_alert(
     """It fires while the driver fails and not after it, as Prometheus evaluates the rules over the scrapes."""
     begin, end, minutes = 5, 35, 65
     world = of_table(rows, 60.0 * begin, 60.0 * (end - begin), float(SCRAPE))
-    groups: dict[str, Any] = {
-        "groups": [g for g in rules.groups(Parameters())["groups"] if g["name"] == "gpugauge-devices"]
+    groups: dict[str, Any] = rules.groups(Parameters())
+    kept = {
+        rule["alert"]: rule.get("keep_firing_for", "0m")
+        for g in groups["groups"]
+        for rule in g["rules"]
+        if "alert" in rule
     }
     wanted = {row.name for row in catalog.metrics()} & set(re.findall(r"\b[a-z]+_\w+", str(groups)))
 
@@ -442,7 +446,7 @@ def test_every_row_of_the_table_has_its_alert(
     for what, draw, alert in rows:
         gpus = range(world.gpus) if draw.gpu is None and alert != "ExporterBlind" else [draw.gpu]
         for index in ["" if gpu is None else str(gpu) for gpu in gpus] if alert else []:
-            late = 14 if draw.delay == HANG else 8
+            late = 8 + int(kept[alert].removesuffix("m")) + (6 if draw.delay == HANG else 0)
             firing = fired.pop((alert, index), set())
             assert set(range(begin + 12, end - 1)) <= firing <= set(range(begin, end + late)), (what, index, firing)
     allowed = {("GpuLost", str(gpu)) for gpu in range(world.gpus)} if world.all_down else set()
