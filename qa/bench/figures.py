@@ -1,7 +1,8 @@
 """Figures in documents, each from a committed result: qa/bench/results/NAME.json, which a bench writes with --write.
 
-In a document, `<!-- figures: NAME -->` and `<!-- end of figures -->` enclose the tables of a result, `NAME.TABLE` one
-of them, and `<!-- figure: NAME.KEY -->` precedes one figure. `python -m qa.bench.figures` writes all of them again.
+In a document, `<!-- figures: NAME -->` and `<!-- end of figures -->` enclose the tables of a result in their short form
+(qa.bench.short), `NAME.TABLE` one of them, and `<!-- figure: NAME.KEY -->` precedes one figure.
+`python -m qa.bench.figures` writes all of them again.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from qa.bench.report import Report, machine, reported
+from qa.bench.short import short
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results"
@@ -104,6 +106,7 @@ def _markdown(result: Result, name: str, table: str | None) -> str:
     reports = [
         Report(one["title"], one["rows"], result["command"], one["notes"], one["name"]) for one in result["tables"]
     ]
+    reports = short(name, reports)
     chosen = [made for made in reports if table in {None, made.name}]
     if not chosen:
         raise FigureError(f"{name}.{table}: the result has only the tables {', '.join(r.name for r in reports)}")
@@ -115,9 +118,8 @@ def _markdown(result: Result, name: str, table: str | None) -> str:
 def _sentence(result: Result) -> str:
     """Return the command of a result and the machine on which it ran."""
     where = f"{result['processor']}, {result['cores']} cores, Python {result['python']}"
-    load = f"load average before it {result['load average before']}"
-    stolen = f"stolen by other machines {result['stolen by other machines']}"
-    return f"`{result['command']}` on {result['date']} without a GPU: {where}; {load}, {stolen}."
+    load = f"load average {result['load average before']}, stolen {result['stolen by other machines']}"
+    return f"`{result['command']}`, {result['date']}, no GPU: {where}, {load}."
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import resource
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 from qa.bench import figures
 from qa.bench.report import Report
@@ -28,14 +29,15 @@ _TOGETHER_SECONDS = 60.0
 _SLOW_FLOOR_SECONDS, _QUICK_SLOW_FLOOR_SECONDS = 0.1, 1.0
 _QUICK_JOBS = 8
 
-FAULTS: tuple[Fault, ...] = (
-    *driver_faults.FAULTS,
-    *worker_faults.FAULTS,
-    *machine_faults.FAULTS,
-    *node_faults.FAULTS,
-    *hostile_faults.FAULTS,
-    *users_faults.FAULTS,
-)
+_KINDS = {
+    "the driver": driver_faults.FAULTS,
+    "the worker": worker_faults.FAULTS,
+    "the daemon and its machine": machine_faults.FAULTS,
+    "the node": node_faults.FAULTS,
+    "hostile clients": hostile_faults.FAULTS,
+    "another user, under the unit's limits": users_faults.FAULTS,
+}
+FAULTS = tuple(replace(fault, kind=kind) for kind, faults in _KINDS.items() for fault in faults)
 
 
 def main() -> int:

@@ -52,6 +52,7 @@ class Fault:
     setting: Setting = field(default_factory=Setting)
     delayed: int = 0
     quick: bool = False
+    kind: str = ""
     during: Sign | None = None
     """A predicate for every scrape between the sign and the end of the fault."""
     finally_: Sign | None = None

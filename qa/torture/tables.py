@@ -20,6 +20,7 @@ def fault_table(outcomes: Sequence[Outcome], floor: float) -> Report:
     rows = [
         {
             "fault": outcome.fault.name,
+            "kind": outcome.fault.kind,
             "how": outcome.fault.how,
             "what says so": outcome.fault.reported_by or "nothing has to",
             "scrapes": outcome.scrapes,

@@ -16,7 +16,7 @@ _SUMMARY = (
 
 
 def summary(stories: Sequence[Story], scored: Scored) -> str:
-    """Return a row for each set of rules and group of stories."""
+    """Return a row for each set of rules, and for ours one for each group of stories."""
     sizes = {"all": len(stories)}
     for story in stories:
         sizes[story.group] = sizes.get(story.group, 0) + 1
@@ -36,36 +36,20 @@ def summary(stories: Sequence[Story], scored: Scored) -> str:
         )
         for rules, scores in scored
         for group, s in scores.items()
+        if group == "all" or rules.names_jobs
     ]
     return _table(_SUMMARY, rows)
 
 
-def by_story(stories: Sequence[Story], scored: Scored) -> str:
-    """Return a row for each story: the expected alerts, and the result of each set of rules."""
-    names = [rules.name for rules, _ in scored]
-    rows = []
-    for story in stories:
-        wanted = (
-            ", ".join(
-                sorted(
-                    {in_words(expectation.labels, story) for expectation in story.expectations if expectation.required}
-                )
-            )
-            or "nobody"
-        )
-        results = [_result(story, scores["all"]) for _, scores in scored]
-        rows.append((story.name, story.group, story.description, wanted, *results))
-    return _table(("story", "group", "what happens", "expected alerts", *names), rows)
-
-
-def in_words(labels: Mapping[str, str], story: Story) -> str:
-    """Return labels in words; a GPU by its index and node in place of its uuid."""
-    uuid = labels.get("uuid", "")
-    if uuid in story.devices:
-        others = [name for name, device in story.devices.items() if device.instance == story.devices[uuid].instance]
-        return f"GPU {others.index(uuid)} of {story.devices[uuid].instance}"
-    job = labels.get("workload_job")
-    return f"job {job}" if job else " ".join(labels.values())
+def names(stories: Sequence[Story]) -> str:
+    """Return the names of the stories by group, those with an alert and those without one."""
+    lines = []
+    for group in dict.fromkeys(story.group for story in stories):
+        for what, wanted in (("an alert", True), ("no alert", False)):
+            found = [s.name for s in stories if s.group == group and any(e.required for e in s.expectations) is wanted]
+            listed = f" {', '.join(found)}" if found and group != "drawn" else ""
+            lines.append(f"- {group}, {what} ({len(found)}):{listed}".rstrip(":"))
+    return "\n".join(lines)
 
 
 def failures(story_score: Score) -> list[str]:
@@ -78,15 +62,6 @@ def failures(story_score: Score) -> list[str]:
         *(f"two alerts at a time in {story}: {identity}" for story, identity in sorted(story_score.twice)),
         *(f"not reported in {story}: {identity}" for story, identity in story_score.missed),
     ]
-
-
-def _result(story: Story, score: Score) -> str:
-    wanted = sum(expectation.required for expectation in story.expectations)
-    missed = sum(name == story.name for name, _ in score.missed)
-    wrong = len({identity for name, identity, _ in score.wrong if name == story.name})
-    parts = [f"reported {wanted - missed} of {wanted}"] if wanted else []
-    parts += [f"{wrong} false"] if wrong else []
-    return ", ".join(parts) or "quiet"
 
 
 def _share(value: float | None) -> str:

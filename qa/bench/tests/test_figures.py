@@ -1,4 +1,4 @@
-"""Every measured figure in a document comes from a committed result."""
+"""Every measured figure comes from a committed result."""
 
 import json
 import re
@@ -11,10 +11,12 @@ import yaml
 from qa.bench import cost, figures
 from qa.bench.figures import FigureError, documents, read, renewed, without
 from qa.bench.report import Report
+from qa.bench.short import short
 
 # Numbers in documents that no bench measures: limits, settings, versions, targets, and the conditions of a measurement.
 GIVEN = yaml.safe_load((Path(__file__).parent / "given.yaml").read_text())
-DOCUMENTS = [path for path in documents() if "<!-- Generated: make generate -->" not in path.read_text()]
+# Documents with measured figures.
+DOCUMENTS = [path for path in documents() if path.parent.name == "proof" or "<!-- figure" in path.read_text()]
 _GENERATED = re.compile(r"<!-- (?P<name>states|causes|summary|matrix|stories):.*?<!-- end of (?P=name) -->", re.DOTALL)
 _CODE = re.compile(r"```.*?```|`[^`\n]*`", re.DOTALL)
 _UNIT = r"(?:ms|µs|MB|MiB|GB|%|points|times|cores|million)(?!\w)"
@@ -72,6 +74,39 @@ def test_each_result_is_whole_and_in_a_document(path: Path) -> None:
     assert any(marker.search(document.read_text()) for document in documents())
 
 
+def shortened(name: str) -> list[Report]:
+    found = [Report(t["title"], t["rows"], "c", t["notes"], t["name"]) for t in read(name)["tables"]]
+    return short(name, found)
+
+
+def test_sums_in_a_document_are_of_all_rows() -> None:
+    accuracy, conditions, torture = shortened("accuracy")[0], shortened("conditions"), shortened("torture")[0]
+    rows = read("torture")["tables"][0]["rows"]
+
+    assert max(row["gpugauge, worst"] for row in accuracy.rows) == read("accuracy")["figures"]["worst"]
+    for column in ("statements", "silent", "wrongly named"):
+        cells = ([str(row[column]).split("/") for row in made.rows] for made in conditions)
+        first, second = ([sum(map(int, of)) for of in zip(*made, strict=True)] for made in cells)
+        assert first == second
+    assert [sum(row[column] for row in torture.rows) for column in ("faults", "scrapes")] == [
+        len(rows),
+        sum(row["scrapes"] for row in rows),
+    ]
+    assert all(row["fault"] in torture.notes[-1] for row in rows)
+
+
+def test_a_fault_that_went_wrong_is_named() -> None:
+    cells = {"scrapes": 9, "wrong": 0, "worst ms": 7, "reported after s": "", "whole after s": 2.5}
+    bad = {"lost": 2, "slow": "1 (0 held up)", **cells, "whole after s": "never"}
+    rows = [{"fault": "one", "kind": "k", "lost": 0, "slow": "0", **cells}, {"fault": "two", "kind": "k", **bad}]
+
+    (made,) = short("torture", [Report("Faults", rows, "c", ("totals", "slow is"))])
+
+    (row,) = made.rows
+    assert (row["faults"], row["lost"], row["slow"], row["whole after s"]) == (2, 2, 1, "inf")
+    assert made.notes[1:] == ("Not all as usual: two (lost 2, slow 1 (0 held up), wrong 0, 7 ms).", "- k: one; two")
+
+
 def test_the_memory_of_all_processes_is_near_the_target() -> None:
     # What the simulated library takes is measured apart and subtracted: 3.8 to 4.7 MB in runs of one day.
     found = read("cost")
@@ -90,7 +125,7 @@ def test_tables_and_figures_replace_what_a_document_says() -> None:
     assert "### A" in new
     assert "| x&#124;y | 1.23 |" in new
     assert "A note." in new
-    assert "`python -m bench.one` on 2026-01-02" in new
+    assert "`python -m bench.one`, 2026-01-02" in new
     assert new.endswith("up to <!-- figure: one.most -->1,234.5 µs. 7")
     assert renewed(new, result) == new
     assert without(new) == "a\n\nup to  µs. 7"

@@ -242,5 +242,7 @@ def test_command_names_the_missing_program(tmp_path: Path, capsys: pytest.Captur
 def test_document_lists_every_story() -> None:
     document = (Path(__file__).parents[3] / "docs/proof/alerts.md").read_text()
 
-    assert [name for name in PLANNED if f"\n| {name} | " not in document] == []
+    _, _, listed = document.partition("<!-- stories:")
+    names = set(re.findall(r"[\w-]+", listed.partition("<!-- end of stories")[0]))
+    assert [name for name in PLANNED if not name.startswith("drawn-") and name not in names] == []
     assert f"gpugauge | all ({len(PLANNED)})" in document
