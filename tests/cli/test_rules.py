@@ -53,7 +53,7 @@ def annotation_texts(result: Result) -> str:
     return "".join(str(rule.get("annotations")) for group in groups for rule in group["rules"])
 
 
-@cases("text", ["1h30m", "90m", "1.5h", "5400s"])
+@cases("text", ["1h30m", "90m", "1.5h", "5400s", "5400"])
 def test_duration_of_a_flag(text: str) -> None:
     assert "Mean over 90m" in annotation_texts(rules("--patience", text))
 

@@ -24,9 +24,8 @@ from gpugauge.daemon.machine import real_machine
 from gpugauge.daemon.reload import Reloader
 from gpugauge.driver.api import Device, DeviceReading, DriverView
 from gpugauge.settings.kinds import ConfigError
-from gpugauge.settings.load import validate
+from gpugauge.settings.load import load
 from gpugauge.settings.model import Settings
-from gpugauge.settings.yaml_text import Document
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.web.routes import FOR_PEOPLE
@@ -34,8 +33,9 @@ from tests.drawn import cases, seeds
 
 
 def settings(folder: Path, **more: Any) -> Settings:
-    given = {"simulate": "workstation", "hook": {"socket": str(folder / "hook.sock")}, **more}
-    return validate(Document(given))
+    file = folder / "settings.yaml"
+    file.write_text(json.dumps({"simulate": "workstation", "hook": {"socket": str(folder / "hook.sock")}, **more}))
+    return load(file, {}, {})
 
 
 @contextmanager

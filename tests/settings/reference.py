@@ -25,11 +25,12 @@ log:
   format: json
 ```
 
-To give a list, repeat the flag, or separate the values of the variable with commas. An empty variable counts as not
-set. With an unknown key or a value of the wrong type, the daemon exits with status 2 and prints one sentence. It names
-the file, the line, the key and what was expected. For an unknown key it also names the nearest valid key. A variable
-that begins with `GPUGAUGE_` and that no part of gpugauge reads is refused in the same way. Only the variables that
-Kubernetes sets for a service named gpugauge are ignored.
+A duration is a number of seconds, or text such as `90s`, `10m` or `1h30m`. To give a list, repeat the flag, or separate
+the values of the variable with commas. An empty variable counts as not set. With an unknown key or a value of the wrong
+type, the daemon exits with status 2 and prints a line for each mistake, up to ten. It names the file, the line, the key
+and what was expected. For an unknown key it also names the nearest valid key. A variable that begins with `GPUGAUGE_`
+and that no part of gpugauge reads is refused in the same way. Only the variables that Kubernetes sets for a service
+named gpugauge are ignored.
 """
 
 

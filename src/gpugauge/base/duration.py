@@ -19,6 +19,7 @@ _SECONDS = {
     "ns": 1e-9,
 }
 _PART = re.compile(r"([0-9]{1,19}(?:\.[0-9]*)?|\.[0-9]+)(ms|us|\u00b5s|\u03bcs|ns|[ywdhms])")
+_NUMBER = re.compile(r"\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?\s*", re.IGNORECASE)
 _UNITS_OF_FORMAT = {"d": 86400, "h": 3600, "m": 60, "s": 1}
 
 
@@ -30,6 +31,13 @@ def parse_duration(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"a duration is written like 90s, 10m or 1h30m, not {text[:40]!r}")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def seconds(value: object) -> object:
+    """Return the seconds of text such as 1h30m or 5400, and any other value as it is. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    return float(value) if _NUMBER.fullmatch(value) else parse_duration(value)
 
 
 def format_duration(seconds: int) -> str:

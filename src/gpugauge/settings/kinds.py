@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, make_dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
+from gpugauge.base.duration import seconds
+
 DEFAULT_PORT = 10478
 URL_PATTERN = r"^(https?://[^\s{}\"`]+)?$"
 RUNBOOK_URL = "https://github.com/gpugauge/gpugauge/blob/main/docs/runbook.md"
@@ -85,6 +87,7 @@ class Read:
         return no_info_before_validator_function(self._read, handler(source))
 
 
+Seconds: TypeAlias = Annotated[float, Read(seconds)]
 Names: TypeAlias = Annotated[tuple[str, ...], Read(names)]
 Address: TypeAlias = Annotated[ListenAddress, Read(parse_listen_address)]
 Addresses: TypeAlias = Annotated[tuple[Address, ...], Read(split_list)]

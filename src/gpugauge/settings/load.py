@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.model import Settings
 from gpugauge.settings.options import known_variables, unknown_variables, walk
 from gpugauge.settings.yaml_model import YamlModel, nearest
@@ -24,15 +23,9 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
             document.put(path, text, setting.environment)
         if setting.key in flags:
             document.put(path, flags[setting.key], setting.flag)
-    for name in unknown_variables(environ):
-        near = nearest(name, known_variables())
-        raise ConfigError(f"{name}: unknown variable" + (f"; did you mean {near}?" if near else ""))
-    return validate(document)
-
-
-def validate(document: Document) -> Settings:
-    """Return the settings of which a document gives some. Raises ConfigError."""
-    settings = _FILE.validate(document)
+    unknown = [(name, nearest(name, known_variables())) for name in unknown_variables(environ)]
+    sentences = [f"{name}: unknown variable" + (f"; did you mean {near}?" if near else "") for name, near in unknown]
+    settings = _FILE.validate(document, sentences)
     object.__setattr__(settings, "given", frozenset(_keys(document.tree)))  # the class is frozen
     return settings
 

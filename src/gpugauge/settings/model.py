@@ -16,6 +16,7 @@ from gpugauge.settings.kinds import (
     Addresses,
     ListenAddress,
     Names,
+    Seconds,
     Section,
     setting,
     with_switches,
@@ -96,7 +97,7 @@ class Driver(Section):
         "if it cannot be opened.",
     )
     devices: Names = setting(default=(), description="GPUs to export, by index or UUID; all if empty.")
-    deadline_seconds: float = setting(
+    deadline_seconds: Seconds = setting(
         default=2.0,
         within=(0.1, 60),
         description="Longest time that a call to the driver may take, twice as long while a GPU is read for the "
@@ -109,10 +110,10 @@ class Driver(Section):
         description="Resident memory above which the worker process is replaced, because the driver's library may "
         "leak memory.",
     )
-    worker_max_seconds: float = setting(
+    worker_max_seconds: Seconds = setting(
         default=0.0, ge=0, description="Age at which the worker process is replaced by a new one; 0 means never."
     )
-    lost_exit_seconds: float = setting(
+    lost_exit_seconds: Seconds = setting(
         default=0.0,
         ge=0,
         description="Exit with status 69 when a driver that worked before has failed for this long; 0 means never. "
@@ -125,7 +126,7 @@ class Driver(Section):
         "systemd's state directory, or in `/var/lib/gpugauge` if that folder exists and can be written; a simulated "
         "driver has none.",
     )
-    forget_after_seconds: float = setting(
+    forget_after_seconds: Seconds = setting(
         default=0.0,
         ge=0,
         description="Time after which a GPU that the driver does not list any more is no longer reported, as after "
@@ -137,12 +138,12 @@ class Driver(Section):
 class Sampling(Section):
     """The snapshots of the GPUs."""
 
-    interval_seconds: float = setting(
+    interval_seconds: Seconds = setting(
         default=1.0,
         within=(0.1, 60),
         description="Time between two snapshots (collections of all values) while requests are likely.",
     )
-    idle_interval_seconds: float = setting(
+    idle_interval_seconds: Seconds = setting(
         default=5.0,
         within=(0.1, 5),
         description="Time between two snapshots while no request is likely. This is the case if all requests of the "
@@ -150,7 +151,7 @@ class Sampling(Section):
         "is also taken before each scrape that is expected from these scrapers. At most 5, because the "
         "driver keeps its samples for about 10 s.",
     )
-    stale_after_seconds: float = setting(
+    stale_after_seconds: Seconds = setting(
         default=10.0,
         within=(1, 600),
         description="Age of a snapshot above which only the `gpugauge_` metrics are served; at least two intervals.",
@@ -170,13 +171,13 @@ class Hook(Section):
         description="Path of the socket to which training processes report. If not set, it is "
         "`/run/gpugauge/hook.sock` for root, and below `$XDG_RUNTIME_DIR` for other users.",
     )
-    linger_seconds: float = setting(
+    linger_seconds: Seconds = setting(
         default=300.0,
         within=(0, 3600),
         description="Time for which the counters of an ended training process are exported, so that its last values "
         "are scraped.",
     )
-    last_scrape_seconds: float = setting(
+    last_scrape_seconds: Seconds = setting(
         default=0.0,
         within=(0, 3600),
         description="Longest time for which the daemon, after SIGTERM, waits for one more scrape by each of its "
@@ -188,7 +189,7 @@ class Hook(Section):
 class Verdict(Section):
     """Whether each training uses its GPUs, and if not, why."""
 
-    stalled_seconds: float = setting(
+    stalled_seconds: Seconds = setting(
         default=300.0,
         within=(5, 86400),
         description="Time without a step or a batch after which a training is reported as stalled. If ten of its own "
@@ -200,7 +201,7 @@ class Verdict(Section):
 class Faults(Section):
     """From which values on something is a fault of a GPU, for alerts, dashboards and views (docs/runbook.md)."""
 
-    window_seconds: float = setting(
+    window_seconds: Seconds = setting(
         default=900.0,
         within=(60, 3600),
         description="Time over which rates of errors and shares are judged, and for which an Xid error of a program "

@@ -65,6 +65,8 @@ class Setting:
     @property
     def kind(self) -> str:
         """The type in words, for the reference."""
+        if self.key.endswith("_seconds"):
+            return "duration"
         options = [option for option in self.options if option is not type(None)]
         return "one of " + ", ".join(map(str, options)) if len(options) > 1 else _KINDS.get(options[0], "list")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
@@ -20,6 +20,7 @@ from gpugauge.settings.yaml_text import Document, KeyPath, parse, read_text
 
 _MAX_SHOWN_CHARACTERS = 80
 _MAX_LISTED_NAMES = 30
+_MAX_ERRORS = 10
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 _NOT_A_SECTION = ("dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type")
 _OF_PYDANTIC = frozenset(get_args(core_schema.ErrorType)) - {"value_error"}
@@ -66,30 +67,45 @@ class YamlModel(Generic[_T]):
             document.tree = _without_null(document.tree)
         return document
 
-    def validate(self, document: Document) -> _T:
-        """Return the model of a document. Raises ConfigError."""
+    def validate(self, document: Document, others: Sequence[str] = ()) -> _T:
+        """Return the model of a document. Raises ConfigError with a line for each error, also for `others`."""
+        sentences = [*others]
         try:
-            return TypeAdapter(self.model).validate_python(document.tree)
+            found = TypeAdapter(self.model).validate_python(document.tree)
         except ValidationError as error:
-            raise ConfigError(self._sentence(error, document)) from None
+            sentences += self._sentences(error, document)
+        if (more := len(sentences) - _MAX_ERRORS) > 0:
+            sentences[_MAX_ERRORS:] = [f"and {more} more"]
+        if sentences:
+            raise ConfigError("\n".join(sentences))
+        return found
 
-    def _sentence(self, error: ValidationError, document: Document) -> str:
-        """Describe one error by place, key and reason. An unknown key comes first: it explains one that is missing."""
-        errors = error.errors(include_url=False)
-        first = next((e for e in errors if e["type"] in _UNKNOWN_KEY), errors[0])
-        loc: KeyPath = tuple(first.get("ctx", {}).get("at") or first["loc"])
-        path = _path_in_file(loc, document.tree, with_last=first["type"] == "missing")
-        if first["type"] in _UNKNOWN_KEY:
-            reason = "unknown key" + self._hint(loc, path)
-        elif first["type"] in _NOT_A_SECTION:
+    def _sentences(self, error: ValidationError, document: Document) -> Iterator[str]:
+        """Yield a sentence for each error, the unknown keys first, without those that another one explains."""
+        found: dict[KeyPath, ErrorDetails] = {}
+        for each in sorted(error.errors(include_url=False), key=lambda e: e["type"] not in _UNKNOWN_KEY):
+            loc: KeyPath = tuple(each.get("ctx", {}).get("at") or each["loc"])
+            path = _path_in_file(loc, document.tree, with_last=each["type"] == "missing")
+            found.setdefault(path, {**each, "loc": loc})  # the others are of other kinds of a union
+        unknown = [path for path, each in found.items() if each["type"] in _UNKNOWN_KEY]
+        inside = {path[:n] for path in found for n in range(len(path))}  # another kind of a union goes further
+        for path, each in found.items():
+            beside = [str(other[-1]) for other in unknown if other[:-1] == path[:-1]]
+            if path not in inside and not (each["type"] == "missing" and nearest(str(path[-1]), beside)):
+                yield self._sentence(path, each, document)
+
+    def _sentence(self, path: KeyPath, error: ErrorDetails, document: Document) -> str:
+        """Describe one error by place, key and reason."""
+        if error["type"] in _UNKNOWN_KEY:
+            reason = "unknown key" + self._hint(error["loc"], path)
+        elif error["type"] in _NOT_A_SECTION:
             reason = "this is a section, its keys stand below it"
         else:
             secret = any(path[: len(s)] == s for s in self.secrets)
-            reason = _reason(first) + ("" if secret else _value(first))
-        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+            reason = _reason(error) + ("" if secret else _value(error))
         place, key = document.place(path), _written(path)
         named = place.removeprefix("--").replace("-", "_") == key  # the flag is the key
-        return ": ".join(filter(None, (place, "" if named else key, reason))) + more
+        return ": ".join(filter(None, (place, "" if named else key, reason)))
 
     def _hint(self, loc: KeyPath, path: KeyPath) -> str:
         """Return the nearest valid key: beside the wrong one, else anywhere in the file; else the keys beside it."""

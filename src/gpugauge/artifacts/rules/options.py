@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from pydantic_core import PydanticCustomError
 
 from gpugauge import catalog
-from gpugauge.base.duration import format_duration, parse_duration
+from gpugauge.base.duration import format_duration, seconds
 from gpugauge.base.serving import COMMANDS
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
 from gpugauge.settings.yaml_model import YamlModel, hint
@@ -46,13 +46,11 @@ class UnknownAlertError(ConfigError):
 
 
 def _seconds(value: object) -> object:
-    """Return the seconds of text such as 1h30m, and any other value as it is. Raises ValueError."""
-    if not isinstance(value, str):
-        return value
-    seconds = parse_duration(value)
-    if not seconds.is_integer():
+    """Return the seconds of a duration, and any other value as it is. Raises ValueError."""
+    found = seconds(value)
+    if isinstance(found, float) and not found.is_integer():
         raise ValueError(f"must be whole seconds, not {value!r}")
-    return int(seconds)
+    return found
 
 
 def _share(value: object) -> object:
