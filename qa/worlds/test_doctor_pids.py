@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 from click.testing import CliRunner
+from tests.doctor.test_process import known, summary
 from tests.drawn import cases
 
 from gpugauge.cli.doctor import command
+from gpugauge.doctor.process import existence
 
 
 @cases(
@@ -39,3 +42,24 @@ def test_no_program_runs_under_the_pid(kind: str, words: str) -> None:
     assert "start it with the hook" not in found.output
     assert "gpugauge run" not in found.output
     assert found.exit_code == 2
+
+
+@cases(
+    ("where", "level", "words"),
+    [
+        ("machine", "warning", "4194305: the daemon reports it, but it does not run on this machine"),
+        ("container", "warning", "4194305: the daemon reports it, but it is not visible in this container"),
+        ("namespace", "warning", "4194305: the daemon reports it, but it is not visible in this container"),
+        ("simulation", "skipped", "4194305: the daemon simulates it"),
+    ],
+)
+def test_a_process_that_only_the_daemon_sees(where: str, level: str, words: str, tmp_path: Path) -> None:
+    seen = known(tmp_path, in_container=where == "container")
+    status, _ = seen.daemon
+    assert status is not None
+    seen.daemon = (replace(status, simulated=where == "simulation"), "")
+    if where == "namespace":
+        (tmp_path / "proc/self/ns").mkdir(parents=True)
+        (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026532000]")
+
+    assert summary(existence(seen)) == (level, None, words)

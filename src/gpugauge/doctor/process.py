@@ -25,11 +25,16 @@ def existence(case: Case) -> Finding:
     except TimeoutError as error:
         return warning(title, f"{pid}: it exists, but its command line is not readable: {error.strerror}", _HANGS)
     except OSError:
-        if case.process is not None:
-            return warning(title, f"{pid}: the daemon reports it, but it is not visible in this container")
         if _exists(pid):
             advice = "run the doctor as its user or as root"
             return warning(title, f"{pid}: it exists, but this user may not see it (hidepid of /proc)", advice)
+        status, _ = case.daemon
+        if case.process is not None and status is not None:
+            if status.simulated:
+                return skipped(title, f"{pid}: the daemon simulates it")
+            inside = case.in_container or not case.procfs.shows_machine()
+            where = "is not visible in this container" if inside else "does not run on this machine"
+            return warning(title, f"{pid}: the daemon reports it, but it {where}")
         return failure(title, f"{pid}: there is no such process")
     # Arguments may hold secrets, and reports are passed on: only the program's name is shown.
     return ok(title, f"{pid}: {clean(command_name(words)) or 'no command line'}")

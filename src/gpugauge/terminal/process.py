@@ -51,10 +51,10 @@ class _Screen:
     def lines(self) -> list[str]:
         facts = self._facts
         sections: dict[str, Iterable[str]] = {
-            "Where a step goes": self._step(),
             "What limits it": self._limit(),
             "What to change": self._changes(),
             "Known mistakes": self._mistakes(),
+            "Where a step goes": self._step(),
         }
         if facts.starting:
             sections = {}
