@@ -19,7 +19,7 @@ from tests.drawn import seeds
 from gpugauge.cli.main import main
 from gpugauge.cli.top import command as top
 from gpugauge.terminal import reply
-from gpugauge.terminal.screen import chosen, gpu_details, gpu_lines, process_details, process_lines
+from gpugauge.terminal.screen import chosen, gpu_details, gpu_lines, process_lines
 from qa.worlds.nodes import world
 
 DOCUMENTS = (
@@ -137,7 +137,7 @@ def drawn_by_top(found: reply.Reply | None) -> None:
     if found:
         now, shown = found.status.timestamp, chosen(found.status, "lost", False, "")
         _ = gpu_lines(found.status, 200), [gpu_details(gpu) for gpu in found.status.gpus]
-        _ = process_lines(shown, now, 200), [process_details(process, now) for process in shown]
+        process_lines(shown, now, 200)
 
 
 class Terminal(io.StringIO):

@@ -15,8 +15,9 @@ from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.ended import MAX_LISTED, end_words
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
+from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
-from gpugauge.terminal.screen import process_details, process_lines
+from gpugauge.terminal.screen import process_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
@@ -131,7 +132,7 @@ def test_an_ended_training_is_shown_once_with_its_reason(seed: int) -> None:
         assert row.cells[1] == state.get(ended.end[0], ended.end[0])
         assert sum(line.split()[0] == str(ended.pid) for _, line, _ in lines) == 1
         (process,) = [p for p in processes(decoded(Status, facts)) if p.facts.process == ended.process]
-        assert f"ago: {words}" in process_details(process, NOW)[1] or not words or process.facts.advice
+        assert f"ago: {words}" in " ".join(process_screen(process, NOW, 300, colour=False)) or not words
 
 
 def test_a_kill_that_nobody_sent_has_an_advice() -> None:

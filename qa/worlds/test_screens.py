@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import random
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.drawn import seeds
+from tests.drawn import draws, seeds
+from tests.terminal.test_top import screen, watched
 
 from gpugauge.status.model import Status, decoded
-from gpugauge.terminal.rows import processes
-from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_details, process_lines
-from qa.worlds.nodes import CROWD, GIB, NOW, Node, Program, columns, printed, world
+from gpugauge.terminal.feed import Feed
+from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_lines
+from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
 
 # Some of one GPU and no process, one with 64 GPUs and 512 processes.
 SEEDS = [*range(12), CROWD]
@@ -24,6 +26,11 @@ CELL = re.compile(r" {2,}")
 def of_world(seed: int) -> tuple[Node, Status]:
     drawn, facts = world(seed)
     return drawn, decoded(Status, facts)
+
+
+def lost_of(program: Program) -> float | None:
+    """Return the share of its time that a program loses: without a GPU, that of the waits for data."""
+    return program.waits if program.condition == "on_cpu" and not program.cause else program.ratio
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200, 300])
@@ -46,22 +53,15 @@ def test_lines_of_top(seed: int, width: int) -> None:
         program = by_key[key]
         fields = dict(zip(titles, CELL.split(line.strip()), strict=False))  # the last ones may hold blanks
         load = "-" if program.load is None or not program.gpus else f"{100 * program.load:.0f} %"
-        lost = "-" if program.ratio is None else f"{100 * program.ratio:.0f} %"
+        lost = "-" if (ratio := lost_of(program)) is None else f"{100 * ratio:.0f} %"
         assert (fields["PID"], fields["LOAD"], fields["LOST"]) == (str(program.pid), load, lost)
         if "GiB" in fields:
             assert fields["GiB"] == (f"{program.memory * len(program.gpus) / GIB:.1f}" if program.gpus else "-")
 
 
 @seeds(SEEDS)
-def test_details_name_the_trouble(seed: int) -> None:
+def test_details_of_gpus(seed: int) -> None:
     drawn, status = of_world(seed)
-    programs = {program.process: program for program in drawn.programs}
-    for process in processes(status):
-        lines = process_details(process, NOW)
-        assert all(line.isprintable() for line in lines)
-        program = programs[process.facts.process]
-        assert lines[0] == f"{printed(program.name)}, pid {program.pid}"
-        assert any(line.startswith("→ ") for line in lines) >= program.in_trouble
     for gpu, shown in zip(drawn.gpus, status.gpus, strict=True):
         lines = gpu_details(shown)
         assert all(line.isprintable() for line in lines)
@@ -75,7 +75,7 @@ def test_order_of_processes(seed: int, sort: str) -> None:
     programs = {program.process: program for program in drawn.programs}
     number = {gpu.uuid: gpu.index for gpu in drawn.gpus}
     values_by_sort: dict[str, Callable[[Program], Any]] = {
-        "lost": lambda p: p.ratio,
+        "lost": lost_of,
         "load": lambda p: p.load if p.gpus else None,
         "memory": lambda p: p.memory * len(p.gpus) if p.gpus else None,
         "age": lambda p: None,
@@ -103,6 +103,61 @@ def test_filter_finds_by_pid_state_and_gpu(seed: int) -> None:
     stalled = {p.process for p in drawn.programs if p.condition == "stalled"}
     assert {p.facts.process for p in chosen(status, "pid", False, "stalled")} >= stalled
     assert chosen(status, "pid", False, "no such program") == []
+
+
+def joined(text: object) -> str:
+    """Return a text as a terminal shows it, without the blanks at which lines may end."""
+    return "".join(printed(str(text or "")).split())
+
+
+@seeds(draws(1, 40))
+def test_the_whole_screen(seed: int) -> None:
+    """The answer, the most severe problem with what to do, and GPUs on one line each, on terminals of drawn sizes."""
+    _, facts = world(seed)
+    dice, worst = random.Random(seed), next(iter(facts["problems"]), {"text": "", "advice": ""})
+    size = dice.choice([(80, 24), (120, 40), (200, 50), (dice.randint(70, 250), dice.randint(24, 80))])
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        for keys in ((), ("d",), ("tab", "down"), ("question_mark",), ("escape", "slash", "x")):
+            await pilot.press(*keys)
+            await pilot.pause()
+            lines = screen(app)
+            assert len(lines) == size[1]
+            assert all(columns(line) <= size[0] and line.isprintable() for line in lines)
+            head = joined(" ".join(lines[:12]))
+            if keys != ("question_mark",):
+                assert joined(f"node-7: {facts['answer']}")[:50] in head
+                assert joined(worst["text"])[:30] in head
+                assert joined(worst["advice"])[:20] in head
+                first, last = (next(i for i, line in enumerate(lines) if words in line) for words in ("LOAD", "PID"))
+                assert all(re.match(r" +(\d+|\?|MIG) ", line) for line in lines[first + 1 : last - 1])
+
+    watched([facts], steps, size)
+
+
+@pytest.mark.parametrize("size", [(80, 24), pytest.param((200, 50), marks=pytest.mark.everything)])
+def test_the_most_severe_problem_is_above_everything_else(size: tuple[int, int]) -> None:
+    broken = [Gpu(f"GPU-{n}", n, "NVIDIA H100", reset=n == 1, uncorrected=7 * (n > 3), load=0.1) for n in range(8)]
+    unhooked = [Program(f"u{n}", 200 + n, "train.py", "unhooked", [f"GPU-{n}"]) for n in range(8)]
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        lines = screen(app)
+        reset = next(i for i, line in enumerate(lines) if line.startswith(" GPU 1: the driver requires a reset"))
+        assert reset <= 3
+        assert lines[reset + 1].startswith("   → ")
+        assert not any("under the hook" in line for line in lines[: reset + 2])
+        heading = next(i for i, line in enumerate(lines) if "10 MINUTES" in line)
+        assert reset < heading < next(i for i, line in enumerate(lines) if "PID  GPU" in line)
+        assert lines[heading + 2].split()[0] == "1"
+        assert "quit" in lines[-1]
+        assert len(lines) == size[1]
+        if size == (80, 24):
+            assert not any("What limits it" in line for line in lines)
+            await pilot.press("d")
+            await pilot.pause()
+        assert sum("train.py, pid 20" in line or "What limits it" in line for line in screen(app)) == 2
+
+    watched([facts_of(Node(broken, unhooked))], steps, size)
 
 
 def test_wide_screens_have_all_columns() -> None:

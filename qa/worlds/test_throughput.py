@@ -15,7 +15,6 @@ from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
-from gpugauge.terminal.screen import process_details
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
@@ -66,8 +65,7 @@ def test_every_view_has_the_drawn_rates(seed: int) -> None:
     views = {
         "page": page,
         "status": " ".join(table(decoded(Status, facts), False, NOW, 300).split()),
-        "top": " ".join(process_details(listed, NOW)),
-        "doctor": " ".join(process_screen(listed, NOW, 300, colour=False)),
+        "top, doctor": " ".join(process_screen(listed, NOW, 300, colour=False)),
     }
     for name, text in views.items():
         assert ("samples/s" in text) == (expected[0] is not None), name

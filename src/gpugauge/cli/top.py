@@ -17,8 +17,7 @@ _INTERVAL_SECONDS = 2.0
 def command(url: str) -> None:
     """Follow the GPUs and processes of a machine, with the cause and share of lost GPU time.
 
-    Keys: s sorts by the next column, r reverses, / filters, d or Enter opens details, Tab changes between GPUs and
-    processes, space pauses, q quits. It needs the package textual. If the daemon does not answer, top says so and
+    The key ? lists all keys, q quits. It needs the package textual. If the daemon does not answer, top says so and
     tries again every two seconds.
     """
     if importlib.util.find_spec("textual") is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpugauge.status.model import GpuStatus, ProcessStatus
 from gpugauge.status.steps import loader_advice
-from gpugauge.status.words import duration, percent, plural, quantity
+from gpugauge.status.words import cause_phrase, duration, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
@@ -75,6 +75,13 @@ def remark(process: ProcessStatus) -> str:
     if on_cpu and process.level == "poor":
         return f"waits for data {percent(process.data_wait_ratio or 0.0)} of its time"
     return loader_advice(process.undecidable)
+
+
+def loss(process: ProcessStatus) -> tuple[float | None, str]:
+    """Return the share of its time that a process loses, and to what, as far as known. On the CPU it waits for data."""
+    if process.limited_by_words or process.state != "training_on_cpu":
+        return process.limited_by_ratio, process.limited_by_words or ""
+    return process.data_wait_ratio, cause_phrase("data_loading") if process.level == "poor" else ""
 
 
 def _named(process: ProcessStatus) -> str:

@@ -1,4 +1,4 @@
-"""The lines of `gpugauge top`, without a terminal: GPUs with their history, processes sorted and filtered, details."""
+"""The lines of `gpugauge top`, without a terminal: problems, GPUs with their history, processes, details."""
 
 from __future__ import annotations
 
@@ -6,28 +6,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpugauge.status.details import details, last_use, remark
-from gpugauge.status.model import GpuStatus, MigStatus, Status
+from gpugauge.status.details import last_use, loss
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, Status
 from gpugauge.status.owner import owner
+from gpugauge.status.use import gpus_words
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
-from gpugauge.terminal.columns import Column, Grid, row_of
-from gpugauge.terminal.rows import Process, memory_of, processes, safe
+from gpugauge.terminal.columns import Column, Grid, row_of, wrap
+from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
-HISTORY_CELLS = 12
 _BARS = "▁▂▃▄▅▆▇█"
+_ILL = {"bad", "poor"}
 _GPUS: Sequence[Column[GpuStatus]] = (
     rows.INDEX,
     rows.STATE,
     rows.LOAD,
-    Column("10 MINUTES", lambda gpu, _: sparkline([share for _, share in gpu.load_10m]), rank=3),
+    Column("10 MINUTES", lambda gpu, _: sparkline([share for _, share in gpu.load_10m]), rank=1),
     rows.MEAN_LOAD,
     rows.MEMORY,
     rows.POWER,
-    rows.TEMPERATURE,
-    Column("NAME OR PROBLEM", lambda gpu, _: _trouble(gpu) or rows.name_of(gpu), least=20),
+    replace(rows.TEMPERATURE, rank=3),
+    # The summary of a GPU that is well has its programs, which are in the list below.
+    Column("NAME OR PROBLEM", lambda gpu, _: (gpu.level in _ILL and safe(gpu.summary)) or rows.name_of(gpu), least=20),
 )
 _PROCESSES: Sequence[Column[Process]] = (
     rows.PID,
@@ -36,15 +38,15 @@ _PROCESSES: Sequence[Column[Process]] = (
     rows.PROCESS_MEMORY,
     rows.AGE,
     replace(rows.PROCESS_STATE, rank=1),
-    Column("LOST", lambda process, _: percent(process.facts.limited_by_ratio), right=True),
-    Column("PROGRAM", lambda process, _: safe(process.facts.command) or "-", least=8),
-    Column("CAUSE", lambda process, _: safe(process.facts.limited_by_words or process.facts.end_words) or "-", least=8),
+    Column("LOST", lambda process, _: percent(loss(process.facts)[0]), right=True),
+    Column("PROGRAM", lambda process, _: safe(process.facts.command) or "-", least=14),
+    Column("CAUSE", lambda process, _: safe(loss(process.facts)[1] or process.facts.end_words) or "-", least=8),
     Column("OWNER", lambda process, _: safe(process.owner) or "-", least=20, rank=4),
 )
 
 # By name: the value by which processes are sorted, the largest first; None comes last.
 SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
-    "lost": lambda p: p.facts.limited_by_ratio,
+    "lost": lambda p: loss(p.facts)[0],
     "load": lambda p: p.load,
     "memory": lambda p: p.memory_bytes,
     "age": lambda p: None if p.facts.started is None else -p.facts.started,
@@ -58,6 +60,7 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
     """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
     value, wanted = SORTS[sort], text.casefold()
     found = [process for process in processes(status) if wanted in _searched(process).casefold()]
+    found.sort(key=lambda process: all(gpu.level != "bad" for gpu in process.gpus))  # of equal ones
     known = [process for process in found if value(process) is not None]
     known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
     return known + [process for process in found if value(process) is None]
@@ -65,8 +68,19 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
 
 def _searched(process: Process) -> str:
     facts = process.facts
-    words = (facts.pid, facts.command, facts.state_words, facts.limited_by, facts.limited_by_words, facts.process)
+    words = (facts.pid, facts.command, facts.state_words, facts.limited_by, loss(facts)[1], facts.process)
     return " ".join([*(str(word or "") for word in words), process.owner, f"gpu {process.where}"])
+
+
+def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
+    """Return a problem as lines with their levels: what is wrong, what to do, what that gains, and who has it."""
+    parts = (
+        (problem_words(replace(problem, detail=None)), "", "bad" if problem.grave else "poor"),
+        (f"→ {problem.advice}" if problem.advice else "", "  ", ""),
+        (f"Expected: {problem.gain_words}." if problem.gain_words else "", "    ", ""),
+        (problem.detail or "", "  ", "dim"),
+    )
+    return [(line, level) for text, indent, level in parts for line in wrap(safe(text), width, indent)]
 
 
 def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
@@ -87,17 +101,12 @@ def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str
     return grid.heading(), [(p.facts.process, grid.line(row), p.facts.level) for p, row in keyed]
 
 
-def _trouble(gpu: GpuStatus) -> str:
-    # The summary of a GPU that is well has its programs, which are in the list below.
-    return safe(gpu.summary) if gpu.level in {"bad", "poor"} else ""
-
-
 def _mig_row(device: MigStatus) -> list[str]:
     state, name = f"MIG {device.state_words}".strip(), safe(device.profile) or safe(device.uuid)
     return ["", state, percent(device.load), "", "", memory_of(device), "", "", name]
 
 
-def sparkline(shares: Sequence[float | None], width: int = HISTORY_CELLS) -> str:
+def sparkline(shares: Sequence[float | None], width: int = 12) -> str:
     """Return a load over time as bars, the newest at the right; a blank where it is unknown."""
     cells = []
     for cell in range(width):
@@ -108,29 +117,16 @@ def sparkline(shares: Sequence[float | None], width: int = HISTORY_CELLS) -> str
     return "".join(cells)
 
 
-def process_details(process: Process, now: float, *, simulated: bool = False) -> list[str]:
-    """Return what is known of a process, one fact a line, the cause first. No command can examine a simulated one."""
-    facts = process.facts
-    examined = facts.pid is not None and not simulated and facts.ended is None
-    lines = [
-        f"{facts.command or '-'}, pid {'unknown' if facts.pid is None else facts.pid}",
-        remark(facts),
-        f"→ {facts.advice}" if facts.advice else "",
-        f"Expected: {facts.gain_words}." if facts.gain_words else "",
-        *details(facts, now),
-        f"owner: {process.owner}" if process.owner else "",
-        f"runbook: {facts.runbook}" if facts.runbook else "",
-        f"label: process={facts.process}",
-        f"evidence: gpugauge doctor {facts.pid}" if examined else "",
-    ]
-    return [safe(line) for line in lines if line]
+def gpu_of(status: Status, uuid: str | None) -> GpuStatus | None:
+    """Return the GPU with a uuid, or with a MIG device of that uuid."""
+    return next((gpu for gpu in status.gpus if uuid in {gpu.uuid, *(device.uuid for device in gpu.mig)}), None)
 
 
 def gpu_details(gpu: GpuStatus) -> list[str]:
     """Return what is known of a GPU, one fact a line, the trouble first."""
     holders = ", ".join(filter(None, map(owner, gpu.allocated_to)))
     lines = [
-        gpu.summary,
+        f"{gpus_words([gpu])}: {gpu.summary or gpu.state_words}",
         f"→ {gpu.advice}" if gpu.advice else "",
         last_use(gpu),
         *(f"{fault.text} → {fault.advice}" for fault in gpu.health),

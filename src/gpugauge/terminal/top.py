@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from rich.text import Text
+from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpugauge.status.model import Problem
-from gpugauge.status.use import on_gpus, unhooked
-from gpugauge.status.words import RUN_ADVICE, plural
+from gpugauge.status.model import Status
+from gpugauge.status.words import plural
 from gpugauge.terminal import screen
+from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.feed import Feed, LastStatus
+from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process, problem_words, safe
 
 _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
-_BORDER = 2  # cells at the sides of a list that are not its lines
+_FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
 
 class Top(App[None]):
-    """GPUs, processes and details of one node."""
+    """Problems, GPUs, processes and details of one node."""
 
-    TITLE = "gpugauge top"
     ENABLE_COMMAND_PALETTE = False
     CSS = """
+    Screen { overflow: hidden; }
     Static, OptionList, Input, VerticalScroll { border: none; padding: 0; }
-    #answer { padding: 0 1; }
-    #problems { height: auto; max-height: 25%; padding: 0 1; }
-    #order, #gpus-heading, #processes-heading { padding: 0 1; }
-    #gpus { height: auto; max-height: 40%; }
-    #processes { height: 1fr; }
-    #details { height: auto; max-height: 35%; padding: 0 1; display: none; }
+    OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
+    OptionList, VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
+    #answer, #worst, #gpus-heading, #processes-heading, #details { padding: 0 1; }
+    #answer { max-height: 3; } #worst { max-height: 33%; }
+    #problems, #gpus, #processes { height: 1fr; }
+    #details { height: 3fr; background: $boost; }
     #filter { height: 1; display: none; }
     OptionList > .option-list--option, OptionList > .option-list--option-highlighted { padding: 0 1; }
+    Toast { width: auto; max-width: 100%; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "quit"),
-        Binding("s", "sort", "sort"),
-        Binding("r", "reverse", "reverse"),
-        Binding("slash", "filter", "filter", key_display="/"),
-        Binding("d", "details", "details"),
+        Binding("s", "sort", "sort", tooltip=f"by the next of {', '.join(screen.SORTS)}"),
+        Binding("r", "reverse", "reverse", tooltip="the order"),
+        Binding("slash", "filter", "filter", key_display="/", tooltip="processes by a text"),
+        Binding("d", "details", "details", tooltip="of the chosen line; also Enter"),
         Binding("space", "pause", "pause"),
-        Binding("tab", "app.focus_next", "GPUs or processes", show=False),
-        Binding("escape", "close", "close", show=False),
+        Binding("question_mark", "help", "keys", key_display="?"),
+        Binding("tab", "app.focus_next", "next list, or the details", show=False),
+        Binding("escape", "close", "close filter, details and this help", show=False),
     ]
 
     def __init__(self, feed: Feed) -> None:
@@ -58,18 +61,19 @@ class Top(App[None]):
         self._answer: LastStatus | None = None
         self._sort, self._reverse, self._paused = "lost", False, False
         self._shown: dict[str, Process] = {}
+        self._list, self._width = "processes", _MIN_WIDTH
+        self._opened: bool | None = None  # until the user opens or closes the details
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen from top to bottom."""
         yield Static("asking the daemon", id="answer", markup=False)
-        with VerticalScroll(id="problems", can_focus=False):
-            yield Static(id="problem-lines")
+        yield Static(id="worst", markup=False)
+        yield OptionList(id="problems", markup=False)
         yield Static(id="gpus-heading", markup=False)
         yield OptionList(id="gpus", markup=False)
-        yield Static(id="order", markup=False)
         yield Static(id="processes-heading", markup=False)
         yield OptionList(id="processes", markup=False)
-        with VerticalScroll(id="details", can_focus=False):
+        with VerticalScroll(id="details"):
             yield Static(id="detail-lines")
         yield Input(placeholder="program, cause, owner, state or pid", id="filter", compact=True)
         yield Footer()
@@ -98,7 +102,13 @@ class Top(App[None]):
 
     def on_option_list_option_highlighted(self) -> None:
         """Show the details of the chosen line."""
-        self._draw_details()
+        self._arrange()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Show the details of the line that is chosen in another list."""
+        if isinstance(event.widget, OptionList):
+            self._list = str(event.widget.id)
+            self._arrange()
 
     def on_option_list_option_selected(self) -> None:
         """Open or close the details."""
@@ -122,20 +132,24 @@ class Top(App[None]):
 
     def action_details(self) -> None:
         """Open or close the details."""
-        panel = self.query_one("#details")
-        panel.display = not panel.display
-        self._draw_details()
+        self._opened = not self.query_one("#details").display
+        self._draw_sorted()
 
     def action_pause(self) -> None:
         """Keep what is shown, or follow the daemon again."""
         self._paused = not self._paused
         self._draw()
 
+    def action_help(self) -> None:
+        """Show all keys for a while."""
+        keys = [key for key in self.BINDINGS if isinstance(key, Binding)]
+        self.notify("\n".join(f"{k.key_display or k.key:>6}  {k.description} {k.tooltip}" for k in keys), timeout=30.0)
+
     def action_close(self) -> None:
-        """Remove the filter and the details."""
+        """Remove the filter, the details and the keys."""
         self.query_one("#filter", Input).value = ""
-        for part in ("#filter", "#details"):
-            self.query_one(part).display = False
+        self.query_one("#filter").display = self._opened = False
+        self.clear_notifications()
         self.query_one("#processes").focus()
         self._draw()
 
@@ -146,43 +160,43 @@ class Top(App[None]):
 
     def _draw(self) -> None:
         answer = self._answer
-        if answer is None:
+        status = answer.status if answer else None
+        self._width = width = max(_MIN_WIDTH, self.size.width) - 3  # blanks at the sides, and the scrollbar
+        if answer:
+            self._draw_answer(answer)
+        if status is None:
             return
-        self._draw_answer(answer)
-        if answer.status is None:
-            return
-        status, width = answer.status, max(_MIN_WIDTH, self.size.width - _BORDER)
-        self._draw_list("gpus", *screen.gpu_lines(status, width - 1))
+        problems = [(str(n), problem_words(p), "bad" if p.grave else "poor") for n, p in enumerate(status.problems)]
+        self._draw_list("problems", "", problems[1:])
+        self._draw_list("gpus", *screen.gpu_lines(status, width))
         shown = screen.chosen(status, self._sort, self._reverse, self.query_one("#filter", Input).value)
         self._shown = {process.facts.process: process for process in shown}
         order = f"{plural(len(shown), 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
-        self.query_one("#order", Static).update(Text(f"\n{order}", "dim"))
-        self._draw_list("processes", *screen.process_lines(shown, status.timestamp, width - 1))
-        self._draw_details()
+        order += "; paused: space continues" if self._paused else ""
+        heading, lines = screen.process_lines(shown, status.timestamp, width)
+        self._draw_list("processes", f"{order}\n{heading}", lines)
+        self._arrange()
 
     def _draw_answer(self, answer: LastStatus) -> None:
-        lines, status = Text(no_wrap=False), answer.status
-        problems = status.problems if status else ()
+        """Draw the answer and the most severe problem."""
+        lines, status = Text(), answer.status
+        worst = screen.problem_lines(status.problems[0], self._width) if status and status.problems else []
         if answer.trouble:
             lines.append(f"{safe(answer.trouble)} (trying again)\n", f"bold {_STYLES['bad']}")
         if status:
             simulated, style = "SIMULATED " if status.simulated else "", _STYLES.get(status.level, "")
-            lines.append(f"{simulated}{safe(status.host)}: {safe(status.answer)}\n", f"bold {style}")
-            if unhooked(on_gpus(status.gpus)) and not any(problem.kind == "unjudged" for problem in problems):
-                lines.append(f"  → {RUN_ADVICE}\n", "dim")
-        if self._paused:
-            lines.append("paused, space continues\n", "bold")
-        lines.rstrip()
+            lines.append(f"{simulated}{safe(status.host)}: {safe(status.answer)}", f"bold {style}")
         self.query_one("#answer", Static).update(lines)
-        self.query_one("#problem-lines", Static).update(_problem_lines(problems))
+        self.query_one("#worst", Static).update(Text("\n").join(_styled(*line) for line in worst))
 
     def _draw_list(self, name: str, heading: str, lines: list[screen.Line]) -> None:
-        self.query_one(f"#{name}-heading", Static).update(Text(heading, "bold"))
+        if heading:
+            self.query_one(f"#{name}-heading", Static).update(Text(heading, "bold"))
         widget = self.query_one(f"#{name}", OptionList)
         before = _chosen_key(widget)
         scroll = widget.scroll_y
         widget.clear_options()
-        widget.add_options(Option(Text(text, _STYLES.get(level, ""), no_wrap=True), key) for key, text, level in lines)
+        widget.add_options(Option(_styled(text, level), key) for key, text, level in lines)
         keys = [key for key, _, _ in lines]
         if before in keys:
             widget.highlighted = keys.index(before)
@@ -194,31 +208,37 @@ class Top(App[None]):
         self._draw()
         self.call_after_refresh(self.query_one("#processes", OptionList).scroll_to_highlight)
 
-    def _draw_details(self) -> None:
+    def _arrange(self) -> None:
+        """Fit the parts of the screen to what they show, and show the details of the chosen line."""
         status = self._answer.status if self._answer else None
-        if status is None or not self.query_one("#details").display:
+        if status is None:
             return
-        lines: list[str] = []
-        if self.query_one("#gpus").has_focus:
-            uuid = _chosen_key(self.query_one("#gpus", OptionList))
-            found = (gpu for gpu in status.gpus if uuid in {gpu.uuid, *(device.uuid for device in gpu.mig)})
-            lines = [line for gpu in found for line in screen.gpu_details(gpu)]
-        elif process := self._shown.get(_chosen_key(self.query_one("#processes", OptionList)) or ""):
-            lines = screen.process_details(process, status.timestamp, simulated=status.simulated)
-        self.query_one("#detail-lines", Static).update(Text("\n".join(lines)))
+        wanted = {str(found.id): found.option_count for found in self.query(OptionList)}
+        wanted["processes"] = max(1, wanted["processes"])  # a list that is hidden has no focus
+        free = self.size.height - sum(wanted.values()) >= _FREE_ROWS
+        details = self._details(status) if self._opened or (free and self._opened is None) else []
+        self.query_one("#gpus-heading").display = bool(wanted["gpus"])
+        for name, rows in (wanted | {"details": len(details)}).items():
+            part = self.query_one(f"#{name}")
+            part.display, part.styles.max_height = rows > 0, rows
+        self.query_one("#detail-lines", Static).update(Text.from_ansi("\n".join(details)))
+
+    def _details(self, status: Status) -> list[str]:
+        """Return what is known of the chosen line; of a process, as `gpugauge doctor` prints it, and of its GPUs."""
+        key = _chosen_key(self.query_one(f"#{self._list}", OptionList)) or ""
+        process, gpu = self._shown.get(key), screen.gpu_of(status, key)
+        chosen = status.problems[int(key)] if self._list == "problems" and key else None
+        lines = [line for line, _ in screen.problem_lines(chosen, self._width)] if chosen else []
+        if process:
+            lines = [*filter(None, process_screen(process, status.timestamp, self._width, colour=True))]
+        for each in process.gpus if process else filter(None, [gpu]):
+            lines += [line for fact in screen.gpu_details(each) for line in wrap(fact, self._width, "", "  ")]
+        return lines
 
 
 def _chosen_key(widget: OptionList) -> str | None:
     return None if widget.highlighted is None else widget.get_option_at_index(widget.highlighted).id
 
 
-def _problem_lines(problems: Sequence[Problem]) -> Text:
-    lines = Text()
-    for problem in problems:
-        lines.append(f"{problem_words(problem)}\n", _STYLES["bad" if problem.grave else "poor"])
-        if problem.advice:
-            lines.append(f"  → {safe(problem.advice)}\n", "dim")
-        if problem.gain_words:
-            lines.append(f"    Expected: {safe(problem.gain_words)}.\n", "dim")
-    lines.rstrip()
-    return lines
+def _styled(text: str, level: str) -> Text:
+    return Text(text, _STYLES.get(level, level))
