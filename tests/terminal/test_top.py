@@ -19,7 +19,6 @@ from gpugauge.cli.top import command
 from gpugauge.status.model import Status, decoded
 from gpugauge.terminal.feed import Feed
 from tests.needs import require
-from tests.simulation import status
 
 GPUS = [Gpu(f"GPU-{n}", n, "NVIDIA H100", load=0.5, power=100.0, memory=GIB) for n in range(3)]
 PROGRAMS = [
