@@ -290,12 +290,15 @@ def test_the_answer_is_at_both_ends_of_a_text_that_is_higher_than_the_terminal(s
 
 
 @seeds([*SEEDS, CROWD])
-def test_the_exit_status_says_whether_anything_needs_a_person(seed: int) -> None:
+def test_the_exit_status_says_what_needs_a_person(seed: int) -> None:
     node, facts = world(seed)
-    ill = any(not gpu.up or gpu.faulty or gpu.slowed not in HARMLESS for gpu in node.gpus)
-    quiet = not (ill or node.unexplained or any(p.in_trouble for p in node.programs))
+    broken = any(not g.up or g.reset or g.remapping_failed or g.remapping_pending or g.uncorrected for g in node.gpus)
+    ill = broken or any(gpu.faulty or gpu.xid in {48, 79} or lowered(node, gpu) for gpu in node.gpus)
+    waste = bool(node.unexplained) or any(p.in_trouble for p in node.programs)
+    found = decoded(Status, facts)
 
-    assert exit_status(decoded(Status, facts)) == (0 if quiet else 1)
+    assert exit_status(found) == (1 if ill else 3 if waste else 0)
+    assert (exit_status(found, "health"), exit_status(found, "repair")) == (int(ill), int(broken))
 
 
 @pytest.mark.parametrize("width", WIDTHS)

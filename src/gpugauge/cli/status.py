@@ -13,10 +13,12 @@ import click
 from gpugauge.cli.common import fail, url_option, wants_colour
 from gpugauge.cli.lifecycle import started
 from gpugauge.status.model import Status
+from gpugauge.status.problem import BROKEN, WASTE
 from gpugauge.terminal import reply
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 
+FAIL_ON = ("repair", "health", "waste")
 _WATCH_INTERVAL_SECONDS = 2.0
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
@@ -25,22 +27,24 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @url_option
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")
-def command(url: str, as_json: bool, watch: bool) -> NoReturn:
+@click.option("--fail-on", type=click.Choice(FAIL_ON), default="waste", help="The least that changes the exit status.")
+def command(url: str, as_json: bool, watch: bool, fail_on: str) -> NoReturn:
     """Show whether the GPUs do useful work, and each GPU with its processes.
 
     The values come from the running daemon. The first line is the answer, and the last one, too, if the terminal is
     lower than the text; problems follow with what to do. The lines fit the terminal, or COLUMNS; NO_COLOR switches
-    colours off. Exits with 0 if all is well, with 1 if there is a problem, such as a missing driver, with 2 if the
-    daemon does not answer.
+    colours off. Exits with 0 if all is well, with 1 after a fault of a GPU or of the node, such as a missing driver,
+    with 3 if only GPU time is wasted, with 2 if the daemon does not answer. --fail-on health ignores wasted time, and
+    repair also the faults without need of a reset or a repair.
     """
     try:
-        sys.exit(show(url, as_json, watch))
+        sys.exit(exit_status(show(url, as_json, watch), fail_on))
     except RequestError as error:
         fail(2, error)
 
 
-def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int:
-    """Print the status of the daemon at `url`, with `watch` repeatedly until interrupted. Return the exit status.
+def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> Status:
+    """Print the status of the daemon at `url`, with `watch` repeatedly until interrupted. Return the last one.
     Raises RequestError if there is no answer; after the first one, `watch` waits for the next.
     """
     out = out or sys.stdout
@@ -51,14 +55,14 @@ def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> int
         try:
             time.sleep(_WATCH_INTERVAL_SECONDS)
         except KeyboardInterrupt:
-            return exit_status(found.status)
+            return found.status
         try:
             found = fetch(url)
             text = _text(found, as_json, out)
         except RequestError as error:
             text = f"gpugauge: {error}\n"
     _write(out, text, clear=False)
-    return exit_status(found.status)
+    return found.status
 
 
 def _text(found: reply.Reply, as_json: bool, out: TextIO) -> str:
@@ -73,9 +77,13 @@ def _write(out: TextIO, text: str, *, clear: bool) -> None:
     out.flush()
 
 
-def exit_status(status: Status) -> int:
-    """Return 1 if the daemon reports a problem, 0 if not."""
-    return 1 if status.problems else 0
+def exit_status(status: Status, fail_on: str = "waste") -> int:
+    """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON."""
+    kinds = {problem.kind for problem in status.problems}
+    urgent = kinds & BROKEN or any(fault.action for gpu in status.gpus for fault in gpu.faults)
+    if urgent or (kinds - WASTE and fail_on != "repair"):
+        return 1
+    return 3 if kinds and fail_on == "waste" else 0
 
 
 def fetch(url: str) -> reply.Reply:

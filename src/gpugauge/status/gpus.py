@@ -9,7 +9,7 @@ from typing import Any
 from gpugauge.driver.advice import FORGET, REMEMBERED, down_advice
 from gpugauge.driver.api import MigReading, down_reason
 from gpugauge.driver.vendors import Vendor
-from gpugauge.faults.table import Ailment, slowdowns, xid_fault
+from gpugauge.faults.table import FAULTS, Ailment, slowdowns, xid_fault
 from gpugauge.metric import scaled
 from gpugauge.node.node import NO_READING, Node, Xids
 from gpugauge.status.history import History
@@ -44,7 +44,7 @@ def gpus(
                 users.append(_using(process, use, mig=own))
         pids = sorted(process.pid for process in users if process.pid is not None and not process.ended)
         found = tuple(
-            FaultStatus(grave=f.grave, text=f.text, advice=f.advised(pids), runbook=f.runbook, kind=f.kind)
+            FaultStatus(f.grave, f.text, f.advised(pids), f.runbook, FAULTS[f.runbook].action, f.kind)
             for f in faults.get(uuid, ())
         )
         state, holders = _allocation(node, uuid)

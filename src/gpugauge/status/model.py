@@ -105,14 +105,15 @@ class ProcessStatus:
     alive: bool | None = _absent()  #: of the last processes of a GPU that is down: whether it still runs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class FaultStatus:
     """A fault of a GPU, as the metric `gpu_problem` has it."""
 
-    grave: bool = False  #: whether GPU time or the GPU is lost
+    grave: bool  #: whether GPU time or the GPU is lost
     text: str  #: what is wrong
     advice: str | None = None  #: what to do
     runbook: str | None = None  #: the label `problem`: a section of [runbook.md](runbook.md)
+    action: str = ""  #: `drain` or `reset` if the node has to be drained for it, as the label of its alert
     kind: str | None = _absent()  #: that of the problem; the faults in `health` have none
 
 

@@ -12,6 +12,8 @@ KINDS = (
     *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
     *("gpu_slowed", "narrow_link", "unused", "collector", "hook"),
 )
+WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})  # nothing is wrong with the node
+BROKEN = frozenset({"driver", "no_gpu", "gpu_down"})  # a GPU cannot be used
 _GRAVE = frozenset({"driver", "no_gpu", "gpu_down", "wasted", "on_cpu"})
 _BY_STATE = {"stalled": "TrainingStalled", "held_idle": "GpuHeldIdle", "training_on_cpu": "TrainingOnCpu"}
 # A fault of a GPU has the section of its name.
