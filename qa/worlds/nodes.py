@@ -49,7 +49,7 @@ _LIMITS = sorted(CAUSES.keys() - {"model_on_cpu", "unused_gpus"})
 
 @dataclass
 class Program:
-    """`condition`: well, limited, judging, stalled, idle, ended, unhooked, display, or on_cpu."""
+    """`condition`: well, limited, judging, stalled, idle (for long), resting, ended, unhooked, display, or on_cpu."""
 
     process: str
     pid: int
@@ -67,8 +67,8 @@ class Program:
 
     @property
     def serves(self) -> bool:
-        """Whether it is a server, whose load nobody promised."""
-        return self.name.startswith(SERVER)
+        """Whether it is a server, whose load nobody promised: of a program with the hook it is known what it does."""
+        return self.name.startswith(SERVER) and self.condition == "unhooked"
 
     @property
     def in_trouble(self) -> bool:
@@ -145,7 +145,7 @@ class Node:
                 and not gpu.mig
                 and gpu.load < 0.5
                 and any(p.condition == "unhooked" and gpu.uuid in p.gpus and not p.serves for p in self.programs)
-                and here <= {"unhooked", "display", "ended"}
+                and here <= {"unhooked", "display", "ended", "resting"}
             ):
                 found.append(gpu)
         return found
@@ -160,6 +160,7 @@ class Node:
         ]
         states = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "held_idle"}
         states |= {"on_cpu": "training_on_cpu", "unhooked": "unknown", "display": "held_idle", "judging": "training"}
+        states["resting"] = "held_idle"
         live = [p for p in self.programs if p.condition != "ended"]
         families = (
             family("gpugauge_build_info", ({"version": "9.9"}, 1)),
@@ -275,6 +276,7 @@ class Node:
     def history(self) -> History:
         """Return a history with the loads of the processes."""
         loads = {p.process: p.load for p in self.programs}
+        unused = {p.process for p in self.programs if p.condition == "idle"}
         young = {p.process: 3.0 + number for number, p in enumerate(self.programs) if p.condition == "judging"}
 
         class Drawn(History):
@@ -283,6 +285,9 @@ class Node:
 
             def reporting_seconds(self, process: str) -> float | None:
                 return young.get(process, 600.0)
+
+            def unused(self, process: str) -> bool:
+                return process in unused
 
         return Drawn()
 
@@ -367,8 +372,8 @@ def _gpu(dice: random.Random, index: int) -> Gpu:
 
 
 def _program(dice: random.Random, number: int, pid: int, up: list[str]) -> Program:
-    conditions = ("well", "limited", "limited", "stalled", "idle", "unhooked", "display", "on_cpu", "judging", "ended")
-    condition = dice.choice(conditions if up else ("on_cpu",))
+    conditions = ["well", "limited", "limited", "stalled", "idle", "resting", "unhooked", "display", "on_cpu"]
+    condition = dice.choice([*conditions, "judging", "ended"] if up else ["on_cpu"])
     gpus = [] if condition == "on_cpu" else sorted(dice.sample(up, dice.randint(1, len(up))))
     program = Program(f"p{number}", pid, f"{dice.choice(_PROGRAMS)}{number}", condition, gpus)
     program.load, program.memory = dice.choice((None, 0.0, 0.07, 1.0)), dice.choice((1, 3 * GIB, 79 * GIB))

@@ -173,7 +173,7 @@ OF_STATES = {
     "generating": ("good", "poor", "generating"),
     "stalled": ("bad", "bad", "stalled: no step and no batch"),
     "training_on_cpu": ("good", "bad", "training on the CPU"),
-    "held_idle": ("bad", "bad", "idle: it holds a GPU and runs nothing on it"),
+    "held_idle": ("none", "poor", "idle: it holds a GPU and runs nothing on it"),
     "not_training": ("none", "poor", "not training"),
     "unknown": ("none", "poor", "its state is not known yet"),
 }

@@ -88,7 +88,7 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
         assert answer.partition(" wasted: ")[2].startswith(tuple(named))
     ill = any(g.faulty for g in node.gpus) or any(not g.up or lowered(node, g) for g in node.gpus)
     quiet = not (ill or node.unexplained or any(p.in_trouble for p in node.programs))
-    unknown, early = sum(p.condition == "unhooked" for p in node.programs), node.unjudged
+    unknown, early = sum(p.condition == "unhooked" and not p.serves for p in node.programs), node.unjudged
     assert (" well" in answer, facts["problems"] == []) == (quiet and not unknown and not early, quiet)
     assert (f"{early} process{'es' if early > 1 else ''} not judged yet" in answer) == bool(early)
     grave = any(not g.up or g.reset or g.remapping_failed for g in node.gpus)
@@ -330,14 +330,15 @@ def test_no_two_values_of_a_process_run_together(seed: int, width: int) -> None:
     node, lines = world(seed)[0], text_of(seed, width).splitlines()
     words = {"well": "training", "limited": "training", "stalled": "stalled", "idle": "idle"}
     words |= {"on_cpu": "on the CPU", "unhooked": "no hook", "display": "display", "judging": "training"}
-    words |= {"ended": "ended"}
+    words |= {"ended": "ended", "resting": "idle"}
 
     for program in node.programs:
         rows = [line for line in lines if re.match(rf" {{5,}}{program.pid}  ", line)]
         assert len(rows) == (len(program.gpus) or 1)
         load = "-" if program.load is None or not program.gpus else f"{100 * program.load:.0f} %"
         memory = f"{program.memory / GIB:.1f}" if program.gpus else "-"
-        expected = [str(program.pid), load, memory, "-", words[program.condition]]
+        state = "server" if program.serves else words[program.condition]
+        expected = [str(program.pid), load, memory, "-", state]
         for row in rows:
             *fields, name = re.split(r" {2,}", row.strip(), maxsplit=5)
             assert fields == expected

@@ -231,7 +231,8 @@ def state(now: str, cause: str | None = None, share: float | None = None) -> Fac
             ("failure", "no_cuda_build", "training on cpu, limited by no_cuda_build"),
         ),
         (state("stalled"), ("failure", None, "stalled")),
-        (state("held_idle"), ("warning", None, "held idle")),
+        (state("held_idle"), ("pass", None, "held idle")),
+        ({**state("held_idle"), "level": "bad"}, ("warning", None, "held idle")),
     ],
 )
 def test_the_verdict(tmp_path: Path, facts: Facts, expected: tuple[str, str | None, str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge.base.serving import ROLES
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
@@ -79,7 +80,7 @@ def test_nothing_is_advised_to_a_healthy_training() -> None:
     ("facts", "topic"),
     [
         ({"state": "stalled", "pid": 7}, "stalled"),
-        ({"state": "held_idle"}, "idle"),
+        ({"state": "held_idle", "level": "bad", "limited_by": "unused_gpus"}, "idle"),
         ({"state": None, "hook": False}, "hook"),
     ],
 )
@@ -91,8 +92,9 @@ def test_states_with_an_advice(facts: dict[str, Any], topic: str) -> None:
     assert topic != "hook" or found.change == RUN_ADVICE
 
 
-def test_a_display_server_needs_no_hook() -> None:
-    assert advice_of(subject(state=None, hook=False, role="display")) == []
+def test_what_is_no_training_needs_no_hook() -> None:
+    assert [advice_of(subject(state=None, hook=False, role=role)) for role in ("display", *ROLES)] == [[], [], []]
+    assert advice_of(subject(state="held_idle", hook=False, role="notebook", limited_by="unused_gpus")) == []
 
 
 def test_a_special_advice_replaces_the_general_one_on_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:

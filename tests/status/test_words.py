@@ -18,11 +18,10 @@ def test_every_cause_and_state_has_words() -> None:
 
 
 def test_a_process_without_a_state_is_named_by_what_it_is() -> None:
-    words = [state_words("unknown", role, hook=False) for role in ("training", "display", None)]
+    roles = ("training", "display", "server", "notebook", None)
 
-    assert words == ["no hook", "display", "no hook"]
-    assert state_words("held_idle", "display", hook=False) == "display"
-    assert state_words("held_idle", None, hook=False) == "idle"
+    assert [state_words("unknown", role, hook=False) for role in roles] == ["no hook", *roles[1:4], "no hook"]
+    assert [state_words("held_idle", role, hook=False) for role in roles] == ["idle", "display", *["idle"] * 3]
     assert state_words(None, "training", hook=True) == ""
     assert state_words("new_state", "training", hook=True) == "new_state"
 

@@ -1,30 +1,32 @@
-"""The commands of servers and interactive programs, which use PyTorch on a GPU and are no trainings."""
+"""Programs that use a GPU and are no trainings, and the time for which a program may hold a GPU without using it. The
+alerts and the status read this table.
+"""
 
 from __future__ import annotations
 
 import re
 
-# By program: regular expressions of the short name of a command, as in the label workload_command. They match a whole
+IDLE_SECONDS = 1800
+"""For which a program may hold GPUs that it does not use. One that uses them for a share of IDLE_USE is not idle."""
+IDLE_USE = 0.05
+
+# By role: regular expressions of the short name of a command, as in the label workload_command. They match a whole
 # name, in any case: `vllm`, `vllm.entrypoints.openai.api_server`, `VLLM::EngineCore`.
-PROGRAMS = {
-    "vLLM": ("vllm([.:_-].*)?",),
-    "SGLang": ("sglang([.:_-].*)?",),
-    "Triton": ("tritonserver", "triton_python_backend_stub"),
-    "TGI": ("text[-_]generation[-_](server|launcher|router).*",),
-    "TorchServe": ("torchserve", "model_service_worker([.]py)?", "ts[.]model_service_worker"),
-    "Ollama": ("ollama([._-].*)?",),
-    "Ray Serve": ("ray::(ServeReplica|ServeController|ProxyActor|HTTPProxyActor).*",),
-    "notebooks": (
-        "ipykernel(_launcher)?",
-        "ipython[0-9.]*",
-        "jupyter([-_].*)?",
-        "colab_kernel_launcher([.]py)?",
+ROLES = {
+    "server": (
+        *("vllm([.:_-].*)?", "sglang([.:_-].*)?", "tritonserver", "triton_python_backend_stub"),
+        *("text[-_]generation[-_](server|launcher|router).*", "torchserve", "model_service_worker([.]py)?"),
+        *("ts[.]model_service_worker", "ollama([._-].*)?"),
+        "ray::(ServeReplica|ServeController|ProxyActor|HTTPProxyActor).*",
+    ),
+    "notebook": (
+        *("ipykernel(_launcher)?", "ipython[0-9.]*", "jupyter([-_].*)?", "colab_kernel_launcher([.]py)?"),
         "ipykernel[.].*",
     ),
 }
-COMMANDS = f"(?i:{'|'.join(expression for row in PROGRAMS.values() for expression in row)})"
+COMMANDS = f"(?i:{'|'.join(expression for row in ROLES.values() for expression in row)})"
 
 
-def serves(command: str | None) -> bool:
-    """Return whether the short name of a command is that of a server or an interactive program."""
-    return command is not None and re.fullmatch(COMMANDS, command) is not None
+def role(command: str | None) -> str | None:
+    """Return the role of a program by the short name of its command, None if it is no server and no notebook."""
+    return next((name for name, row in ROLES.items() if re.fullmatch(f"(?i:{'|'.join(row)})", command or "")), None)

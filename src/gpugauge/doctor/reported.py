@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
@@ -32,7 +33,8 @@ def daemon(case: Case) -> Finding:
         found = f"it does not report this process.{note}"
         return skipped(title, found) if not_visible(case) else warning(title, found, _RUN_ADVICE)
     if inside is None:
-        return warning(title, f"it reports process {facts.process} from outside only.{note}", _RUN_ADVICE)
+        found = f"it reports process {facts.process} from outside only.{note}"
+        return ok(title, f"{found} It is a {facts.role}") if facts.role in ROLES else warning(title, found, _RUN_ADVICE)
     rank = f", rank {facts.rank} of {facts.world_size or '?'}" if facts.rank is not None else ""
     return ok(title, f"the hook of process {facts.process} reports: torch {inside.torch or '?'}{rank}.{note}")
 
@@ -64,7 +66,7 @@ def state(case: Case) -> Finding:
         return failure(title, found, cause=known or "model_on_cpu")
     if now == "stalled":
         return failure(title, found, facts.advice or "", known)
-    if now == "held_idle":
+    if now == "held_idle" and facts.level == "bad":
         return warning(title, found, facts.advice or "", known)
     if known is None and (advice := loader_advice(facts.undecidable)):
         return ok(title, f"{found}; whether the loader or the host limits it is not decided: {advice}")

@@ -24,7 +24,7 @@ def _without(cause: Cause, subject: Subject) -> Advice | None:
     main = subject.process.limited_by
     on_cpu = subject.process.state == "training_on_cpu"
     # A training on the CPU loses no GPU time: its waits are named, unless it should be on a GPU.
-    if main != cause.name and bool(main) == on_cpu:
+    if (main != cause.name and bool(main) == on_cpu) or subject.process.state == "held_idle":
         return None
     waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
     gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
@@ -73,14 +73,14 @@ def _stalled(subject: Subject) -> Advice | None:
 
 
 def _idle(subject: Subject) -> Advice | None:
-    idle = subject.process.state == "held_idle" and not subject.process.limited_by
+    idle = subject.process.state == "held_idle" and subject.process.level == "bad"
     return Advice(None, "idle", IDLE_ADVICE) if idle else None
 
 
 def _hook(subject: Subject) -> Advice | None:
     """Without the hook the inside of the process is not known."""
     hooked = subject.process.hook or subject.process.starting
-    outside = not hooked and subject.process.role != "display"
+    outside = not hooked and subject.process.role in {"training", None}
     return Advice(None, "hook", RUN_ADVICE) if outside else None
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from typing import NamedTuple
 
-from gpugauge.base.serving import serves
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
@@ -166,5 +165,4 @@ def _is_unjudged(gpu: GpuStatus) -> bool:
 
 
 def _hidden(gpu: GpuStatus) -> list[ProcessStatus]:
-    found = [p for p in gpu.processes if p.role == "training" and p.state_words == "no hook"]
-    return [process for process in found if not serves(process.command)]  # as the alerts do
+    return [p for p in gpu.processes if p.role == "training" and p.state_words == "no hook"]

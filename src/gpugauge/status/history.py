@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+from gpugauge.base.serving import IDLE_SECONDS, IDLE_USE
 from gpugauge.node import training
 from gpugauge.node.judged import Judged
 from gpugauge.node.node import Load, Node
@@ -76,6 +77,8 @@ class History:
         self._reporting: Mapping[str, float] = {}  # monotonic time from which on a process reports through the hook
         self._silent: Mapping[str, float] = {}  # from which on a process with the hook has been there without a report
         self._wasted: frozenset[str] = frozenset()  # the processes that waste their GPU
+        self._idle: Mapping[str, float] = {}  # seconds in which a process held its GPUs idle, less those of its use
+        self._unused: frozenset[str] = frozenset()  # the processes that have not used their GPUs for long
         self._now = 0.0
 
     def feed(self, snapshot: Snapshot) -> None:
@@ -94,6 +97,11 @@ class History:
                 for p, s in node.sessions.items()
             },
         )
+        seconds, states = now - (self._points[-1].monotonic if self._points else now), node.judged.items()
+        idle = {p: seconds * (1 if j.verdict.state == "held_idle" else 1 - 1 / IDLE_USE) for p, j in states}
+        sums = {process: self._idle.get(process, 0.0) + change for process, change in idle.items()}
+        self._idle = {process: min(held, IDLE_SECONDS) for process, held in sums.items() if held > 0}
+        self._unused = frozenset(p for p, held in self._idle.items() if held >= IDLE_SECONDS or p in self._unused)
         self._last_uses = {**self._last_uses, **_uses(snapshot.timestamp, node)}
         self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
         silent = [process for process, host in node.hosts.items() if host.hook and process not in node.sessions]
@@ -115,6 +123,10 @@ class History:
     def wasted(self, process: str) -> bool:
         """Return whether a process wasted its GPU at the newest point."""
         return process in self._wasted
+
+    def unused(self, process: str) -> bool:
+        """Return whether a process has not used its GPUs for longer than a program may hold them."""
+        return process in self._unused
 
     def loads(self, uuid: str) -> list[tuple[float, float | None]]:
         """Return the load of the GPU between successive points as (age of the interval's end in seconds, share busy),

@@ -60,7 +60,7 @@ class ProcessStatus:
     workload: Mapping[str, str] = field(default_factory=dict)
     kind: str | None = None  #: as in `gpu_process_info`
     torch_build: str | None = None  #: as in `gpu_process_host_info`
-    role: str | None = None  #: `training` (torch is loaded), `display` (a desktop program); null if it is not known
+    role: str | None = None  #: `training` (torch is loaded), `server`, `notebook`, `display`; null if it is not known
     hook: bool = False  #: whether it reports through the hook
     started: float | None = None  #: Unix time of its start
     steps: float | None = None  #: since the start

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from gpugauge.base import serving
 from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
@@ -28,7 +29,7 @@ _ENDING_SECONDS = 60.0
 _SILENT_SECONDS = 120.0
 """After this time without a report, a program with the hook is no longer only starting."""
 _WORKING = frozenset({"training", "evaluating", "generating", "checkpointing"})
-_FAILING = frozenset({"stalled", "training_on_cpu", "held_idle"})
+_FAILING = frozenset({"stalled", "training_on_cpu"})
 
 
 def processes_of(
@@ -56,7 +57,7 @@ def processes_of(
                 devices=devices.get(process, {}),
             )
             silent = history.silent_seconds(process)
-            if not hooked and shown.role != "display" and _starts(who, process in node.hosts, shown, now):
+            if not hooked and shown.role in {"training", None} and _starts(who, process in node.hosts, shown, now):
                 shown = replace(shown, starting=True, silent=silent is not None and silent >= _SILENT_SECONDS)
             if process in ended and hooked:
                 result.append(with_end(shown, node.sessions[process]))
@@ -122,17 +123,19 @@ def _inside(session: Session) -> Inside:
 
 
 def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStatus:
-    role, judged = process.role, node.judged.get(process.process)
+    judged = node.judged.get(process.process)
     verdict, parts = (judged.verdict, judged.shares) if judged else (None, {})
     state, name, ratio = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
-    cause = CAUSES.get(name or "")
     wasted = is_wasted(ratio or 0.0, before=history.wasted(process.process))
-    own = level(state, name, role, parts.get("data"), wasted=wasted)
+    if state == "held_idle" and not (wasted := history.unused(process.process)):
+        name, ratio = None, None  # as a notebook is between two commands
+    cause = CAUSES.get(name or "")
+    own = level(state, name, process.role, parts.get("data"), wasted=wasted)
     waits = state == "training_on_cpu" and own == "poor"
     shown = replace(
         process,
         state=state,
-        state_words=state_words(state, role, process.hook, starting=process.starting, silent=process.silent),
+        state_words=state_words(state, process.role, process.hook, starting=process.starting, silent=process.silent),
         limited_by=name,
         limited_by_words=cause_phrase(name) if name else None,
         limited_by_ratio=ratio,
@@ -155,15 +158,16 @@ def level(state: str | None, cause: str | None, role: str | None, waits: float |
         return "none"
     if state == "training_on_cpu" and not cause:
         return "poor" if (waits or 0.0) >= WAITING_RATIO else "good"
-    if state in _FAILING or (cause and wasted):
+    if state in _FAILING or (wasted and (cause or state == "held_idle")):
         return "bad"
     return "poor" if cause else "good" if state in _WORKING else "none"
 
 
 def _role(known: ProcessStatus, *, hooked: bool) -> str | None:
-    """Return what a process is: a training (torch is loaded), a display server or desktop program. None if that is not
-    known: not every process can be read.
+    """Return what a process is: a server or a notebook by its command, a training (torch is loaded), a display server
+    or desktop program. None if that is not known: not every process can be read.
     """
-    if hooked or known.torch_build:
-        return "training"
+    served = None if hooked else serving.role(known.command)
+    if served or hooked or known.torch_build:
+        return served or "training"
     return "display" if known.kind == "graphics" else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import groupby
 
+from gpugauge.base.serving import ROLES
 from gpugauge.verdict.causes import CAUSES
 
 _STATES = {
@@ -38,8 +39,8 @@ def state_words(
     """Return the state of a process in at most 12 characters. It is known only with the hook, or while the process is
     idle. `starting`: the hook is loaded, or may be, and has not reported yet; `silent`: not for minutes.
     """
-    if role == "display":
-        return "display"
+    if role == "display" or (role in ROLES and state in {None, "unknown"}):
+        return role
     if starting and state in {None, "unknown"}:
         return "no report" if silent else "starting"
     return "no hook" if state in {None, "unknown"} and not hook else _STATES.get(state or "", state or "")

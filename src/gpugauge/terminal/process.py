@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
 from gpugauge.status.details import details, remark
 from gpugauge.status.model import Advice
@@ -86,7 +87,8 @@ class _Screen:
         if facts.role == "display":
             return "a display server or a desktop program"
         if facts.state in {None, "unknown"}:
-            return "its state is not known yet" if facts.hook or facts.starting else "seen from outside only"
+            outside = (f"a {facts.role}, " if facts.role in ROLES else "") + "seen from outside only"
+            return "its state is not known yet" if facts.hook or facts.starting else outside
         return _STATES.get(facts.state or "") or facts.state_words
 
     def _uses(self) -> list[str]:

@@ -8,6 +8,7 @@ from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import ALIVE, PROBLEM, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
+from gpugauge.base.serving import IDLE_USE
 
 
 def of_processes(s: Selectors) -> list[Alert]:
@@ -98,7 +99,7 @@ def _only(s: Selectors, state: str, window: int, known: float) -> str:
     found = f"sum by ({process}) ({s.rate(name, window, state=state)})"
     observed, seen = s.rate(name, window), s.seen(s.rate(name, window))
     enough = f"sum by ({process}) ({seen}) >= {known:g}"
-    share = f"{found} / (sum by ({process}) ({observed}) > 0) >= 0.95"
+    share = f"{found} / (sum by ({process}) ({observed}) > 0) >= {1 - IDLE_USE:g}"
     return f"({share} {s.on_process('and', enough)} {s.before(name, window, state=state)})"
 
 

@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from gpugauge import catalog
 from gpugauge.base.duration import format_duration, seconds
-from gpugauge.base.serving import COMMANDS
+from gpugauge.base.serving import COMMANDS, IDLE_SECONDS
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
 from gpugauge.settings.yaml_model import YamlModel, hint
 from gpugauge.settings.yaml_text import Document
@@ -125,7 +125,7 @@ class Parameters(BaseModel):
     patience: Duration = Field(
         default=900, description="Time over which the training load and its causes are averaged."
     )
-    idle_patience: Duration = Field(default=1800, description="Time for which a job may hold GPUs without using them.")
+    idle_patience: Duration = Field(default=IDLE_SECONDS, description="Time for which a job may hold GPUs unused.")
     stall_patience: Duration = Field(default=600, description="Time for which a training may make no progress.")
     min_job_age: Duration = Field(
         default=900, description="Minimum age of a training before alerts about its load can fire."
