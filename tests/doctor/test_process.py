@@ -222,13 +222,13 @@ def state(now: str, cause: str | None = None, share: float | None = None) -> Fac
         (state("training"), ("pass", None, "training")),
         (
             state("training", "data_loading", 0.43),
-            ("warning", "data_loading", "training, limited by data_loading: 43 % of the GPU time"),
+            ("warning", "data_loading", "training, it waits for its data loader: 43 % of the GPU time"),
         ),
-        (state("training", "from_a_later_release"), ("pass", None, "training, limited by from_a_later_release")),
+        (state("training", "from_a_later_one"), ("pass", None, "training, it is limited by from a later one")),
         (state("training_on_cpu"), ("failure", "model_on_cpu", "training on cpu")),
         (
             state("training_on_cpu", "no_cuda_build"),
-            ("failure", "no_cuda_build", "training on cpu, limited by no_cuda_build"),
+            ("failure", "no_cuda_build", "training on cpu, it uses a PyTorch without CUDA"),
         ),
         (state("stalled"), ("failure", None, "stalled")),
         (state("held_idle"), ("pass", None, "held idle")),

@@ -30,6 +30,9 @@ def texts(story: Story, summary: str, description: str, **labels: str) -> dict[s
     return annotated(story, {"summary": summary, "description": description, "runbook_url": link}, labels=labels)
 
 
+SLURM_JOB = {"workload_job_kind": "slurm", "workload_job": "1000/7", "workload_user": "ann"}
+
+
 def xid_48(at: float | None) -> Row:
     return Row("gpu_xid_unrepaired_timestamp_seconds", {**UUID, "class": "workflow", **XID_48}, at, None)
 
@@ -44,14 +47,15 @@ def reset_with_pods() -> Case:
         Row("gpu_xid_unrepaired_timestamp_seconds", {**UUID, **later}, 660, None),
         Row("gpu_process_info", {"process": "p0", **pod}, 1, 1),
         Row("gpu_process_info", {"process": "p1", **pod, "workload_pod": "train-1"}, 1, 1),
-        Row("gpu_process_memory_used_bytes", {"process": "p0", **UUID}, 1e9, 1e9),
+        Row("gpu_process_info", {"process": "p2", **SLURM_JOB}, 1, 1),
+        *(Row("gpu_process_memory_used_bytes", {"process": each, **UUID}, 1e9, 1e9) for each in ("p0", "p2")),
         Row("gpu_allocation_info", {**UUID, **pod, "workload_pod": "train-2"}, 1, 1),
     ]
     summary = f"{WHERE} needs a reset: node_reboot"
     description = (
         "The driver requires it, or memory that had errors is replaced at the next reset. First error: Xid 48 (Double "
         "bit ECC error). End the processes on the GPU and reset it, or reboot the machine. Used by pod ml/train-0. "
-        "Used by pod ml/train-2."
+        "Used by pod ml/train-2. Used by Slurm job 7 of user ann."
     )
 
     expected = texts(story, summary, description, **XID_48)

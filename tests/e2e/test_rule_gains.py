@@ -22,7 +22,8 @@ from tests.e2e.ruletester import SECONDS, Case, check, clocks
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 CAUSES = ("data_loading", "host_bound", "transfer", "cpu_limited")
-LIMITS = {"gpu": "its computation on the GPU", "cpu": "its computation on the CPU", "transfer": "transfer"}
+LIMITS = {f"{kind}pu": f"limited by its computation on the {kind.upper()}PU" for kind in "gc"}
+LIMITS["transfer"] = "it waits for copies to the GPU"
 JOBS = 30
 # For an hour all jobs are as drawn; in the last minutes some processes evaluate or restart, and export no gain.
 PHASES = [("bad", 55), ("good", 6)]
@@ -69,8 +70,8 @@ class Job:
         bounds = [(rank.spread[0] / rank.left[self.main], rank.spread[1] / rank.left[self.main]) for rank in gaining]
         lower, upper = min(low for low, _ in bounds), max(high for _, high in bounds)
         return (
-            f"Without {self.main} a step would be about {number(1 / slowest)} times as fast "
-            f"({number(lower)} to {number(upper)}); the next limit is {LIMITS[self.after]}. "
+            f"Expected: steps about {number(1 / slowest)} times as fast "
+            f"({number(lower)} to {number(upper)}), then {LIMITS[self.after]}. "
         )
 
     def rows(self) -> Iterator[Row]:

@@ -11,6 +11,7 @@ import pytest
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.kinds import RUNBOOK_URL
+from gpugauge.verdict.causes import CAUSES
 from tests.artifacts.rules.rule_stories import DEFAULT, JOB, STORIES, Row
 from tests.e2e.ruletester import HERE, SECONDS, Case, annotated, check, firing, of_rows, story_identity
 
@@ -20,6 +21,7 @@ LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
 # Five minutes after the first one at which half of the window was spent in training steps.
 PHASES = [("bad", 61)]
 BEGIN = "1970-01-01 00:12:00 +0000 UTC"
+LOST = "It waits for its data loader (70% of its GPU time is lost), and loses GPU time, the cause is not known (5%)"
 
 
 def case(name: str, rows: Iterable[Row], expected: dict[str, Any], parameters: Parameters = DEFAULT) -> Case:
@@ -53,9 +55,9 @@ OWNER = [row for row in LOW.rows if row.name == "gpu_process_host_info"][:1]
 def places_and_loss() -> Case:
     rows = [*SIX_LEFT, *named(OWNER, "gpu_process_host_info", workload_command="fit.py"), *places(1, 2)]
     texts = {
-        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
-        "node-1 GPU 0, 1",
-        "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
+        "summary": "Training jobset ml/llm of user 1000 uses 25% of its GPU time, less than 50%: it waits for its data "
+        "loader, on node-1 GPU 0, 1",
+        "description": f"{LOST}. What to do: more loader workers, pinned "
         f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
         "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -78,13 +80,17 @@ def gain(cause: str, expected: float, lower: float, upper: float, after: str) ->
 
 def gain_after_the_advice() -> Case:
     rows = [*LOW.rows, *gain("data_loading", 2.64, 2.1, 3.04, "host_bound"), *gain("unknown", 9.0, 8.0, 10.0, "gpu")]
+    rows += [
+        Row("training_loader_limited_by", {"process": "p0", "reason": "storage"}, 1, None),
+        Row("torch_loader_info", {"process": "p0", "workers": "4"}, 1, None),
+        Row("training_loader_workers_recommended", {"process": "p0"}, 18, None),
+    ]
     texts = {
-        "summary": f"Training jobset ml/llm in cluster {HERE} "
-        "uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
-        "node-1",
-        "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
-        "memory, prefetching, faster storage or decoding. Without data_loading a step would be about 2.6 times as fast "
-        f"(2.1 to 3.0); the next limit is host_bound. Low since {BEGIN}. 0.7 GPU hours lost so far. Mean over "
+        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
+        "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
+        "description": f"{LOST}. What to do: 18 loader workers instead of 4, if the storage serves several reads at "
+        "once; otherwise faster storage. Expected: steps about 2.6 times as fast "
+        f"(2.1 to 3.0), then it {CAUSES['host_bound'].phrase}. Low since {BEGIN}. 0.7 GPU hours lost so far. Mean over "
         "15m. On node-1.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
@@ -94,10 +100,10 @@ def gain_after_the_advice() -> Case:
 
 def many_places() -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm in cluster {HERE} "
-        "uses 25% of its GPU time, less than 50%, mainly lost to data_loading on "
+        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
+        "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
-        "description": "Lost mainly to data_loading 70%, then unknown 5%. What to do: more loader workers, pinned "
+        "description": f"{LOST}. What to do: more loader workers, pinned "
         f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
         f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
         "programs fit.py.",
@@ -111,7 +117,8 @@ def many_places() -> Case:
 def straggler() -> Case:
     story = next(story for story in STORIES if story.alert == "TrainingStraggler")
     texts = {
-        "summary": f"A rank of training jobset ml/llm in cluster {HERE} works 2 times as long as the median rank",
+        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} works 2 times as long as the "
+        "median rank",
         "description": "Slowest: rank 3 on node-2 works 90% of the time, the median rank 45%. Mean over 15m. On "
         "node-1, node-2; programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingstraggler",
@@ -186,9 +193,10 @@ def test_without_the_hook(tmp_path: Path) -> None:
 
 def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm in cluster {HERE} "
-        f"uses {shown}% of its GPU time, less than 40%, mainly lost to unknown on node-1",
-        "description": f"Lost mainly to unknown {100 * (1 - load):.0f}%. What to do: no measured value explains it: "
+        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
+        f"uses {shown}% of its GPU time, less than 40%: it loses GPU time, the cause is not known, on node-1",
+        "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
+        "What to do: no measured value explains it: "
         "`gpugauge doctor` on the node shows what is missing. Processes without the hook: 1; of these only the load is "
         f"known. Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {BEGIN}. 0.6 "
         f"GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",

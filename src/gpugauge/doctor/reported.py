@@ -10,7 +10,7 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Inside
 from gpugauge.status.steps import loader_advice
-from gpugauge.status.words import HOOK_COMMAND, duration, percent
+from gpugauge.status.words import HOOK_COMMAND, cause_phrase, duration, percent
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.wire.shares import sentence
 from gpugauge.workload import processfiles
@@ -54,7 +54,7 @@ def state(case: Case) -> Finding:
         return skipped(title, "the daemon has no verdict")
     found = now.replace("_", " ")
     if cause:
-        found += f", limited by {cause}"
+        found += f", it {cause_phrase(cause)}"
         # Without a GPU in use no GPU time is lost.
         if facts.limited_by_ratio is not None and now != "training_on_cpu":
             found += f": {percent(facts.limited_by_ratio)} of the GPU time"

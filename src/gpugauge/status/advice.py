@@ -10,7 +10,7 @@ from gpugauge.node.judged import Gain
 from gpugauge.status import measured_advice
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice
-from gpugauge.status.steps import WAITING_RATIO, loader_change
+from gpugauge.status.steps import WAITING_RATIO, diagnosed_change, loader_change
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, Cause
@@ -45,9 +45,7 @@ def _loader(subject: Subject) -> Advice | None:
     found = subject.judged.loader if subject.judged else None
     if found is None:
         return None
-    change = loader_change(
-        subject.process.loader, reason=found.reason, recommended=found.workers, batch_seconds=_batch_seconds(subject)
-    )
+    change = diagnosed_change(subject.process.loader, found, _batch_seconds(subject))
     speedup, lower = found.speedup, found.lower
     if speedup is None or lower is None or speedup < LEAST:
         return Advice("data_loading", "loader", change)

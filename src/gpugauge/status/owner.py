@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpugauge.status.model import ProcessStatus
+from gpugauge.workload import job as jobs
 
 _UNNAMED_JOBS = frozenset({"", "pod", "container", "launch"})  # said by the names of pod, container and user
-_JOB_KINDS = {"slurm": "Slurm job", "declared": "job", "distributed": "distributed job"}
 
 
 def owner(workload: Mapping[str, str]) -> str:
@@ -23,22 +23,23 @@ def owner(workload: Mapping[str, str]) -> str:
 def job_words(workload: Mapping[str, str]) -> str:
     """Return the job of a workload with its kind; "" without a job, or if it is only a launch, a pod or a container."""
     kind, job = workload.get("job_kind", ""), workload.get("job", "")
-    if not job or kind in _UNNAMED_JOBS:
-        return ""
-    return f"{_JOB_KINDS.get(kind, kind)} {job}"
+    if not job and workload.get("kind") == "slurm":
+        kind, job = "slurm", workload.get("job_id", "")
+    return "" if not job or kind in _UNNAMED_JOBS else jobs.job_words(kind, job)
+
+
+def pod_words(workload: Mapping[str, str]) -> str:
+    """Return the pod of a workload by its name, or by its uid while that is not known; "" without one."""
+    uid = workload.get("job_id", "") if workload.get("kind") == "pod" else ""
+    pod = "/".join(workload[key] for key in ("namespace", "pod") if workload.get(key)) or uid
+    return jobs.job_words("pod", pod) if pod else ""
 
 
 def owner_words(workload: Mapping[str, str]) -> str:
     """Return the owner of a process with what each part is, as "pod ml/trainer-0, Slurm job 7, user ann"."""
-    pod = "/".join(workload[key] for key in ("namespace", "pod") if workload.get(key))
-    job = job_words(workload)
-    if not job and workload.get("kind") == "slurm" and workload.get("job_id"):
-        job = f"Slurm job {workload['job_id']}"
-    if not pod and workload.get("kind") == "pod" and workload.get("job_id"):
-        pod = f"uid {workload['job_id'][:8]}"  # its name is not known
-    place = f"pod {pod}" if pod else f"container {workload['container']}" if workload.get("container") else ""
+    container = f"container {workload['container']}" if workload.get("container") else ""
     user = f"user {workload['user']}" if workload.get("user") else ""
-    return ", ".join(filter(None, (place, job, user)))
+    return ", ".join(filter(None, (pod_words(workload) or container, job_words(workload), user)))
 
 
 def job_key(workload: Mapping[str, str]) -> tuple[str, ...]:

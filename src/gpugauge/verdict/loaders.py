@@ -33,6 +33,23 @@ REASONS = {
     f"{_MOST_PER_CPU} for each CPU of the process, but {_ALWAYS_FINE} are always allowed, and {_MOST} are the most",
     WORKER_START: "the loader workers are started in each epoch, which takes longer than all other waits for batches",
 }
+# By reason, the change: where another number of workers changes nothing, and what follows the number.
+CHANGES = {
+    TOO_FEW_CPUS: "more loader workers will not help, the CPUs of the process are in use: give it more CPUs, "
+    "or make decoding and collate cheaper",
+    BUSY_CPUS: "the loader workers wait for CPUs that other processes of the machine use: reserve CPUs for the job",
+    MEMORY: "more loader workers will not help, the memory is too small for them: give the job more memory, "
+    "or keep less of the dataset in each worker",
+    DELIVERY: "more loader workers will not help, the present ones are idle: raise prefetch_factor, return "
+    "tensors and not lists or objects, make all batches equally large, and avoid very short epochs",
+    SLOW_WORKER: "one loader worker is slower than the others and delays each round: check its part of the "
+    "dataset, and the CPU it runs on",
+    WORKER_START: "persistent_workers=True in DataLoader: its workers are started in each epoch",
+}
+MORE = {
+    SLOW_BATCHES: "; more would be too many for this machine, so make the dataset faster, too",
+    STORAGE: ", if the storage serves several reads at once; otherwise faster storage",
+}
 
 LEAST = 0.05  # share of the time of a batch; shorter waits limit nothing
 _LEAST_GAIN = 1.1  # less is noise of the measured durations

@@ -23,6 +23,16 @@ SOURCES = (
     *("declared", "slurm", "metadata", "downward_api", "environment", "pod_name", "pod"),
     *("rendezvous", "cgroup", "ancestry", "hook", "unknown"),
 )
+# By kind, what people call a job: the words before its name, and how the name is rewritten, by an expression of Python
+# and of RE2. Host and user in a name only make it unique. Other kinds are their own words.
+UNIQUE = "^[^/]*/"
+WORDS: Mapping[str, tuple[str, str, str]] = {
+    "declared": ("job ", UNIQUE, ""),
+    "slurm": ("Slurm job ", UNIQUE, ""),
+    "pod": ("pod ", "^([0-9a-f]+)(-[0-9a-f]+){4}$", "uid $1"),  # its name is not known
+    "distributed": ("distributed job ", UNIQUE, ""),
+    "launch": ("", "^[^/]*/[^/]*/(.+)-[0-9a-f]+$", "$1"),
+}
 MAX_NAME_BYTES = 128
 
 # Services that start the programs of many users: the unit is not what one of them submitted.
@@ -89,6 +99,12 @@ def resolve(facts: JobFacts) -> Job:
         facts.pod.namespace if facts.pod and found.kind else "",
         "hook" if facts.claimed and found.source in _CLAIMS else found.source,
     )
+
+
+def job_words(kind: str, name: str) -> str:
+    """Return what people call a job of a kind."""
+    words, pattern, shown = WORDS.get(kind, (f"{kind} ", UNIQUE, ""))
+    return words + re.sub(pattern, shown.replace("$", "\\"), name)
 
 
 def numbered(facts: JobFacts, number: str, *, proven: bool) -> JobFacts:

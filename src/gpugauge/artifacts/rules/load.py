@@ -6,7 +6,7 @@ from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Severity
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, LOW, PROBLEM, RANK_WORK, Recording
-from gpugauge.artifacts.rules.texts import Texts
+from gpugauge.artifacts.rules.texts import Texts, cases
 from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, Cause
 
@@ -67,11 +67,8 @@ def _percent(share: float) -> str:
 
 def _threshold(s: Selectors) -> str:
     """Return the threshold of the alert's namespace, with the sign, as a template."""
-    cases = "".join(
-        f'{{{{ if eq $labels.workload_namespace "{name}" }}}}{_percent(share)}{{{{ else }}}}'
-        for name, share in s.thresholds.items()
-    )
-    return f"{cases}{_percent(s.threshold)}{'{{ end }}' * len(s.thresholds)}%"
+    own = {name: _percent(share) for name, share in s.thresholds.items()}
+    return cases("$labels.workload_namespace", own, _percent(s.threshold)) + "%"
 
 
 def _level(s: Selectors, name: str, condition: str, below: str, severity: Severity = "warning") -> Alert:
@@ -80,7 +77,7 @@ def _level(s: Selectors, name: str, condition: str, below: str, severity: Severi
     return Alert(
         name,
         condition + s.unless_job(PROBLEM),
-        f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(' on ')}",
+        f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(', on ')}",
         f"{t.causes()}{t.advice()}{t.gain()}{t.since(name)}Mean over {format_duration(s.patience)}.{t.places()}",
         s.settle,
         f"a training uses less than {shown} of its GPU time, mean over {format_duration(s.patience)}",
@@ -111,10 +108,11 @@ def _causes(s: Selectors) -> list[Alert]:
             f'sum by ({s.job}) ({DOMINANT}{{cause="{cause.name}"}})'
             + s.settled(f'{DOMINANT}{{cause="{cause.name}"}}')
             + s.and_job(is_low(s)),
-            f"Training {t.job()} loses {t.share()} of its GPU time to {cause.name}{t.nodes(' on ')}",
-            f"Evidence: {cause.evidence}. What to do: {cause.advice}. {t.gain(cause.name)}{t.causes()}{t.places()}",
+            f"Training {t.job()} {cause.phrase}: {t.share()} of its GPU time is lost{t.nodes(', on ')}",
+            f"Evidence: {cause.evidence}. What to do: {t.change(cause.name)}. {t.gain(cause.name)}{t.causes()}"
+            f"{t.places()}",
             s.settle,
-            f"{cause.name} is the largest cause of a low load",
+            f"a training {cause.phrase}: the largest cause of its low load",
             severity_of_cause(cause),
         )
         for cause in CAUSES.values()

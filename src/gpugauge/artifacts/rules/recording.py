@@ -201,8 +201,8 @@ def _of_texts(s: Selectors) -> list[Recording]:
 
 
 def _programs(s: Selectors) -> str:
-    """Return the number of processes of each job by node, pod and command, for the texts of the alerts."""
-    place = ("instance", "workload_pod", "workload_command")
+    """Return the number of processes of each job by node, pod, command and user, for the texts of the alerts."""
+    place = ("instance", "workload_pod", "workload_command", "workload_user")
     known = {"gpu_process_host_info": place, "gpu_process_info": place, "torch_process_info": place[:2]}
     last = (f"max by ({s.keys('process', *of)}) (last_over_time({s(name, s.lookback)}))" for name, of in known.items())
     return s.by_job("count", s.first(last), *place)

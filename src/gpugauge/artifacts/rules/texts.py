@@ -8,9 +8,10 @@ the alert, and those of TEXTS.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from gpugauge.artifacts.rules.promql import JOB_LABELS, Selectors
+from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import (
     DEVICES,
     GAIN_LABELS,
@@ -23,8 +24,10 @@ from gpugauge.artifacts.rules.recording import (
     SPEEDUP,
     SPEEDUP_BOUND,
 )
+from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.step import LIMITS
+from gpugauge.workload.job import UNIQUE, WORDS
 
 _LISTED = 5
 # By subject of an alert: its labels that queries match.
@@ -75,10 +78,12 @@ class Texts:
     # --- jobs ---
 
     def job(self) -> str:
-        """Return the name of the alert's job; of its pod if the job is not known."""
+        """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known."""
         namespace = self._label("workload_namespace", "", "/")
-        job = f"{{{{ $labels.workload_job_kind }}}} {namespace}{{{{ . }}}}"
         pod = f"pod {namespace}{self._label('workload_pod')}"
+        job, users = _job("$labels", namespace), f'count by (workload_user) ({PROGRAMS}{{@job,workload_user!=""}})'
+        if self._queries:
+            job += self._listed("users", self._query(users), "workload_user", before=" of user ")
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
     def _query(self, query: str, *more: str) -> str:
@@ -137,26 +142,26 @@ class Texts:
         )
 
     def causes(self) -> str:
-        """Return the two largest causes with their shares; for Grafana, the name of the largest."""
+        """Return the two largest causes in words with their shares; for Grafana, the largest."""
         if not self._queries:
-            return self._label("cause", "Lost mainly to ", ". ")
+            return f"{{{{ with $labels.cause }}}}It {_phrase('.')}. {{{{ end }}}}"
         # sort_desc, because the order of the result of a query in Prometheus 3 is random.
         largest = self._query(f"sort_desc(topk(2, {LOST}{{@job}} >= 0.05))")
         return (
-            f"{{{{ range $place, $one := {largest} }}}}"
-            "{{ if $place }}, then {{ else }}Lost mainly to {{ end }}"
-            '{{ $one.Labels.cause }} {{ printf "%.2f" $one.Value | humanizePercentage }}{{ end }}. '
+            f"{{{{ range $place, $one := {largest} }}}}{{{{ if $place }}}}, and {{{{ else }}}}It {{{{ end }}}}"
+            f'{_phrase("$one.Labels.cause")} ({{{{ printf "%.2f" $one.Value | humanizePercentage }}}}'
+            "{{ if not $place }} of its GPU time is lost{{ end }}){{ end }}. "
         )
 
-    @property
-    def _largest(self) -> str:
-        return self._query(f"topk(1, {LOST}{{@job}} >= 0.05)")
+    def _largest(self, text: Callable[[str], str], otherwise: str = "") -> str:
+        """Return a text about the largest cause, made with the expression of its name."""
+        if not self._queries:
+            return f"{{{{ with $labels.cause }}}}{text('.')}{{{{ else }}}}{otherwise}{{{{ end }}}}"
+        return self._each(self._query(f"topk(1, {LOST}{{@job}} >= 0.05)"), text(".Labels.cause"))
 
     def main_cause(self) -> str:
-        """Return the largest cause, for a summary."""
-        if not self._queries:
-            return self._label("cause", ", mainly lost to ")
-        return self._each(self._largest, ", mainly lost to {{ .Labels.cause }}")
+        """Return the largest cause in words, for a summary."""
+        return self._largest(lambda cause: f": it {_phrase(cause)}")
 
     def advice(self) -> str:
         """Return what to do about the largest cause; the command of the hook for processes without it."""
@@ -164,15 +169,35 @@ class Texts:
             "Processes without the hook: {{ .Value }}; of these only the load is known. Start it under the "
             "hook to see why: `gpugauge run -- "
         )
+        changes = {cause: self.change(cause) for cause in CAUSES if cause != "unknown"}
+        unknown = _UNKNOWN
         if not self._queries:
-            without = f"{_UNKNOWN}. Without the hook only the load is known: `gpugauge run -- …`"
-            advice = f"{{{{ with $labels.cause }}}}{_by_cause('.', without)}{{{{ else }}}}{without}{{{{ end }}}}"
-            return f"What to do: {advice}. "
-        without = self._query(f"{OUTSIDE}{{@job}}")
+            unknown += ". Without the hook only the load is known: `gpugauge run -- …`"
+        advice = f"What to do: {self._largest(lambda cause: cases(cause, changes, unknown), unknown)}. "
+        if not self.selectors.training_matchers:
+            return advice
         command = self._each(self._query(f"topk(1, sum by (workload_command) ({PROGRAMS}{{@job}}))"), _COMMAND)
-        return f"What to do: {self._each(self._largest, _by_cause('.Labels.cause', _UNKNOWN))}. " + (
-            f"{self._each(without, f'{outside}{command}`. ')}" if self.selectors.training_matchers else ""
-        )
+        return advice + self._each(self._query(f"{OUTSIDE}{{@job}}"), f"{outside}{command}`. ")
+
+    def change(self, cause: str) -> str:
+        """Return what removes a cause, with the measured numbers; that of the loader is by most diagnoses."""
+        general = CAUSES[cause].advice
+        matchers = f"{{{self._targets[1:]}}}" if self._targets else ""
+        of_job = f"{matchers} {self.selectors.on_process('and', PROCESS_JOB)}{{@job}}"
+        if cause in {"underfilled", "host_bound"}:
+            factor = self._query(f"min(training_batch_headroom_ratio{of_job}) >= 1.5")
+            times = '{{ printf "%.1f" .Value }} times as large'
+            return general + self._each(factor, f"; the device memory has room for a batch up to {times}")
+        if cause != "data_loading" or not self._queries:
+            return general
+        reason = self._query(f"topk(1, count by (reason) (training_loader_limited_by{of_job}))")
+        number = self._query(f"max(training_loader_workers_recommended{of_job})")
+        present = self._query(f"topk(1, count by (workers) (torch_loader_info{of_job}))")
+        instead = self._each(present, "{{ with .Labels.workers }} instead of {{ . }}{{ end }}")
+        workers = f'{{{{ printf "%.0f" .Value }}}} loader workers{instead}{cases("$reason", loaders.MORE, "")}'
+        otherwise = f"{{{{ else }}}}{general}"
+        changes = cases("$reason", loaders.CHANGES, self._each(number, workers + otherwise))
+        return self._each(reason, f"{{{{ $reason := .Labels.reason }}}}{changes}{otherwise}")
 
     def gain(self, cause: str = "") -> str:
         """Return by what factor the steps are faster without a cause, by default the largest, and the limit that comes
@@ -181,20 +206,20 @@ class Texts:
         if not self._queries:
             expected, lower, upper, limit = (f"$labels.{label}" for label in GAIN_LABELS)
             bounds = f" ({{{{ {lower} }}}} to {{{{ {upper} }}}})"
-            text = _gain("{{ $labels.cause }}", "{{ . }}", bounds, _next(limit))
+            text = _gain("{{ . }}", bounds, _next(limit))
             return f"{{{{ with {expected} }}}}{text}{{{{ end }}}}"
         if cause:
-            return self._gain_without(f'"{cause}"', cause)
-        return self._each(self._largest, "{{ $cause := .Labels.cause }}" + self._gain_without("$cause", "{{ $cause }}"))
+            return self._gain_without(f'"{cause}"')
+        return self._largest(lambda cause: f"{{{{ $cause := {cause} }}}}{self._gain_without('$cause')}")
 
-    def _gain_without(self, cause: str, shown: str) -> str:
+    def _gain_without(self, cause: str) -> str:
         """Return the gain without a cause, an expression of templates."""
         expected = self._query(f"{SPEEDUP}{{@job,cause=%q}}", cause)
         lower, upper = (self._query(f'{SPEEDUP_BOUND}{{@job,cause=%q,bound="{b}"}}', cause) for b in ("lower", "upper"))
         both = '({{ printf "%.1f" $lower }} to {{ printf "%.1f" .Value }})'
         bounds = self._each(lower, "{{ $lower := .Value }}" + self._each(upper, f" {both}"))
         limit = self._each(self._query(f"{NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
-        return self._each(expected, _gain(shown, '{{ printf "%.1f" .Value }}', bounds, limit))
+        return self._each(expected, _gain('{{ printf "%.1f" .Value }}', bounds, limit))
 
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
@@ -232,17 +257,18 @@ class Texts:
         return self._each(self._query(down), " Reason: {{ .Labels.reason }}.")
 
     def pods(self) -> str:
-        """Return the pods whose processes hold memory of the alert's GPU, and those to which it is allocated. They are
-        no labels, because they change while the alert fires.
+        """Return the pods and other jobs whose processes hold memory of the alert's GPU, and the pods to which it is
+        allocated. They are no labels, because they change while the alert fires.
         """
-        named = f'workload_pod!=""{self._targets}'
-        memory = f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}"
-        query = (
-            f"count by (workload_namespace, workload_pod) (gpu_process_info{{@node,{named}}} "
-            f"{self.selectors.on_process('and', memory)} or gpu_allocation_info{{@gpu,{named}}})"
-        )
-        pipeline = f'{self._query(query)} | sortByLabel "workload_pod"'
-        return self._each(pipeline, " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}.")
+        memory = self.selectors.on_process("and", f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}")
+        named, other = (f"{of}{self._targets}" for of in ('workload_pod!=""', 'workload_pod="",workload_job!=""'))
+        pods = f"gpu_process_info{{@node,{named}}} {memory} or gpu_allocation_info{{@gpu,{named}}}"
+        pods = self._query(f"count by (workload_namespace, workload_pod) ({pods})") + ' | sortByLabel "workload_pod"'
+        jobs = f"count by (workload_job_kind, workload_job, workload_user) (gpu_process_info{{@node,{other}}} {memory})"
+        user = "{{ with .Labels.workload_user }} of user {{ . }}{{ end }}."
+        return self._each(
+            pods, " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}."
+        ) + self._each(f'{self._query(jobs)} | sortByLabel "workload_job"', f" Used by {_job('.Labels')}{user}")
 
     def released_until(self) -> str:
         """Return the time at which the exporter attaches again by itself."""
@@ -254,17 +280,33 @@ class Texts:
         return "gpugauge on {{ $labels.instance }}" + self._cluster()
 
 
-def _gain(cause: str, factor: str, bounds: str, limit: str) -> str:
-    return f"Without {cause} a step would be about {factor} times as fast{bounds}{limit}. "
+def _gain(factor: str, bounds: str, limit: str) -> str:
+    return f"Expected: steps about {factor} times as fast{bounds}{limit}. "
 
 
 def _next(limit: str) -> str:
     """Return the limit that comes next, whose name is the value of an expression."""
-    cases = "{{ else ".join(f'if eq {limit} "{name}" }}}}{words}' for name, words in LIMITS.items())
-    return f"; the next limit is {{{{ {cases}{{{{ else }}}}{{{{ {limit} }}}}{{{{ end }}}}"
+    words = {name: f"limited by {text}" for name, text in LIMITS.items()}
+    return f", then {cases(limit, words, f'it {_phrase(limit)}')}"
 
 
-def _by_cause(name: str, otherwise: str) -> str:
-    """Return what to do about the cause whose name is the value of an expression."""
-    cases = [f'if eq {name} "{cause.name}" }}}}{cause.advice}' for cause in CAUSES.values() if cause.name != "unknown"]
-    return "{{ " + "{{ else ".join(cases) + f"{{{{ else }}}}{otherwise}{{{{ end }}}}"
+def _phrase(cause: str) -> str:
+    """Return what a process with a cause does, as the views say it; its name is the value of an expression."""
+    return cases(cause, {name: each.phrase for name, each in CAUSES.items()}, f"is limited by {{{{ {cause} }}}}")
+
+
+def _job(labels: str, namespace: str = "") -> str:
+    """Return what people call a job, as the views say it; its kind and its name are `labels`."""
+    kind, special = f"{labels}.workload_job_kind", {each: row for each, row in WORDS.items() if row[1] != UNIQUE}
+    words = cases(kind, {each: before for each, (before, _, _) in WORDS.items()}, f"{{{{ {kind} }}}} ")
+    names = {
+        each: f'{{{{ reReplaceAll "{pattern}" "{shown}" {labels}.workload_job }}}}'
+        for each, (_, pattern, shown) in {**special, "": ("", UNIQUE, "")}.items()
+    }
+    return words + namespace + cases(kind, names, names.pop(""))
+
+
+def cases(name: str, texts: Mapping[str, str], otherwise: str) -> str:
+    """Return the text for the value of an expression."""
+    found = [f'if eq {name} "{value}" }}}}{text}' for value, text in texts.items()]
+    return "{{ " + "{{ else ".join(found) + f"{{{{ else }}}}{otherwise}{{{{ end }}}}" if found else otherwise

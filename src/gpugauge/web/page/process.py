@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import Problem, ProcessStatus
-from gpugauge.status.owner import job_words
+from gpugauge.status.owner import job_words, pod_words
 from gpugauge.status.words import RUN_ADVICE, percent
 from gpugauge.web.page.draw import ABSENT, duration, mark, name, size, text
 from gpugauge.web.page.links import Links
@@ -112,10 +112,9 @@ def owner(workload: Mapping[str, str], links: Links) -> str:
     job = job_words(workload)
     if workload.get("kind") != "pod":
         pod = f"container {workload['container']}" if workload.get("container") else ""
-        if not job and workload.get("job_id"):
-            job = f"Slurm job {workload['job_id']}" if workload.get("kind") == "slurm" else workload["job_id"]
+        job = job or workload.get("job_id") or ""
     elif not workload.get("pod"):
-        pod = f"pod {workload.get('job_id', '')[:8]}"
+        pod = pod_words(workload)
     address = links.job(workload)
     job = f'<a href="{address}">{name(job)}</a>' if job and address else name(job) if job else ""
     user = f"user {name(workload['user'])}" if workload.get("user") else ""

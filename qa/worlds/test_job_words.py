@@ -1,0 +1,69 @@
+"""Jobs as people call them: a template of an alert, evaluated by promtool, writes the words of the status."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+from tests.drawn import draws, seeds
+from tests.needs import need
+
+from gpugauge.artifacts.rules.texts import _job
+from gpugauge.workload.job import KINDS, bounded, job_words
+from qa.bench.alerts.replay import dump
+
+pytestmark = pytest.mark.e2e
+
+JOBS = 60
+_HEX = "0123456789abcdef"
+_NAMES = ("train.py", "ipykernel_launcher", "my-run", "a", "run@10.0.0.1:29500", "beef", "7201", "x" * 150)
+
+
+def name_of(dice: random.Random) -> str:
+    """Return the name of a job, as one of the sources makes it, or as none does."""
+    digits = "".join(dice.choices(_HEX, k=8))
+    uid = "-".join("".join(dice.choices(_HEX, k=k)) for k in (8, 4, 4, 4, 12))
+    name = dice.choice((*_NAMES, uid, f"{dice.choice(_NAMES)}-{digits}"))
+    return bounded("/".join([*dice.choice(((), ("node-5ff6da",), ("1000",), ("node-5ff6da", "1000"))), name]))
+
+
+@seeds(draws(1, 200))
+def test_the_words_of_alerts_are_those_of_the_status(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    jobs = sorted({(dice.choice(KINDS), name_of(dice)) for _ in range(JOBS)})
+    rule = {"alert": "A", "expr": "up", "annotations": {"words": _job("$labels")}}
+    labels = [{"workload_job_kind": kind, "workload_job": name} for kind, name in jobs]
+    series = ["up{" + ",".join(f'{key}="{value}"' for key, value in each.items()) + "}" for each in labels]
+    alerts = [
+        {"exp_labels": each, "exp_annotations": {"words": job_words(*job)}}
+        for each, job in zip(labels, jobs, strict=True)
+    ]
+    test = {
+        "interval": "1m",
+        "input_series": [{"series": each, "values": "1 1"} for each in series],
+        "alert_rule_test": [{"eval_time": "1m", "alertname": "A", "exp_alerts": alerts}],
+    }
+    (tmp_path / "rules.yaml").write_text(dump({"groups": [{"name": "g", "rules": [rule]}]}))
+    (tmp_path / "test.yaml").write_text(dump({"rule_files": ["rules.yaml"], "tests": [test]}))
+    command = [need("promtool"), "test", "rules", str(tmp_path / "test.yaml")]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_names_for_people() -> None:
+    names = {
+        ("launch", "node-5ff6da/20013/ipykernel_launcher-115995fe"): "ipykernel_launcher",
+        ("slurm", "7201"): "Slurm job 7201",
+        ("slurm", "1000/7201"): "Slurm job 7201",
+        ("declared", "1000/my/run"): "job my/run",
+        ("pod", "5b1c0d1e-8a2b-4b5e-9c47-1f2e3d4c5b6a"): "pod uid 5b1c0d1e",
+        ("pod", "trainer-0"): "pod trainer-0",
+        ("distributed", "1000/run@10.0.0.1:29500"): "distributed job run@10.0.0.1:29500",
+        ("container", "node-5ff6da/0f1e2d3c4b5a"): "container 0f1e2d3c4b5a",
+        ("jobset", "llm"): "jobset llm",
+    }
+
+    assert {job: job_words(*job) for job in names} == names
