@@ -30,6 +30,10 @@ def on(node: Node, uuid: str) -> list[Program]:
     return [program for program in node.programs if uuid in program.gpus]
 
 
+def running(node: Node, uuid: str) -> list[Program]:
+    return [program for program in on(node, uuid) if program.condition != "ended"]
+
+
 def wasting(program: Program) -> bool:
     return program.condition in {"stalled", "idle"} or bool(program.ratio and program.ratio >= 0.5)
 
@@ -177,7 +181,7 @@ def test_the_errors_of_a_gpu_are_one_problem_with_the_advice_of_the_gravest(seed
         (gpu,) = [gpu for gpu in node.gpus if gpu.uuid in problem["gpus"]]
         said = f"{problem['text']} {problem['detail'] or ''}"
         errors = (
-            (gpu.up and gpu.reset, "requires a reset", f"nvidia-smi --gpu-reset -i {gpu.index}"),
+            (gpu.up and gpu.reset, "requires a reset", f"nvidia-smi --gpu-reset -i {gpu.index},"),
             (gpu.up and gpu.remapping_failed, "remapping of a faulty memory row failed", "have it replaced"),
             (gpu.xid == 48, "Xid 48 (Double bit ECC error) at ", "follow the workflow"),
             (gpu.xid == 79, "Xid 79 (GPU has fallen off the bus) at ", "inspect the machine"),
@@ -206,7 +210,7 @@ def test_the_state_of_each_gpu_is_the_drawn_truth(seed: int) -> None:
 
     for gpu, shown in zip(node.gpus, facts["gpus"], strict=True):
         assert (shown["level"], shown["state_words"]) == state(node, gpu)
-        assert (shown["summary"] is None) == (shown["state_words"] == "free" and not on(node, gpu.uuid))
+        assert (shown["summary"] is None) == (shown["state_words"] == "free" and not running(node, gpu.uuid))
 
 
 @seeds(SEEDS)
@@ -224,6 +228,18 @@ def test_a_program_that_ended_or_is_not_judged_yet_is_not_called_well(seed: int)
         if program.condition == "ended":
             assert (found["state_words"], found["phase"], found["last_step"] is None) == ("ended", None, True)
     assert ("ended 7.0 s ago" in text) == any(p.condition == "ended" for p in node.programs)
+
+
+@seeds(SEEDS)
+def test_no_program_that_has_ended_is_in_a_headline(seed: int) -> None:
+    node = draw(seed)
+    ended = [program for program in node.programs if program.condition == "ended"]
+    for number, program in enumerate(ended):
+        program.name = f"over-{number}.py"
+    facts = facts_of(node)
+
+    headlines = [facts["answer"], *(p["subject"] for p in facts["problems"]), *(g["summary"] for g in facts["gpus"])]
+    assert not any("over-" in (line or "") for line in headlines)
 
 
 @seeds(SEEDS)

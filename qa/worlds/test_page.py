@@ -15,6 +15,7 @@ from tests.drawn import seeds
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import build
+from gpugauge.status.words import RUN_ADVICE
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import Gpu, Node, Program, crowd_of, draw
@@ -156,6 +157,22 @@ def test_everything_that_is_wrong_is_among_the_problems(seed: int) -> None:
     assert len(page.items) == len(re.findall("<li", first))
     lists = first.split("<details>")
     assert lists[0].count("<li") == min(8, len(page.items))
+
+
+@seeds(SEEDS)
+def test_an_advice_stands_on_the_page_once(seed: int) -> None:
+    case = drawn(seed)
+    facts = build(case.snapshot, case.history)
+    told = {(label, problem.advice) for problem in facts.problems[:200] for label in problem.processes}
+    notes = {row.key.removesuffix(" notes").split()[0]: row for group in case.page.groups for row in group.of("notes")}
+
+    for process in (*(p for gpu in facts.gpus for p in gpu.processes), *facts.without_gpu):
+        once = process.advice not in {None, RUN_ADVICE} and (process.process, process.advice) not in told
+        row = notes.get(process.process)
+        assert ("Advice:" in " ".join(row.cells) if row else False) == once or process.process not in notes
+    assert not any("Advice:" in " ".join(row.cells) for group in case.page.groups for row in group.of("gpu"))
+    down = {gpu.advice for gpu in facts.gpus if not gpu.up and gpu.advice}
+    assert all(case.page.text.count(advice) <= len(facts.gpus) for advice in down)
 
 
 @seeds(SEEDS)

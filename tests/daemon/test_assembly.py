@@ -23,6 +23,7 @@ from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.machine import real_machine
 from gpugauge.daemon.reload import Reloader
 from gpugauge.driver.api import Device, DeviceReading, DriverView
+from gpugauge.faults.repair import Site
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.settings.model import Settings
@@ -194,7 +195,7 @@ def test_scrape_after_a_quiet_time_gets_a_new_reading(tmp_path: Path) -> None:
 def test_the_late_routes_are_all_routes_for_people(tmp_path: Path) -> None:
     with ExitStack() as stack:
         machine = real_machine(settings(tmp_path), stack)
-        made = people.routes(settings(tmp_path), machine, History(), lambda: None, lambda: "not yet", "http")
+        made = people.routes(settings(tmp_path), machine, History(), lambda: None, lambda: "not yet", Site)
 
     assert made.keys() == set(FOR_PEOPLE)
     assert {route.methods for route in made.values()} == {("GET", "HEAD")}

@@ -236,7 +236,7 @@ GROWTH = Growth(2 << 20, 2 << 20, 2 << 20, 1.0, 0.0, 1.0)
             on_gpu(full_seconds=7200.0, growth=GROWTH),
             None,
             "memory_growth",
-            "grows by 2 MiB in each step and is full in 2 h",
+            "grows by 2 MiB in each step and is full in 2.0 h",
         ),
         (
             {"memory": Memory(full_seconds=600.0)},

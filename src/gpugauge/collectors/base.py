@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import DriverView, Reply
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.metric import Metric
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session, SessionSource
@@ -47,6 +48,7 @@ class Sources:
     kernel_log: KernelLog | None = None
     fault_file: Path | None = None  # in which faults of GPUs are remembered
     boot: str = ""  # identifies the boot of the machine
+    site: Callable[[], Site] = lambda: ANY_SITE  # the place of this daemon
     created: list[RegisteredCollector] = field(default_factory=list)
 
     def collector(self, kind: type[_T]) -> _T:

@@ -6,7 +6,7 @@ import logging
 import math
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from gpugauge.driver.remembered import StateFile, host_digest, machine_id
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
+from gpugauge.faults.repair import Site, site
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
@@ -72,6 +73,8 @@ class Parts:
         self.settings = settings
         self.access = _access(settings.web.config.file) if settings.web.config.file else None
         self._selection = _selection(settings)
+        self._scheme = "https" if self.access and self.access.tls else "http"
+        self._site = site(settings, self._scheme)
         scenario = settings.simulate
         machine = simulated_machine(settings, scenario, stack) if scenario else real_machine(settings, stack)
         self._session_sources, self._update_machine = machine.session_sources, machine.update
@@ -83,7 +86,7 @@ class Parts:
         self.notifier = Notifier()
         self._snapshot: Snapshot | None = None
         self._history = History()
-        self._collectors = catalog.create_collectors(_node(machine, settings, stack), settings)
+        self._collectors = catalog.create_collectors(_node(machine, settings, stack, lambda: self._site), settings)
         self.sampler = Sampler(
             self._enabled(settings),
             self._read_driver,
@@ -109,7 +112,7 @@ class Parts:
         changed.
         """
         selection = _selection(settings)
-        self.settings = settings
+        self.settings, self._site = settings, site(settings, self._scheme)
         self._check_lifecycle()
         self._selection = selection
         self.sampler.configure(self._enabled(settings), settings.sampling.interval_seconds, _idle_interval(settings))
@@ -161,8 +164,7 @@ class Parts:
     def _routes_for_people(self, settings: Settings, machine: Machine) -> dict[str, Route]:
         from gpugauge.daemon.people import routes  # noqa: PLC0415  (loaded for the first request)
 
-        scheme = "https" if self.access and self.access.tls else "http"
-        return routes(settings, machine, self._history, lambda: self._snapshot, self._not_ready, scheme)
+        return routes(settings, machine, self._history, lambda: self._snapshot, self._not_ready, lambda: self._site)
 
     def _read_driver(self) -> tuple[DriverView, tuple[Reply, ...]]:
         """Return the state of the driver and the replies since the last tick."""
@@ -203,7 +205,7 @@ class Parts:
         return f"the last snapshot is {age:.0f} s old" if age > limit else None
 
 
-def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
+def _node(machine: Machine, settings: Settings, stack: ExitStack, place: Callable[[], Site]) -> Sources:
     """Return the sources of the collectors; starts to query the orchestrators."""
     own_pod, metadata = _own_pod(settings.kubernetes.pod_info), pod_metadata(settings.kubernetes)
     on_host = None
@@ -232,6 +234,7 @@ def _node(machine: Machine, settings: Settings, stack: ExitStack) -> Sources:
         kernel_log=machine.kernel_log,
         fault_file=state.with_name(f"{state.stem}-xids.json") if (state := machine.state_file) else None,
         boot=machine.scenario or host_digest(settings.path.procfs),
+        site=place,
     )
 
 

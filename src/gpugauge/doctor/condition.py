@@ -11,6 +11,7 @@ from gpugauge.doctor.gpus import name_of
 from gpugauge.driver import codes
 from gpugauge.driver.api import Device
 from gpugauge.faults.judged import health_of
+from gpugauge.faults.repair import ANY_SITE
 from gpugauge.faults.table import ailments, slowdowns
 
 # Codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
@@ -44,16 +45,18 @@ def _modes(device: Device) -> Iterator[Finding]:
 
 def health(case: Case) -> Sequence[Finding]:
     """Check for errors of the GPUs."""
-    return [f for device in case.driver.up for f in _errors(device)] or [ok("Errors", "the driver reports none")]
+    found = [f for device in case.driver.up for f in _errors(device, simulated=case.simulated)]
+    return found or [ok("Errors", "the driver reports none")]
 
 
-def _errors(device: Device) -> Iterator[Finding]:
+def _errors(device: Device, *, simulated: bool) -> Iterator[Finding]:
     found, action = health_of(device), device.reading.recovery_action
     if action is not None and action not in codes.RECOVERY_ACTIONS:
         found = replace(found, recovery_action=action)
     for ailment in ailments(found, device.reading.index):
         make = failure if ailment.grave else warning
-        yield make("Errors", f"{name_of(device)}: {ailment.text}", ailment.advised(computing(device)))
+        users = [("", None if simulated else pid) for pid in computing(device)]
+        yield make("Errors", f"{name_of(device)}: {ailment.text}", ANY_SITE.fill(ailment.advice, device.uuid, users))
 
 
 def values(case: Case) -> Sequence[Finding]:

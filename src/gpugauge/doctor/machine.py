@@ -12,6 +12,7 @@ from gpugauge.doctor.gpus import CRASHES, name_of
 from gpugauge.driver.advice import advice, down_advice, known_advice
 from gpugauge.driver.api import Device
 from gpugauge.driver.missing import pci_address
+from gpugauge.faults.repair import ANY_SITE
 
 
 def visible(value: str | None, names: Sequence[Sequence[str]]) -> tuple[tuple[int, ...], str]:
@@ -169,7 +170,11 @@ def devices(case: Case) -> Sequence[Finding]:
 def _unread(device: Device) -> Finding:
     place = device.reading.pci_bus_id
     at, reason = f", PCI bus {place}" if place else "", "crashes_worker" if device.reason == CRASHES else device.reason
-    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", down_advice(reason, device.vendor) or "")
+    return failure(
+        "GPUs",
+        f"{name_of(device)}: {device.reason}{at}",
+        ANY_SITE.fill(down_advice(reason, device.vendor) or "", device.uuid),
+    )
 
 
 def _kind(device: Device) -> str:

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 
 from gpugauge.driver.failing import PARTS
 from gpugauge.driver.vendors import NO_GPU
-from gpugauge.driver.vendors.vendor import Vendor
+from gpugauge.driver.vendors.vendor import REPAIR, Vendor
 
 # What no vendor knows better.
 _ADVICE = {
@@ -66,18 +66,18 @@ def words(reason: str, *, needed: bool = True) -> str:
     return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
 
 
-_RESET = "end the programs on the GPU, and reset it ({reset}) or reboot the node"
-_SLOW = "see the kernel log; if calls stay slow, drain the node, and reset the GPU or reboot"
-FORGET = "if it was removed for good: gpugauge forget UUID"
+_RESET = REPAIR.replace("_one", "")  # of all GPUs: one that is down may have another index now
+_SLOW = f"see the kernel log; if calls stay slow: {_RESET}"
+FORGET = "if it was removed for good: {forget}"
 REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
 # By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole is down, which has
 # its own advice.
 _REASONS = {
-    "gpu_is_lost": ("lost, see the kernel log", f"drain the node; {_RESET}; replace it if it is lost again"),
+    "gpu_is_lost": ("lost, see the kernel log", f"{_RESET}; replace it if it is lost again"),
     "reset_required": ("must be reset", _RESET),
-    "hangs": ("its driver calls hang, reboot the node", "drain the node, and reboot it"),
+    "hangs": ("its driver calls hang, reboot the node", "{drain}; systemctl reboot"),
     "crashes_worker": ("reading it crashes the driver's library", "update the driver, or exclude it by driver.devices"),
-    "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); {_RESET}"),
+    "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); then {_RESET}"),
     "removed": ("not on the PCI bus", f"check that it is seated and powered; {FORGET}"),
     "driver_down": ("the driver is down", ""),
     REMEMBERED: ("not there now, only remembered", FORGET),
@@ -87,11 +87,11 @@ _REASONS = {
     "too_slow": ("its driver calls take too long", _SLOW),
     "unknown": (
         "every call returns an unknown error",
-        f"restart the container if it has lost its device files (systemctl daemon-reload); or {_RESET}",
+        f"restart the container if it has lost its device files (systemctl daemon-reload); otherwise {_RESET}",
     ),
     "stale": ("no new values", "see the log of the daemon"),
 }
-_UNKNOWN = ("", f"see the log of the daemon and the kernel log; {_RESET}")
+_UNKNOWN = ("", f"see the log of the daemon and the kernel log; then {_RESET}")
 
 
 def down_phrase(reason: str | None) -> str:
@@ -108,7 +108,7 @@ def unread_words(parts: Collection[str], reason: str, since: float) -> str:
 
 def unread_advice(reason: str, vendor: Vendor) -> str:
     """Return what to do about a GPU of which a part cannot be read."""
-    return _SLOW if reason == "too_slow" else vendor.fill(f"see the kernel log ({{failures}}); {_RESET}")
+    return vendor.fill(_SLOW if reason == "too_slow" else f"see the kernel log ({{failures}}); then {_RESET}")
 
 
 def down_advice(reason: str | None, vendor: Vendor) -> str | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from gpugauge.driver.advice import down_advice, down_phrase
 from gpugauge.driver.vendors import VENDORS, Vendor
+from gpugauge.driver.vendors.vendor import REPAIR
 from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
@@ -68,12 +69,10 @@ SLOWDOWNS = {
     "hw_slowdown": ("hardware slowdown", "cooling and power supply"),
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
-_REPLACE = "take the GPU out of use, confirm with {diagnostics}, and have it replaced"
-_RESET = "when no program uses it, reset it ({reset_one}), or reboot the node"
+_REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"
 _LINK = "check the link and the GPU at its other end, reset both; if it occurs again, have the parts replaced"
 _COOL = "check fans, air flow, inlet temperature and coolant"
 _NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
-_MAX_PIDS = 8  # in an advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,17 +83,11 @@ class Ailment:
 
     grave: bool
     text: str
-    advice: str  # {pids} is where `advised` inserts how to end the programs
+    advice: str  # as `Site.fill` takes it
     runbook: str
     reason: str = ""
     kind: str = "gpu_health"
     xid: tuple[str, str] = ("", "")  # code and name
-
-    def advised(self, pids: Sequence[int] = ()) -> str:
-        """Return what to do, where `pids` are the programs that use the GPU."""
-        return self.advice.replace(
-            "{pids}", f" (kill {' '.join(map(str, pids))})" if 0 < len(pids) <= _MAX_PIDS else ""
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +115,7 @@ class GpuHealth:
 def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
     """Yield what is wrong with the GPU with an index that answers, the gravest first."""
     vendor = health.vendor
-    reset, replace = (vendor.fill(text, index) for text in (_RESET, _REPLACE))
+    reset, replace = (vendor.fill(text, index) for text in (REPAIR, _REPLACE))
     if (action := health.recovery_action) != "none":
         otherwise = action.replace("_", " "), f"see {vendor.name}'s documentation"
         wanted, advice = vendor.recovery.get(action, otherwise)
@@ -134,14 +127,17 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         text = f"{health.retired_pages:.0f} of at most 64 memory pages are retired"
         yield Ailment(False, text, replace, "GpuRowRemapFailed")
     if health.remapping_pending:
-        text, advice = "a faulty memory row waits to be remapped", f"programs on it are not affected; {reset}"
+        text, advice = (
+            "a faulty memory row waits to be remapped",
+            f"programs on it are not affected; to repair it: {reset}",
+        )
         yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"
         yield Ailment(False, text, reset, "GpuNeedsReset", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        advice = vendor.fill("check the kernel log for {errors}; ") + reset
+        advice = vendor.fill("check the kernel log for {errors}; then ") + reset
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
         yield Ailment(False, found, _LINK, "GpuNvlinkErrors")
@@ -156,9 +152,7 @@ def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     slowed = [reason for reason, share in health.slowed.items() if share >= limits.slowed_ratio]
     if slowed and (health.load or 0.0) >= limits.under_load_ratio:
         text, advice = f"clocks lowered: {', '.join(slowdowns(slowed))}", "check cooling and power supply"
-        yield Ailment(
-            False, text, f"{advice} (gpu_clocks_event_seconds_total)", "GpuThrottled", slowed[0], "gpu_slowed"
-        )
+        yield Ailment(False, text, advice, "GpuThrottled", slowed[0], "gpu_slowed")
     width, most = health.lanes or (0, 0)
     if width < most and (health.was_narrow or (health.link_load or 0.0) >= limits.under_load_ratio):
         text = f"its PCIe link has {width} of {most} lanes: copies between host and GPU take longer"

@@ -11,7 +11,7 @@ from gpugauge.status import measured_advice
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice
 from gpugauge.status.steps import WAITING_RATIO, diagnosed_change, loader_change
-from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, cause_phrase, factor
+from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, STALLED_ELSEWHERE, cause_phrase, factor
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, Cause
 from gpugauge.verdict.gain import LEAST
@@ -67,7 +67,8 @@ def _batch_seconds(subject: Subject) -> float | None:
 def _stalled(subject: Subject) -> Advice | None:
     if subject.process.state != "stalled":
         return None
-    return Advice(None, "stalled", STALLED_ADVICE.format(subject.process.pid or "PID"))
+    pid = subject.process.pid
+    return Advice(None, "stalled", STALLED_ADVICE.format(pid) if pid else STALLED_ELSEWHERE)
 
 
 def _idle(subject: Subject) -> Advice | None:

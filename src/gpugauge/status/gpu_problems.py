@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
+from gpugauge.faults.repair import Site
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
@@ -22,14 +23,15 @@ _MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
 
 
-def gpu_problems(gpus: Sequence[GpuStatus], *, simulated: bool) -> Iterator[Problem]:
+def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:
     """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
-    that their driver is down. If they are `simulated`, no command can examine their processes.
+    that their driver is down. Commands are for the site; None if their processes are simulated.
     """
     hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
     for reason in (_DRIVER_DOWN, REMEMBERED):
         if found := [gpu for gpu in hidden if gpu.down_reason == reason]:
             uuids, advice = tuple(gpu.uuid for gpu in found), found[0].advice
+            advice = f"{advice}; and so for each of the others" if advice and len(found) > 1 else advice
             yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, gpus=uuids, runbook="GpuLost")
     for gpu in gpus:
         subject, uuids = gpus_words([gpu]), (gpu.uuid,)
@@ -47,7 +49,7 @@ def gpu_problems(gpus: Sequence[GpuStatus], *, simulated: bool) -> Iterator[Prob
                 where = f"{subject}, MIG {device.profile or device.uuid}" if isinstance(device, MigStatus) else subject
                 text = f"allocated to {holders or 'a workload'}, but no process uses it"
                 yield problem("unused", where, text, gpus=uuids)
-    yield from _unjudged(gpus, simulated)
+    yield from _unjudged(gpus, site)
 
 
 def _is_hidden(gpu: GpuStatus) -> bool:
@@ -103,7 +105,7 @@ def _users(gpu: GpuStatus) -> str:
     return f"used by {', '.join(named)}{more}" if named else ""
 
 
-def _unjudged(gpus: Sequence[GpuStatus], simulated: bool) -> Iterator[Problem]:
+def _unjudged(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:
     """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
     process does.
     """
@@ -114,8 +116,8 @@ def _unjudged(gpus: Sequence[GpuStatus], simulated: bool) -> Iterator[Problem]:
         text = f"mean load {mean} %, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
         most = max(len(_hidden(gpu)) for gpu in found)
         shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
-        pids = [] if simulated else [process.pid for process in _hidden(found[0]) if process.pid is not None]
-        outside = f"what is seen from outside: gpugauge doctor {pids[0]}; " if pids else ""
+        pids = [process.pid for process in _hidden(found[0]) if process.pid is not None]
+        outside = f"what is seen from outside: {site.command(f'doctor {pids[0]}')}; " if site and pids else ""
         yield problem(
             "unjudged", gpus_words(found), text, shared + outside + HOOK_ADVICE, gpus=tuple(gpu.uuid for gpu in found)
         )

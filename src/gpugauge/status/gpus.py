@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpugauge.driver.advice import FORGET, REMEMBERED, down_advice
 from gpugauge.driver.api import MigReading, down_reason
 from gpugauge.driver.vendors import Vendor
+from gpugauge.faults.repair import Site
 from gpugauge.faults.table import FAULTS, Ailment, slowdowns, xid_fault
 from gpugauge.metric import scaled
 from gpugauge.node.node import NO_READING, Node, Xids
@@ -24,9 +26,17 @@ _NO_XIDS = Xids({}, {})
 
 
 def gpus(
-    node: Node, history: History, processes: Sequence[ProcessStatus], faults: Mapping[str, Sequence[Ailment]]
+    node: Node,
+    history: History,
+    processes: Sequence[ProcessStatus],
+    faults: Mapping[str, Sequence[Ailment]],
+    site: Site,
 ) -> list[GpuStatus]:
-    """Return the GPUs by index, without their states; `faults` are those of the GPUs by uuid."""
+    """Return the GPUs by index, without their states; `faults` are those of the GPUs by uuid, and `site` is the place
+    of the daemon.
+    """
+    site = replace(site, managers=site.managers.union(map(_manager, processes)))
+    simulated = bool(node.build and node.build[1])  # then no command ends a process
     on_mig: dict[str, set[str]] = {}
     for label, uuid in node.on_mig:
         on_mig.setdefault(uuid, set()).add(label)
@@ -42,9 +52,12 @@ def gpus(
             if use := (process.devices or {}).get(uuid):
                 own = tuple(mig.uuid for mig in devices if process.process in on_mig.get(mig.uuid, ()))
                 users.append(_using(process, use, mig=own))
-        pids = sorted(process.pid for process in users if process.pid is not None and not process.ended)
+        last = history.last_use(uuid)
+        there = users if device.up else [p for p in processes if last and p.process in last.processes]
+        owned = [(_manager(p), None if simulated else p.pid) for p in there if not p.ended]
+        fill = partial(site.fill, uuid=uuid, users=owned if device.up or owned else None)
         found = tuple(
-            FaultStatus(f.grave, f.text, f.advised(pids), f.runbook, FAULTS[f.runbook].action, f.kind)
+            FaultStatus(f.grave, f.text, fill(f.advice), f.runbook, FAULTS[f.runbook].action, f.kind)
             for f in faults.get(uuid, ())
         )
         state, holders = _allocation(node, uuid)
@@ -56,7 +69,7 @@ def gpus(
             pci_bus_id=known.pci_bus_id or None,
             up=device.up,
             down_reason=reason,
-            advice=None if device.up else down_advice(reason, device.vendor),
+            advice=None if device.up else fill(down_advice(reason, device.vendor) or "") or None,
             load=node.utilization.get(uuid),
             memory_used_bytes=reading.memory_used_bytes,
             memory_total_bytes=reading.memory_total_bytes,
@@ -71,7 +84,10 @@ def gpus(
             health=tuple(replace(fault, kind=None) for fault in found if fault.kind == "gpu_health"),
             slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
             xids=tuple(
-                _xids(node.xids.get(uuid, _NO_XIDS), device.vendor, "?" if index is None else index, node.timestamp)
+                _xids(
+                    *(node.xids.get(uuid, _NO_XIDS), device.vendor, "?" if index is None else index, node.timestamp),
+                    fill,
+                )
             ),
             unread={failure.reading: failure.reason for failure in device.failures},
             mig=tuple(devices),
@@ -84,9 +100,13 @@ def gpus(
     return sorted(result, key=lambda gpu: (gpu.index is None, gpu.index or 0, gpu.uuid))
 
 
-def remembered(gpu: GpuStatus) -> GpuStatus:
+def remembered(gpu: GpuStatus, site: Site) -> GpuStatus:
     """Return a GPU of which only the state file knows, on a machine without a GPU and without a driver."""
-    return replace(gpu, down_reason=REMEMBERED, advice=FORGET)
+    return replace(gpu, down_reason=REMEMBERED, advice=site.fill(FORGET, gpu.uuid))
+
+
+def _manager(process: ProcessStatus) -> str:
+    return "slurm" if process.workload.get("job_kind") == "slurm" else process.workload.get("kind", "")
 
 
 def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
@@ -94,7 +114,7 @@ def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, s
     return (found.state, tuple(map(workload, found.workloads))) if found else (None, ())
 
 
-def _xids(found: Xids, vendor: Vendor, index: object, now: float) -> Iterator[XidStatus]:
+def _xids(found: Xids, vendor: Vendor, index: object, now: float, fill: Callable[[str], str]) -> Iterator[XidStatus]:
     """Yield the Xid errors of the GPU with an index, the newest first."""
     errors = {**found.last, **found.unrepaired}
     for xid, at in sorted(errors.items(), key=lambda error: (error[1], str(error[0])), reverse=True):
@@ -106,7 +126,7 @@ def _xids(found: Xids, vendor: Vendor, index: object, now: float) -> Iterator[Xi
                 text=f"Xid {code}" + (f": {name}" if name else ""),
                 kind=kind,
                 last=at,
-                advice=(fault.advice if fault and xid in found.unrepaired else "") or None,
+                advice=(fill(fault.advice) if fault and xid in found.unrepaired else "") or None,
                 runbook=fault.runbook if fault else None,
             )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from gpugauge.node.judged import Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
-from gpugauge.status.words import digits, factor
+from gpugauge.status.words import digits, duration, factor
 from gpugauge.workload.processfiles import HostProcess
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
@@ -21,12 +20,7 @@ _MIN_FRAGMENTATION = 0.15
 _SOON_SECONDS = 86_400.0  # until full: a growth that is slower is a fact, and no advice
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _GIB, _MIB = 1 << 30, 1 << 20
-# With the matcher of a job; the label `rank`, and the node as `instance`.
-_SLOWEST_RANK = (
-    "topk(1, rate(torch_local_work_seconds_total[5m]) * on (process) group_left (rank) torch_process_info{{{}}})"
-)
-# Users choose the names of their jobs, and people paste what the advice says.
-_PLAIN = re.compile(r"[A-Za-z0-9_.:@/+-]+")
+_RANKS = "gpugauge status, on each node of the job"
 _PINNED = "pin_memory=True and non_blocking=True"
 
 
@@ -97,7 +91,7 @@ def growth(subject: Subject) -> str | None:
     step = max(device.growth.expected for device in subject.on_gpus if device.growth)
     return (
         f"look for tensors that are kept from step to step, such as a sum of losses without .item(): the device memory "
-        f"grows by {_size(step)} in each step and is full in {_duration(min(seconds))}"
+        f"grows by {_size(step)} in each step and is full in {duration(min(seconds))}"
     )
 
 
@@ -108,9 +102,7 @@ def host_growth(subject: Subject) -> str | None:
         return None
     parts = {part: growth.expected for part, growth in subject.memory.growth.items()}
     where = "loader workers" if parts.get("children", 0.0) > parts.get("process", 0.0) else "process"
-    return (
-        f"look for objects that the {where} keeps: the memory of the cgroup reaches its limit in {_duration(seconds)}"
-    )
+    return f"look for objects that the {where} keeps: the memory of the cgroup reaches its limit in {duration(seconds)}"
 
 
 def swapped(subject: Subject) -> str | None:
@@ -123,10 +115,6 @@ def swapped(subject: Subject) -> str | None:
 
 def _size(size: float) -> str:
     return f"{factor(size / _GIB)} GiB" if size >= _GIB else f"{factor(size / _MIB)} MiB"
-
-
-def _duration(seconds: float) -> str:
-    return f"{factor(seconds / 3600)} h" if seconds >= 3600 else f"{max(1, round(seconds / 60))} min"
 
 
 def transfer(subject: Subject) -> str | None:
@@ -165,12 +153,11 @@ def cpu_limited(subject: Subject) -> str | None:
 
 
 def waiting_for_peers(subject: Subject) -> str | None:
-    """Return the query that finds the slowest rank, None if the number of ranks is not known."""
-    ranks, job = subject.process.world_size, subject.process.workload.get("job")
+    """Return how to find the slowest rank, None if the number of ranks is not known."""
+    ranks = subject.process.world_size
     if not ranks or ranks < 2:
         return None
-    matcher = f'workload_job="{job}"' if job and _PLAIN.fullmatch(job) else f'world_size="{ranks}"'
-    return f"find what limits the slowest of its {ranks} ranks; in Prometheus: {_SLOWEST_RANK.format(matcher)}"
+    return f"find the one of its {ranks} ranks that does not wait for the others, and what limits it: {_RANKS}"
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {

@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpugauge.driver.advice import WITHOUT_GPU, known_advice
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.faults.judged import faults_of
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.node.node import Node
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
@@ -23,15 +24,17 @@ _HOOK_TROUBLE_SECONDS = 300.0  # a replaced receiver is shown for this long
 _MAX_ERROR_CHARACTERS = 200  # the log has the whole error
 
 
-def build(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True) -> Status:
+def build(
+    snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True, site: Site = ANY_SITE
+) -> Status:
     """Return the status. `may_have_gpu` returns whether the machine may have a GPU; it is called only if the driver is
-    missing.
+    missing. `site` is the place of the daemon.
     """
     version, simulated = snapshot.node.build or (None, False)
     processes = processes_of(snapshot.node, history, snapshot.timestamp)
     without_gpu = [process for process in processes if not process.devices]
     driver = _driver(snapshot.node, history, may_have_gpu)
-    of_gpus = gpus(snapshot.node, history, processes, faults_of(snapshot))
+    of_gpus = gpus(snapshot.node, history, processes, faults_of(snapshot), site)
     facts = Status(
         answer="",
         host=socket.gethostname(),
@@ -45,12 +48,12 @@ def build(snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool]
             if not health.success
         },
         hook=_hook(snapshot.node),
-        gpus=tuple(of_gpus if driver.needed else map(remembered, of_gpus)),
+        gpus=tuple(gpu if driver.needed else remembered(gpu, site) for gpu in of_gpus),
         # Trainings with the hook come first.
         without_gpu=tuple(sorted((p for p in without_gpu if p.ended is None), key=lambda p: not p.hook)),
         ended=tuple(sorted((p for p in without_gpu if p.ended is not None), key=lambda p: -(p.ended or 0.0))),
     )
-    found_problems = problems(facts)
+    found_problems = problems(facts, site)
     return replace(
         facts,
         answer=answer(facts, found_problems),

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
+from gpugauge.faults.repair import Site
 from gpugauge.faults.table import FAULTS
 from gpugauge.status.gpu_problems import clocks_words, gpu_problems, processes_words
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
@@ -99,12 +100,12 @@ _WORDS = {
 }
 
 
-def problems(facts: Status) -> list[Problem]:
-    """Return the problems of a node, the gravest first; docs/http.md has their fields."""
+def problems(facts: Status, site: Site) -> list[Problem]:
+    """Return the problems of a node, the gravest first; docs/http.md has their fields. Commands are for the site."""
     found = [
         *_driver(facts),
         *_exporter(facts),
-        *gpu_problems(facts.gpus, simulated=facts.simulated),
+        *gpu_problems(facts.gpus, None if facts.simulated else site),
         *training_problems(facts),
     ]
     return sorted(found, key=order)
@@ -152,7 +153,9 @@ def with_state(gpu: GpuStatus, problems: Sequence[Problem]) -> GpuStatus:
     use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.unread else "free"
     if found is None:
         level = "good" if used_well(gpu) else "none"
-        return replace(gpu, level=level, state_words=use, summary=_programs(gpu.processes))
+        return replace(
+            gpu, level=level, state_words=use, summary=_programs([p for p in gpu.processes if p.ended is None])
+        )
     subject = f"{found.subject} " if found.processes else ""
     known = found.runbook != "GpuReadingFailed" or "too_slow" in gpu.unread.values()
     # The mean load and the cause are said once, of all GPUs.

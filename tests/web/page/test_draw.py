@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpugauge.status.words import percent
-from gpugauge.web.page.draw import bar, copy_button, duration, name, of_sizes, of_watts, size, sparkline, text
+from gpugauge.web.page.draw import bar, copy_button, name, of_sizes, of_watts, sparkline, text
 
 
 @given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E)))
@@ -14,7 +14,7 @@ def test_text_is_escaped_as_by_the_standard_library(value: str) -> None:
 
 
 def test_unknown_values_are_dashes_and_never_zero() -> None:
-    assert [percent(None), size(None), of_sizes(None, None), of_watts(None, None)] == ["-"] * 4
+    assert [percent(None), of_sizes(None), of_sizes(None, None), of_watts(None, None)] == ["-"] * 4
     assert (of_sizes(None, 1 << 30), of_watts(None, 700)) == ("- / 1.0 GiB", "- / 700 W")
     assert (of_sizes(1 << 30, None), of_watts(70.4, None)) == ("1.0 GiB", "70 W")
     assert (bar(None, 1), bar(1, None), bar(1, 0)) == ("", "", "")
@@ -25,8 +25,7 @@ def test_zero_is_written() -> None:
 
 
 def test_units_for_people() -> None:
-    assert [size(41 << 30), size(300 << 20), size(5000)] == ["41.0 GiB", "300.0 MiB", "5 KiB"]
-    assert [duration(s) for s in (-3, 59, 60, 7300, 90000)] == ["0 s", "59 s", "1 min", "2 h", "1 d"]
+    assert [of_sizes(41 << 30), of_sizes(300 << 20)] == ["41.0 GiB", "0.3 GiB"]
     assert of_watts(9_500, 22_400) == "9.5 / 22.4 kW"
 
 

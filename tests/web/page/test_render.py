@@ -15,12 +15,13 @@ from qa.worlds.scraped import snapshot_of
 from gpugauge.driver.advice import down_advice, known_advice
 from gpugauge.driver.api import CODES
 from gpugauge.driver.vendors.nvidia import NVIDIA
+from gpugauge.faults.repair import ANY_SITE, daemon_address
 from gpugauge.faults.table import GpuHealth, ailments, xid_fault
 from gpugauge.status import words
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.web.page.links import NO_LINKS, Links, daemon_address, parts
+from gpugauge.web.page.links import NO_LINKS, Links, parts
 from gpugauge.web.page.render import content, head
 from tests.simulation import status
 from tests.status.statusfacts import snapshot
@@ -58,9 +59,9 @@ def test_each_device_with_its_values_and_users() -> None:
     assert "41.0 / 80.0 GiB" in text
     assert "612 / 700 W" in text
     assert "64 °C" in text
-    assert "train.py pid 4001 ml/trainer-0/main · user 1000 no hook - 40.0 GiB 2 h" in text
+    assert "train.py pid 4001 pod ml/trainer-0, user 1000 no hook - 40.0 GiB 2.0 h" in text
     assert "and 3 more processes" in text
-    assert "allocated, but no process uses it: web/idle-7" in text
+    assert "allocated, but no process uses it: pod web/idle-7" in text
     assert "No GPU 1 process with torch" in text
     assert text.index("No GPU") < text.index("GPU 0 H100")
     assert "the state of 2 processes is not known" in text
@@ -124,7 +125,7 @@ def test_health_mig_devices_and_last_processes() -> None:
     assert "MIG 3g.40gb user ann MIG-1 allocated 25 % 1.0 / 40.0 GiB" in page.text
     down = "down: lost, see the kernel log since 22:03:20 UTC, 10 min ago. Advice: drain it"
     assert f"{down} runbook: GpuLost" in page.text
-    assert f"It was used by: {HOSTILE} pid 7 ml/trainer-0/main · user 1000 ended - 40.0 GiB -" in page.text
+    assert f"It was used by: {HOSTILE} pid 7 pod ml/trainer-0, user 1000 ended - 40.0 GiB -" in page.text
     assert {link.partition("#")[2] for link in page.links} >= {
         "gpuneedsreset",
         "gputhrottled",
@@ -349,14 +350,15 @@ def test_many_devices_with_many_processes_stay_bounded() -> None:
     assert sum(map(len, parts)) < 4_000_000
 
 
+USERS = [("slurm", 6), ("", 7), ("systemd", 8)]
 EVERY = [
     *filter(None, (known_advice(reason, NVIDIA) for reason in CODES)),
     *(cause.advice for cause in CAUSES.values()),
-    *(NVIDIA.fill(advice, 3).format(pids=" (kill 7 8)") for _, advice in NVIDIA.recovery.values()),
-    *(fault.advice for xid in (46, 48, 79) if (fault := xid_fault(xid, NVIDIA, 3))),
-    *(down_advice(reason, NVIDIA) or "" for reason in ("gpu_is_lost", "not_enumerated", "removed", "hangs", "?")),
-    *(a.advised() for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1), 3)),
-    *(words.RUN_ADVICE, words.HOOK_ADVICE, words.STALLED_ADVICE.format(7), words.IDLE_ADVICE),
+    *(ANY_SITE.fill(NVIDIA.fill(advice, 3), users=USERS) for _, advice in NVIDIA.recovery.values()),
+    *(ANY_SITE.fill(fault.advice) for xid in (46, 48, 79) if (fault := xid_fault(xid, NVIDIA, 3))),
+    *(ANY_SITE.fill(down_advice(reason, NVIDIA) or "") for reason in ("gpu_is_lost", "not_enumerated", "removed", "?")),
+    *(ANY_SITE.fill(a.advice) for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1), 3)),
+    *(words.RUN_ADVICE, words.HOOK_ADVICE, words.STALLED_ADVICE.format(7), words.IDLE_ADVICE, words.STALLED_ELSEWHERE),
 ]
 
 
@@ -372,7 +374,10 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
         "py-spy dump --pid 7",
         "gpugauge forget UUID",
         "gpugauge run -- python train.py",
-        "gpugauge release --for 10m",
+        "scontrol update nodename=NODE state=drain reason=gpu",
+        "systemctl stop gpugauge.socket gpugauge",
+        "systemctl start gpugauge",
+        "systemctl reboot",
         "kill 7 8",
     }
 

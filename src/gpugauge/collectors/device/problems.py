@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from gpugauge.base.logline import fields
-from gpugauge.collectors.base import RegisteredCollector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.advice import unread_advice, unread_words
 from gpugauge.driver.api import RELEASED, Device, DeviceReading, down_reason
 from gpugauge.faults.judged import Judged, Track, health_of
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.faults.table import (
     DEFAULTS,
     FAULTS,
@@ -41,6 +42,8 @@ class _Gpu(NamedTuple):
 
     faults: tuple[Ailment, ...]
     judged: bool
+    uuid: str
+    site: Site
 
 
 def _names(gpu: _Gpu) -> dict[tuple[str, ...], float]:
@@ -52,7 +55,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     for each in gpu.faults:  # of several reasons, the gravest
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
-        words = (each.reason, fault.word, summary, each.advised(), fault.action)
+        words = (each.reason, fault.word, summary, gpu.site.fill(each.advice, gpu.uuid), fault.action)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
 
@@ -151,11 +154,16 @@ class FaultsCollector(RegisteredCollector):
     name = "faults"
     metrics = METRICS
 
-    def __init__(self) -> None:
-        self._limits = DEFAULTS
+    def __init__(self, site: Callable[[], Site] = lambda: ANY_SITE) -> None:
+        self._limits, self._site = DEFAULTS, site
         self._states: dict[str, _State] = {}
         self._found: dict[str, _Gpu] = {}
         self._section = Judged(self.name, (), {})
+
+    @classmethod
+    def create(cls, sources: Sources) -> FaultsCollector:
+        """Return the collector; its advice has the commands of the daemon's place."""
+        return cls(sources.site)
 
     def configure(self, settings: Settings) -> None:
         """Apply the thresholds."""
@@ -163,16 +171,16 @@ class FaultsCollector(RegisteredCollector):
 
     def collect(self, tick: Tick) -> Judged:
         """Judge every GPU that has a new reading or event. Collectors that do not run contribute nothing."""
-        minute = tick.monotonic // 60
+        minute, site = tick.monotonic // 60, self._site()
         found: dict[str, _Gpu] = {}
         for d in tick.driver.devices:
             state = self._states.setdefault(d.uuid, _State())
             readings = (d.generations.get("normal"), d.generations.get("slow"))
-            seen = (d.up, d.reason, d.failures, readings, tick.node.xids.get(d.uuid), minute)
+            seen = (d.up, d.reason, d.failures, readings, tick.node.xids.get(d.uuid), minute, site)
             known = d.uuid in self._found and seen == state.seen
             state.seen = seen
             judged = d.reason != RELEASED
-            found[d.uuid] = self._found[d.uuid] if known else _Gpu(tuple(self._faults(d, tick)), judged)
+            found[d.uuid] = self._found[d.uuid] if known else _Gpu(tuple(self._faults(d, tick)), judged, d.uuid, site)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
             rows = families(METRICS, [((uuid,), gpu) for uuid, gpu in found.items()])

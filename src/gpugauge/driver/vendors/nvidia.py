@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from gpugauge.driver.vendors.peaks import PEAKS
-from gpugauge.driver.vendors.vendor import Vendor
+from gpugauge.driver.vendors.vendor import REPAIR, Vendor
 from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
-
-# A reset fails while a program has the GPU open, and gpugauge is one.
-_RESET = "release the driver (gpugauge release --for 10m), then {reset_one}"
 
 NVIDIA = Vendor(
     name="NVIDIA",
@@ -35,36 +32,36 @@ NVIDIA = Vendor(
         "timeout": "opening the driver timed out: check the kernel log for Xid errors",
     },
     recovery={
-        "gpu_reset": ("a reset of the GPU", f"end the programs that use it{{pids}}, {_RESET}"),
-        "node_reboot": ("a reboot of the node", "end the programs on the node, and reboot it"),
+        "gpu_reset": ("a reset of the GPU", REPAIR),
+        "node_reboot": ("a reboot of the node", "{drain}; systemctl reboot"),
         "drain_p2p": (
             "that peer-to-peer traffic is drained",
-            "end the programs that use this GPU and its NVLink peers",
+            "{drain}; end those on its NVLink peers, too",
         ),
         "drain_and_reset": (
             "that it is drained and reset",
-            f"end the programs that use it and its peers{{pids}}, {_RESET}",
+            REPAIR.replace("{stop}", "end those on its NVLink peers, too; {stop}"),
         ),
         "recover_imex_domain": (
             "a recovery of the IMEX domain",
-            "end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
+            "{drain}; end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
         ),
         "bus_reset": (
             "a reset of its PCI bus",
-            "end the programs on the node, and reset the bus of the GPU, or reboot the node",
+            "{drain}; reset the bus of the GPU, or reboot the node: systemctl reboot",
         ),
         "system_reboot": (
             "a reboot of the system",
-            "end the programs on the node, and restart the whole system, with its power",
+            "{drain}; restart the whole system, with its power",
         ),
     },
     error_classes=tuple(XID_CLASSES),
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "reset": "end the programs that use the GPU, and reset it ({reset_one}), or reboot the node",
+        "reset": REPAIR,
         "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
-        "node": "inspect the machine: the slot, the power and the firmware of the GPU",
+        "node": "{drain}; inspect the machine: the slot, the power and the firmware of the GPU",
     },
     # https://docs.nvidia.com/deploy/cuda-compatibility/
     min_drivers={11: 450, 12: 525, 13: 580},

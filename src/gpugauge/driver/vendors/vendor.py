@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from gpugauge.driver.vendors.peaks import Peak
 
+# A reset fails while a program has the GPU open, and gpugauge is one. What depends on the node is filled in later
+# (faults/repair.py).
+REPAIR = "{drain}; {stop}; {reset_one}, or reboot the node; {start}"
+_OF_NODE = {name: f"{{{name}}}" for name in ("drain", "stop", "start", "forget")}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Vendor:
@@ -28,5 +33,5 @@ class Vendor:
     peaks: tuple[Peak, ...]
 
     def fill(self, text: str, index: object = "") -> str:
-        """Return a text with the words in it filled in, for the GPU with an index."""
-        return text.format(index=index, pids="{pids}", **{n: w.format(index=index) for n, w in self.words.items()})
+        """Return a text with the words in it filled in, for the GPU with an index; `{drain}` and the like stay."""
+        return text.format(index=index, **_OF_NODE, **{n: w.format(index=index) for n, w in self.words.items()})

@@ -13,7 +13,6 @@ _SPARKLINE_SECONDS = 600  # also its width: one unit a second
 _SPARKLINE_HEIGHT = 40
 # As html.escape does, whose module loads a table of all entities: 0.4 MB of the daemon's memory.
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
-_SIZE_UNITS = ((1 << 30, "GiB"), (1 << 20, "MiB"))
 
 
 def text(value: object) -> str:
@@ -38,21 +37,12 @@ def copy_button(command: str) -> str:
     return f'<button type="button" class="copy" data-copy="{text(command)}" title="Copy">{text(command)}</button>'
 
 
-def size(amount: float | None) -> str:
-    """Return a number of bytes with a fitting unit."""
-    if amount is None:
-        return ABSENT
-    for unit_bytes, unit in _SIZE_UNITS:
-        if amount >= unit_bytes:
-            return f"{amount / unit_bytes:.1f} {unit}"
-    return f"{amount / 1024:.0f} KiB"
-
-
-def of_sizes(used: float | None, total: float | None) -> str:
+def of_sizes(used: float | None, total: float | None = None) -> str:
     """Return `used / total` in GiB; an unknown total is omitted."""
-    if total is None:
-        return size(used)
-    return f"{ABSENT if used is None else f'{used / (1 << 30):.1f}'} / {total / (1 << 30):.1f} GiB"
+    if used is None and total is None:
+        return ABSENT
+    figures = [ABSENT if amount is None else f"{amount / (1 << 30):.1f}" for amount in (used, total)]
+    return f"{' / '.join(figures if total is not None else figures[:1])} GiB"
 
 
 def of_watts(power: float | None, limit: float | None) -> str:
@@ -62,14 +52,6 @@ def of_watts(power: float | None, limit: float | None) -> str:
     large = max(power or 0, limit or 0) >= 1e4
     figures = [ABSENT if x is None else f"{x / 1000:.1f}" if large else f"{x:.0f}" for x in (power, limit)]
     return f"{' / '.join(figures if limit is not None else figures[:1])} {'kW' if large else 'W'}"
-
-
-def duration(seconds: float) -> str:
-    """Return a duration in its largest unit."""
-    for unit_seconds, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= unit_seconds:
-            return f"{seconds // unit_seconds:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
 
 
 def bar(used: float | None, total: float | None) -> str:

@@ -10,8 +10,8 @@ from gpugauge.driver.vendors import product_name
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
-from gpugauge.status.words import percent, plural
-from gpugauge.web.page.draw import ABSENT, bar, duration, mark, name, of_sizes, of_watts, sparkline, text
+from gpugauge.status.words import duration, percent, plural
+from gpugauge.web.page.draw import ABSENT, bar, mark, name, of_sizes, of_watts, sparkline, text
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.process import COLUMNS, cells, level_order, owner, process_rows
 
@@ -90,7 +90,7 @@ class _Table:
             if gpu.last_seen is not None:
                 at = datetime.fromtimestamp(gpu.last_seen, timezone.utc)
                 words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu.last_seen)} ago.")
-            if gpu.advice:
+            if gpu.advice and (gpu.uuid, gpu.advice) not in self._links.listed:
                 words.append(f"<b>Advice:</b> {self._links.advice(gpu.advice, 'GpuLost')}")
             if gpu.last_processes:
                 words.append("It was used by:")

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.web.page.draw import copy_button, text
 
 # A command ends where the sentence goes on.
-_PROGRAMS = "|".join([*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", r"kill(?= \d)"])
-_COMMAND = re.compile(rf"\b(?:{_PROGRAMS}|gpugauge (?:run|forget|doctor|release)) [^,;()…]*[^,;()…\s]")
+_PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "scontrol", "kubectl"]
+_PROGRAMS += [r"kill(?= \d)", r"systemctl(?: --user)?(?= (?:start|stop|reboot))"]
+_PROGRAMS += [r"gpugauge(?= (?:run|forget|doctor|release|attach|status)\b)"]
+_COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) [^,;()…]*[^,;()…\s]")
 
 
 def parts(advice: str) -> Iterator[tuple[str, bool]]:
@@ -27,19 +29,17 @@ def parts(advice: str) -> Iterator[tuple[str, bool]]:
     yield advice[end:], False
 
 
-_DEFAULT_ADDRESS = "127.0.0.1:10478"
-_EVERY_ADDRESS = {"", "0.0.0.0", "::"}  # noqa: S104  (compared, not bound)
-
-
 @dataclass(frozen=True, slots=True)
 class Links:
     """The addresses from the settings; an empty one gives no links. `daemon` is the address for commands on this
     machine, empty if it is the default; None if commands cannot examine its processes, because they are simulated.
+    `listed` are the problems on the page by process or uuid and advice: an advice stands there once.
     """
 
     runbook: str = ""
     grafana: str = ""
     daemon: str | None = ""
+    listed: Mapping[tuple[str, str | None], str] = field(default_factory=dict)
 
     def advice(self, words: str | None, section: str | None, gain: str | None = None) -> str:
         """Return an advice as HTML: its commands as buttons that copy them, the expected gain in words, and a link to
@@ -80,12 +80,3 @@ class Links:
 
 
 NO_LINKS = Links()
-
-
-def daemon_address(scheme: str, host: str, port: int) -> str:
-    """Return the address at which `gpugauge doctor` on the same machine asks the daemon, "" if it is its default."""
-    if host in _EVERY_ADDRESS or host == "localhost":
-        host = "127.0.0.1"
-    address = f"{f'[{host}]' if ':' in host else host}:{port}"
-    address = address if scheme == "http" else f"{scheme}://{address}"
-    return "" if address == _DEFAULT_ADDRESS else address

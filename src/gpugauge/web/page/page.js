@@ -43,7 +43,8 @@ function arrange(root) {
     fold(body, words.length > 0);
   }
   const all = [...table.tBodies].filter(ofGpu).length;
-  root.getElementById("found").textContent = words.length > 0 || view.only ? `${found} of ${all} GPUs` : "";
+  const problems = filterProblems(root, table, words);
+  root.getElementById("found").textContent = words.length > 0 || view.only ? `${found} of ${all} GPUs${problems}` : "";
   root.getElementById("fold").textContent = folds(table) ? "Unfold all" : "Fold all";
 }
 
@@ -79,6 +80,21 @@ function filter(body, words) {
   return (whole && (!view.only || troubled(body))) || some;
 }
 
+// Hides the problems of what the words hide. The most severe one stays, and those of the node: a user
+// who looks for their own programs must not miss that a GPU fails. Returns how many are left.
+function filterProblems(root, table, words) {
+  const rows = [...table.tBodies].filter((body) => !body.hidden).flatMap((body) => [body, ...body.rows]);
+  const shown = new Set(rows.filter((row) => !row.hidden).map((row) => row.dataset.key.split(" ")[0]));
+  const items = [...root.querySelectorAll(".problems li")];
+  for (const [place, item] of items.entries()) {
+    const of = item.dataset.of.split(" ").filter(Boolean);
+    const text = item.textContent.toLowerCase();
+    const matches = words.every((word) => text.includes(word)) || of.some((key) => shown.has(key));
+    item.hidden = place > 0 && of.length > 0 && !matches;
+  }
+  return items.length > 0 ? `, ${items.filter((item) => !item.hidden).length} of ${items.length} problems` : "";
+}
+
 function folds(table) {
   return view.all ?? [...table.tBodies].every((body) => body.classList.contains("folded") || body.querySelector(".fold") === null);
 }
@@ -98,8 +114,8 @@ function value(row, column) {
 
 function sort(table) {
   for (const heading of table.tHead.rows[0].cells) {
-    const sorted = heading.querySelector(`[data-sort="${view.sort}"]`) !== null && view.sort !== "";
-    if (sorted) heading.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
+    const sorted = heading.querySelector(`[data-sort="${view.sort || "name"}"]`) !== null;
+    if (sorted) heading.setAttribute("aria-sort", view.sort && view.descending ? "descending" : "ascending");
     else heading.removeAttribute("aria-sort");
   }
   const column = view.sort || "name";
@@ -198,7 +214,7 @@ async function tick() {
       lost.hidden = true;
     } catch {
       // Set once, so that a screen reader reads it once.
-      if (lost.hidden) lost.textContent = `No answer since ${answered.toLocaleTimeString()}: these values are old.`;
+      if (lost.hidden) lost.textContent = `No answer since ${answered.toISOString().slice(11, 19)} UTC: these values are old.`;
       lost.hidden = false;
     }
     document.body.classList.toggle("old", !lost.hidden);
@@ -268,8 +284,11 @@ document.addEventListener("click", ({ target }) => {
   } else if (button.dataset.sort) sorted(button.dataset.sort);
 });
 document.addEventListener("input", ({ target }) => {
-  if (target.id === "filter") view.filter = target.value;
-  else if (target.id === "only") view.only = target.checked;
+  if (target.id === "filter") {
+    view.filter = target.value;
+    for (const more of document.querySelectorAll("main section details")) more.open ||= target.value !== "";
+  }
+  if (target.id === "only") view.only = target.checked;
   changed();
 });
 document.addEventListener("visibilitychange", () => document.hidden || paused || refresh().catch(() => {}));

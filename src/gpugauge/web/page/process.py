@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import Problem, ProcessStatus
-from gpugauge.status.owner import job_words, pod_words
-from gpugauge.status.words import RUN_ADVICE, percent
-from gpugauge.web.page.draw import ABSENT, duration, mark, name, size, text
+from gpugauge.status.owner import owner_words
+from gpugauge.status.words import RUN_ADVICE, duration, percent
+from gpugauge.web.page.draw import ABSENT, mark, name, of_sizes, text
 from gpugauge.web.page.links import Links
 
 COLUMNS = (
@@ -54,7 +54,7 @@ def process_rows(process: ProcessStatus, key: str, links: Links, now: float, *, 
     figures = [
         ("state", _state(process, ended=ended), level_order(level)),
         ("load", percent(load), load),
-        ("memory", size(memory), memory),
+        ("memory", of_sizes(memory), memory),
         ("running", age, None if process.started is None else until - process.started),
     ]
     heading = f'<th scope="row" class="name">{_heading(process, links)}</th>'
@@ -82,15 +82,19 @@ def _heading(process: ProcessStatus, links: Links) -> str:
 
 
 def _notes(process: ProcessStatus, key: str, links: Links, now: float, below: str) -> str:
-    """Return a row with what limits the process, with the advice, and what the hook reports; "" if nothing is known."""
+    """Return a row with what limits the process, with the advice where no problem has it, and what the hook reports;
+    "" if nothing is known.
+    """
     limit, facts = text(remark(process)), map(text, details(process, now))
     evidence = f" ({text(process.evidence)})" if limit and process.evidence else ""
-    advice = process.advice if process.advice != RUN_ADVICE else None
+    listed = links.listed.get((process.process, process.advice), "")
+    advice = process.advice if process.advice != RUN_ADVICE and not listed else None
+    doctor = links.doctor(process.pid) if (limit or advice) and process.ended is None and not listed else ""
+    limit = f'<a href="{listed}">{limit}</a>' if limit and listed else limit
     parts = [
         f'<strong class="{process.level}">{limit}</strong>{evidence}.' if limit else "",
         advice_words(process, links) if advice else "",
     ]
-    doctor = links.doctor(process.pid) if (limit or advice) and process.ended is None else ""
     last = " ".join(filter(None, (" · ".join(facts), doctor)))
     parts.append(f'<span class="facts">{last}</span>' if last else "")
     shown = " ".join(filter(None, parts))
@@ -107,15 +111,6 @@ def advice_words(about: ProcessStatus | Problem, links: Links) -> str:
 
 
 def owner(workload: Mapping[str, str], links: Links) -> str:
-    """Return the owner of a process by names: pod or container, job, user."""
-    pod = "/".join(workload[key] for key in ("namespace", "pod", "container") if workload.get(key))
-    job = job_words(workload)
-    if workload.get("kind") != "pod":
-        pod = f"container {workload['container']}" if workload.get("container") else ""
-        job = job or workload.get("job_id") or ""
-    elif not workload.get("pod"):
-        pod = pod_words(workload)
-    address = links.job(workload)
-    job = f'<a href="{address}">{name(job)}</a>' if job and address else name(job) if job else ""
-    user = f"user {name(workload['user'])}" if workload.get("user") else ""
-    return " · ".join(filter(None, (name(pod) if pod else "", job, user)))
+    """Return the owner of a process, as a link to the dashboard of its job where there is one."""
+    words, address = owner_words(workload), links.job(workload)
+    return f'<a href="{address}">{name(words)}</a>' if words and address else name(words) if words else ""

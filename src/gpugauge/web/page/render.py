@@ -98,8 +98,9 @@ def unavailable(reason: str, scenario: str | None) -> str:
 
 def content(status: Status, scenario: str | None, links: Links) -> tuple[str, str]:
     """Return the HTML before and after the age of the snapshot, which changes from reply to reply."""
-    if status.simulated:
-        links = replace(links, daemon=None)
+    shown = enumerate(status.problems[:_MAX_PROBLEMS])
+    listed = {(key, p.advice): f"#problem-{number}" for number, p in shown for key in p.processes or p.gpus}
+    links = replace(links, listed=listed, daemon=None if status.simulated else links.daemon)
     table = gpu_table(status, links)
     tools = _TOOLS if table else ""
     before, after = _exporter(status)
@@ -111,7 +112,7 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
 
 def _answer(status: Status, links: Links) -> str:
     problems, pids = status.problems, _pids(status)
-    items = [_problem(problem, links, pids) for problem in problems[:_MAX_PROBLEMS]]
+    items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
     listed = _list(items[:_MAX_LISTED_PROBLEMS])
     if more := items[_MAX_LISTED_PROBLEMS:]:
         rest = len(problems) - _MAX_PROBLEMS
@@ -126,7 +127,7 @@ def _list(items: Sequence[str]) -> str:
     return f'<ul class="problems">\n{"".join(items)}</ul>\n' if items else ""
 
 
-def _problem(problem: Problem, links: Links, pids: Mapping[str, int]) -> str:
+def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int]) -> str:
     colon = "" if problem.processes else ":"
     words = f"<strong>{name(problem.subject)}{colon}</strong> {text(problem.text)}"
     detail = f" <small>({text(problem.detail)})</small>" if problem.detail else ""
@@ -134,8 +135,9 @@ def _problem(problem: Problem, links: Links, pids: Mapping[str, int]) -> str:
     advice = f" <span>{advice}</span>" if advice else ""
     doctor = links.doctor(next((pids[process] for process in problem.processes if process in pids), None))
     shown = f"<span>{words}{detail}{advice}</span>{f' {doctor}' if doctor else ''}"
-    anchor = ' id="no-hook"' if problem.kind == "unjudged" else ""
-    return f'<li{anchor} class="{"bad" if problem.grave else "poor"}">{shown}</li>\n'
+    anchor = "no-hook" if problem.kind == "unjudged" else f"problem-{number}"
+    subjects, level = text(" ".join(problem.processes or problem.gpus)), "bad" if problem.grave else "poor"
+    return f'<li id="{anchor}" class="{level}" data-of="{subjects}">{shown}</li>\n'
 
 
 def _pids(status: Status) -> dict[str, int]:
