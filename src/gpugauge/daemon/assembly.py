@@ -275,7 +275,7 @@ def _access(file: Path) -> WebAccess:
 
 def _selection(settings: Settings) -> Selection:
     names = [row.name for row in catalog.metrics()]
-    return Selection(names, settings.metrics.include, settings.metrics.exclude)
+    return Selection(names, settings.metrics.include, settings.metrics.exclude, settings.metrics.preset)
 
 
 def _reading_intervals(settings: Settings) -> ReadingIntervals:

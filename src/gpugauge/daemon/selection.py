@@ -6,26 +6,48 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
+from gpugauge.metric import Family
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section, Snapshot
+
+# What the alert rules read, but the gains in their texts, and the basic values of each GPU. In braces: the values of a
+# label that are kept, or that series are left out until they are more than 0.
+_LEAN = """
+gpu_up gpu_info gpu_down_reason gpu_problem gpu_problem_info gpu_problems gpu_reading_failed gpu_allocation_info
+gpu_xid_unrepaired_timestamp_seconds gpu_busy_seconds_total{engine=gpu} gpu_observed_seconds_total{engine=gpu}
+gpu_utilization_ratio gpu_memory_used_bytes gpu_memory_total_bytes gpu_power_watts gpu_temperature_celsius gpu_mig_info
+gpu_process_info gpu_process_host_info gpu_process_memory_used_bytes gpu_process_start_timestamp_seconds
+gpu_process_cpu_seconds_total{part=process} torch_process_info torch_memory_ooms_total
+training_start_timestamp_seconds training_state{state=training|unknown|held_idle|stalled} training_seconds_total
+training_gpu_held_seconds_total training_lost_seconds_total{>0} training_limited_by
+gpugauge_build_info gpugauge_snapshot_timestamp_seconds gpugauge_driver_up gpugauge_driver_released
+gpugauge_driver_released_until_timestamp_seconds gpugauge_collector_success gpugauge_attribution_source_up
+"""
+LEAN = {name: part.rstrip("}") for name, _, part in (word.partition("{") for word in _LEAN.split())}
+"""By metric of the preset `lean`: which of its series are kept; "" for all."""
 
 
 class Selection:
     """Removes families from snapshots: keeps those that match `include` and not `exclude`, as shell patterns.
 
-    An empty `include` matches all. Raises ConfigError for a pattern that matches none of `names`.
+    An empty `include` matches all; with the preset `lean`, `include` adds to its metrics. Raises ConfigError for a
+    pattern that matches none of `names`.
     """
 
-    def __init__(self, names: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = ()) -> None:
+    def __init__(
+        self, names: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = (), preset: str = "full"
+    ) -> None:
         for setting, patterns in (("metrics.include", include), ("metrics.exclude", exclude)):
             for pattern in patterns:
                 _check(setting, pattern, names)
-        self._all = not include and not exclude
+        self._all = not include and not exclude and preset == "full"
+        chosen = {name for name in names if any(fnmatchcase(name, p) for p in include)}
+        chosen |= {name for name in names if not include and preset == "full"}
+        lean = LEAN if preset == "lean" else {}
         self._selected = {
-            name
+            name: "" if name in chosen else lean[name]
             for name in names
-            if (not include or any(fnmatchcase(name, p) for p in include))
-            and not any(fnmatchcase(name, p) for p in exclude)
+            if (name in chosen or name in lean) and not any(fnmatchcase(name, p) for p in exclude)
         }
         # By collector, the last section and its result: an unchanged section gives the same object, so that the
         # exposition reuses its bytes.
@@ -39,9 +61,21 @@ class Selection:
         """Return the section with the selected families only."""
         last = self._last.get(section.collector)
         if last is None or last[0] is not section:
-            selected = tuple(family for family in section.families if family.metric.name in self._selected)
+            families = (self._part(family) for family in section.families if family.metric.name in self._selected)
+            selected = tuple(family for family in families if family.samples)
             last = self._last[section.collector] = (section, Section(section.collector, selected))
         return last[1]
+
+    def _part(self, family: Family) -> Family:
+        """Return a family with the selected series only."""
+        part = self._selected[family.metric.name]
+        if not part:
+            return family
+        label, _, values = part.partition("=")
+        if not values:  # ">0"
+            return replace(family, samples=tuple(sample for sample in family.samples if sample[1]))
+        place, kept = family.metric.labels.index(label), values.split("|")
+        return replace(family, samples=tuple(sample for sample in family.samples if sample[0][place] in kept))
 
 
 def _check(setting: str, pattern: str, names: Sequence[str]) -> None:

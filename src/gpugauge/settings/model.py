@@ -334,8 +334,14 @@ class Collector(Section):
 class Metrics(Section):
     """Metrics that are exported."""
 
+    preset: Literal["full", "lean"] = setting(
+        default="full",
+        description="`lean` exports only what the alert rules of gpugauge read, but the gains in their texts, and the "
+        "basic values of each GPU: at most 25 series for a GPU and 20 for a process. `include` then adds to it.",
+    )
     include: Names = setting(
-        default=(), description="Metrics to export, by name or shell pattern (`gpu_power_*`); all if empty."
+        default=(),
+        description="Metrics to export, by name or shell pattern (`gpu_power_*`); those of the preset if empty.",
     )
     exclude: Names = setting(
         default=(),
