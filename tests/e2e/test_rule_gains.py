@@ -66,13 +66,10 @@ class Job:
         gaining = [rank for rank in self.ranks if self.main in rank.left]
         if not gaining or any(rank.limit == self.main and self.main not in rank.left for rank in self.ranks):
             return ""
-        slowest = max(rank.left[self.main] for rank in gaining)
-        bounds = [(rank.spread[0] / rank.left[self.main], rank.spread[1] / rank.left[self.main]) for rank in gaining]
-        lower, upper = min(low for low, _ in bounds), max(high for _, high in bounds)
-        return (
-            f"Expected: steps about {number(1 / slowest)} times as fast "
-            f"({number(lower)} to {number(upper)}), then {LIMITS[self.after]}. "
-        )
+        least = min(rank.spread[0] / rank.left[self.main] for rank in gaining)
+        if least < 1.05:
+            return ""
+        return f"Expected: steps at least {number(least)} times as fast, then {LIMITS[self.after]}. "
 
     def rows(self) -> Iterator[Row]:
         """Yield the series of its processes."""

@@ -89,8 +89,8 @@ def gain_after_the_advice() -> Case:
         "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
         "description": f"{LOST}. What to do: 18 loader workers instead of 4, if the storage serves several reads at "
-        "once; otherwise faster storage. Expected: steps about 2.6 times as fast "
-        f"(2.1 to 3.0), then it {CAUSES['host_bound'].phrase}. Low since {BEGIN}. 0.7 GPU hours lost so far. Mean over "
+        "once; otherwise faster storage. Expected: steps at least 2.1 times as fast, "
+        f"then it {CAUSES['host_bound'].phrase}. Low since {BEGIN}. 0.7 GPU hours lost so far. Mean over "
         "15m. On node-1.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }

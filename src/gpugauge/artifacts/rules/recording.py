@@ -23,12 +23,14 @@ PROGRAMS = "gpugauge:job_programs:processes"
 DEVICES = "gpugauge:job_devices:info"
 SPEEDUP = "gpugauge:job_training_speedup:ratio"
 SPEEDUP_BOUND = "gpugauge:job_training_speedup_bound:ratio"
+# With further matchers. A smaller bound is as good as none.
+LEAST_SPEEDUP = f'({SPEEDUP_BOUND}{{{{{{}}bound="lower"}}}} >= 1.05)'
 NEXT_LIMIT = "gpugauge:job_training_next_limit:info"
 GAIN_TEXTS = "gpugauge:job_gain_texts:info"
 PLACES = "gpugauge:job_places:info"
 TEXTS = "gpugauge:job_texts:info"
-# Labels with the gain without the largest cause: as expected, its bounds, and the limit that comes next.
-GAIN_LABELS = ("speedup", "speedup_lower", "speedup_upper", "next")
+# Labels with the gain without the largest cause, at least, and the limit that comes next.
+GAIN_LABELS = ("speedup", "next")
 TEXT_LABELS = ("instance", "nodes", "cause", *GAIN_LABELS)
 # The bounds of a gain by their part of the metric's name, with the aggregation over the processes of a job.
 _BOUNDS = {"lower": "min", "upper": "max"}
@@ -172,13 +174,9 @@ def _mean(s: Selectors, part: str = "") -> str:
 def _gain_texts(s: Selectors) -> str:
     """Return 1 for each job, with the gain without its largest cause in labels."""
     largest = f"and on ({s.job}, cause) {DOMINANT}"
-    series = (SPEEDUP, *(f'{SPEEDUP_BOUND}{{bound="{bound}"}}' for bound in _BOUNDS))
-    first, *others = (
-        f'count_values by ({s.job}) ("{label}", round({value} {largest}, 0.1))'
-        for label, value in zip(GAIN_LABELS, series, strict=False)
-    )
-    joined = zip(GAIN_LABELS[1:], (*others, f"({NEXT_LIMIT} {largest})"), strict=True)
-    return first + "".join(f"\n* on ({s.job}) group_left ({label}) {expr}" for label, expr in joined)
+    speedup, limit = GAIN_LABELS
+    least = f'count_values by ({s.job}) ("{speedup}", round({LEAST_SPEEDUP.format("")} {largest}, 0.1))'
+    return f"{least}\n* on ({s.job}) group_left ({limit}) ({NEXT_LIMIT} {largest})"
 
 
 def _of_texts(s: Selectors) -> list[Recording]:

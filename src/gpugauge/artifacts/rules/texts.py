@@ -15,14 +15,13 @@ from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import (
     DEVICES,
     GAIN_LABELS,
+    LEAST_SPEEDUP,
     LOST,
     LOST_GPUS,
     NEXT_LIMIT,
     OUTSIDE,
     PROGRAMS,
     RANK_WORK,
-    SPEEDUP,
-    SPEEDUP_BOUND,
 )
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES
@@ -204,22 +203,17 @@ class Texts:
         next; nothing where it is not known.
         """
         if not self._queries:
-            expected, lower, upper, limit = (f"$labels.{label}" for label in GAIN_LABELS)
-            bounds = f" ({{{{ {lower} }}}} to {{{{ {upper} }}}})"
-            text = _gain("{{ . }}", bounds, _next(limit))
-            return f"{{{{ with {expected} }}}}{text}{{{{ end }}}}"
+            least, limit = (f"$labels.{label}" for label in GAIN_LABELS)
+            return f"{{{{ with {least} }}}}{_gain('{{ . }}', _next(limit))}{{{{ end }}}}"
         if cause:
             return self._gain_without(f'"{cause}"')
         return self._largest(lambda cause: f"{{{{ $cause := {cause} }}}}{self._gain_without('$cause')}")
 
     def _gain_without(self, cause: str) -> str:
         """Return the gain without a cause, an expression of templates."""
-        expected = self._query(f"{SPEEDUP}{{@job,cause=%q}}", cause)
-        lower, upper = (self._query(f'{SPEEDUP_BOUND}{{@job,cause=%q,bound="{b}"}}', cause) for b in ("lower", "upper"))
-        both = '({{ printf "%.1f" $lower }} to {{ printf "%.1f" .Value }})'
-        bounds = self._each(lower, "{{ $lower := .Value }}" + self._each(upper, f" {both}"))
+        least = self._query(LEAST_SPEEDUP.format("@job,cause=%q,"), cause)
         limit = self._each(self._query(f"{NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
-        return self._each(expected, _gain('{{ printf "%.1f" .Value }}', bounds, limit))
+        return self._each(least, _gain('{{ printf "%.1f" .Value }}', limit))
 
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
@@ -280,8 +274,8 @@ class Texts:
         return "gpugauge on {{ $labels.instance }}" + self._cluster()
 
 
-def _gain(factor: str, bounds: str, limit: str) -> str:
-    return f"Expected: steps about {factor} times as fast{bounds}{limit}. "
+def _gain(factor: str, limit: str) -> str:
+    return f"Expected: steps at least {factor} times as fast{limit}. "
 
 
 def _next(limit: str) -> str:
