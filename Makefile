@@ -53,8 +53,8 @@ generate: $(VENV)/dev ## write every generated file: reference, settings, rules,
 	@$(BIN)/python -m tests.generated
 
 .PHONY: pictures
-pictures: $(VENV)/e2e ## take the picture of the page, docs/page.png, from the running product; needs chromium
-	@$(BIN)/python -m tests.e2e.pictures
+pictures: $(VENV)/e2e ## take docs/page.png and docs/top.svg from the running product; needs chromium
+	@$(BIN)/python -m qa.pictures
 
 # Of all packages but torch, whose build for the tests comes from elsewhere (tests/install_torch.py).
 LOCK = $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \

@@ -1,0 +1,72 @@
+"""`make pictures`: docs/page.png and docs/top.svg, taken from the running product, and of which layout they are."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import re
+import tempfile
+from pathlib import Path
+from unittest.mock import patch
+
+from tests.e2e.browsing import launched, opened
+from tests.e2e.pages import simulated
+
+from gpugauge.cli.status import fetch
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.terminal.feed import Feed
+from gpugauge.web.client import RequestError
+
+_ROOT = Path(__file__).parents[1]
+DOCS = _ROOT / "docs"
+TAKEN = DOCS / "pictures.json"
+# By picture, the code that draws it.
+_CODE = {"page.png": ("web/page/*.py", "web/page/page.*"), "top.svg": ("terminal/*.py",)}
+_COMMENT = re.compile(r"^\s*(#|//).*\n", re.MULTILINE)
+_SCENARIO, _SECONDS = "node", 840
+_WIDTH, _HEIGHT = 1280, 900
+_CELLS = 120, 32
+
+
+def layouts() -> dict[str, str]:
+    """Return a digest of the code that draws each picture."""
+    found = {}
+    for name, patterns in _CODE.items():
+        code = sorted(path for pattern in patterns for path in (_ROOT / "src" / "gpugauge").glob(pattern))
+        text = "\n".join(_COMMENT.sub("", path.read_text(encoding="utf-8")) for path in code)
+        found[name] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return found
+
+
+def take(folder: Path) -> None:
+    """Write the pictures of the page and of `gpugauge top`."""
+    scenario = load_scenario(_SCENARIO)
+    with (
+        patch("socket.gethostname", lambda: "node-7"),
+        tempfile.TemporaryDirectory() as files,
+        simulated(scenario, Path(files) / "node", _SECONDS) as page,
+    ):
+        (folder / "top.svg").write_text(asyncio.run(_terminal(page.url)), encoding="utf-8")
+        with launched() as browser, opened(browser, page.url, _WIDTH, _HEIGHT) as tab:
+            tab.screenshot(path=folder / "page.png")
+
+
+async def _terminal(url: str) -> str:
+    from gpugauge.terminal.top import Top  # noqa: PLC0415  (needs an extra)
+
+    app = Top(feed := Feed(lambda: fetch(url).status, RequestError, 3600.0))
+    async with app.run_test(size=_CELLS) as pilot:
+        while feed.latest.status is None:
+            await asyncio.sleep(0.01)
+        app._follow()
+        await pilot.pause()
+        picture = app.export_screenshot(title="gpugauge top")
+    # The document loads nothing.
+    lines = re.sub(r"@font-face \{.*?\}\s*", "", picture, flags=re.DOTALL).splitlines()
+    return "\n".join(line.rstrip() for line in lines if line.strip()) + "\n"
+
+
+if __name__ == "__main__":
+    take(DOCS)
+    TAKEN.write_text(json.dumps(layouts(), indent=2) + "\n", encoding="utf-8")
