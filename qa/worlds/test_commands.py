@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.drawn import seeds
+from tests.drawn import cases, seeds
 
-from gpugauge.cli.main import main
+from gpugauge.cli.main import _COMMANDS, main
 from gpugauge.cli.top import command as top
 from gpugauge.terminal import reply
 from gpugauge.terminal.screen import chosen, gpu_details, gpu_lines, process_lines
@@ -138,6 +138,32 @@ def drawn_by_top(found: reply.Reply | None) -> None:
         now, shown = found.status.timestamp, chosen(found.status, "lost", False, "")
         _ = gpu_lines(found.status, 200), [gpu_details(gpu) for gpu in found.status.gpus]
         process_lines(shown, now, 200)
+
+
+@seeds(range(60))
+def test_a_mistyped_command_names_the_nearest(seed: int) -> None:
+    draw = random.Random(seed)
+    name = draw.choice(_COMMANDS)
+    place = draw.randrange(1, len(name))
+    wrong = draw.choice((name[:place] + name[place + 1 :], name[:place] + name[place - 1 :], name + draw.choice("sxe")))
+    found = CliRunner().invoke(main, [wrong, "--json"])
+
+    assert found.exit_code == 2
+    assert wrong in _COMMANDS or f"no such command '{wrong}'; did you mean {name}?" in found.stderr
+    assert "did you mean" not in CliRunner().invoke(main, ["zzz"]).stderr
+
+
+@cases("words", ["status", "top", "attach", "release --for 1m", "forget GPU-a"])
+def test_an_address_without_its_option_is_named(words: str) -> None:
+    for address, url in (
+        ("node7", "http://node7:10478"),
+        ("[::1]:9100", "http://[::1]:9100"),
+        ("https://n", "https://n"),
+    ):
+        found = CliRunner().invoke(main, [*words.split(), address])
+
+        assert found.exit_code == 2
+        assert f"unexpected argument '{address}'; did you mean --url {url}?" in found.stderr
 
 
 class Terminal(io.StringIO):

@@ -30,6 +30,18 @@ url_option = click.option(
 )
 
 
+class OfDaemon(click.Command):
+    """A command about the daemon at `--url`, which names that option where an address is given without it."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises UsageError."""
+        ctx.allow_extra_args = True
+        more = super().parse_args(ctx, args)
+        if more and not ctx.resilient_parsing:
+            ctx.fail(f"unexpected argument {more[0]!r}; did you mean --url {with_scheme(more[0])}?")
+        return more
+
+
 def fail(status: int, reason: object) -> NoReturn:
     """Print the reason on standard error and exit with the status."""
     click.echo(f"gpugauge: {reason}", err=True)

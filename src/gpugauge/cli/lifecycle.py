@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 import click
 
 from gpugauge.base.text import printable
-from gpugauge.cli.common import fail, url_option
+from gpugauge.cli.common import OfDaemon, fail, url_option
 from gpugauge.web.client import RequestError, UnreachableError, request
 
 _TIMEOUT_SECONDS = 25.0  # longer than the daemon takes for any answer
@@ -37,7 +37,7 @@ def _change(url: str, path: str) -> None:
     click.echo(printable(body.decode(errors="replace").strip().partition("\n")[0]))
 
 
-@click.command("release")
+@click.command("release", cls=OfDaemon)
 @click.option(
     "--for",
     "length",
@@ -56,7 +56,7 @@ def release(length: str, url: str) -> None:
     _change(url, "/-/release?" + urlencode({"for": length}))
 
 
-@click.command("attach")
+@click.command("attach", cls=OfDaemon)
 @url_option
 def attach(url: str) -> None:
     """Make the running daemon open the driver again.
@@ -68,7 +68,7 @@ def attach(url: str) -> None:
     _change(url, "/-/attach")
 
 
-@click.command("forget")
+@click.command("forget", cls=OfDaemon)
 @click.argument("uuid")
 @url_option
 def forget(uuid: str, url: str) -> None:

@@ -60,8 +60,12 @@ class _Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's)
         return list(_COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  (click's)
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
+            from difflib import get_close_matches
+
+            if not ctx.resilient_parsing and (near := get_close_matches(cmd_name, _COMMANDS, 1)):
+                ctx.fail(f"no such command {cmd_name!r}; did you mean {near[0]}?")
             return None
         name, shared = cmd_name.replace("-", "_"), _SHARED.get(cmd_name)
         module = importlib.import_module(f"gpugauge.cli.{shared or name}")

@@ -10,7 +10,7 @@ from typing import NoReturn, TextIO
 
 import click
 
-from gpugauge.cli.common import fail, url_option, wants_colour
+from gpugauge.cli.common import OfDaemon, fail, url_option, wants_colour
 from gpugauge.cli.lifecycle import started
 from gpugauge.status.model import Status
 from gpugauge.status.problem import BROKEN, WASTE
@@ -23,7 +23,7 @@ _WATCH_INTERVAL_SECONDS = 2.0
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
-@click.command("status")
+@click.command("status", cls=OfDaemon)
 @url_option
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")

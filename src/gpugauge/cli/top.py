@@ -7,12 +7,12 @@ import sys
 
 import click
 
-from gpugauge.cli.common import fail, url_option
+from gpugauge.cli.common import OfDaemon, fail, url_option
 
 _INTERVAL_SECONDS = 2.0
 
 
-@click.command("top")
+@click.command("top", cls=OfDaemon)
 @url_option
 def command(url: str) -> None:
     """Follow the GPUs and processes of a machine, with the cause and share of lost GPU time.
