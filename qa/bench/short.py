@@ -106,7 +106,7 @@ def _statements(rows: Rows, shares: Iterable[str]) -> dict[str, str]:
     """Return the sums of rows. A share of at most some hundred runs, to a tenth of a percent, is of one number only."""
 
     def number(row: Row, share: str, whole: str) -> int:
-        return round(float(_number(row[share])) * row[whole] / 100)
+        return round(_number(row[share]) * _number(row[whole]) / 100)
 
     named, caused, healthy = (_sum(rows, name) for name in ("statements", "with a cause", "healthy"))
     found = {name: sum(number(row, name, "statements") for row in rows) for name in shares}
