@@ -147,15 +147,16 @@ class Device:
 
     def read_links(self, found: dict[str, Any], errors: dict[str, str]) -> None:
         """Read the states of the NVLinks. Called before `read_field_values`, which reads the values of these links."""
-        if self._links.none:
+        if self._links.none and self._is_waiting(Links):
             return
         count = self._links.count
         try:
             found["nvlink_active"] = self._links.read()
+            self.lacks.discard("nvlink_active")
         except DriverError as error:
             _record(error, ["nvlink_active"], errors)
             if error.code in codes.UNSUPPORTED:
-                self.lacks.add("nvlink_active")
+                self._wait(Links, ["nvlink_active"])
         if self._links.count != count:
             self._requests.clear()
 

@@ -26,7 +26,7 @@ class Links:
 
     @property
     def none(self) -> bool:
-        """Whether the GPU is known to have no NVLinks."""
+        """Whether the GPU has no NVLinks, as far as is known."""
         return self.count == 0
 
     def has(self, row: FieldValue) -> bool:
@@ -45,8 +45,8 @@ class Links:
 
     def read(self) -> dict[str, bool]:
         """Return whether each link is up, by number, without those that cannot be read. Raises DriverError for none."""
-        if self.count is None and self._count_supported:
-            self.count = self._read_count()
+        if not self.count:  # a driver that fails may have answered 0
+            self.count = self._read_count() if self._count_supported else None
         self._up, failure = {}, DriverError(NOT_SUPPORTED, _STATE)
         for link in range(_LINKS_OF_UNKNOWN_COUNT if self.count is None else self.count):
             try:
