@@ -1,7 +1,7 @@
 #!/bin/bash
-# Plugin of the node-problem-detector: prints one line, and exits with 1 if a GPU needs a reset or a repair, with 0 if none
-# does, with 2 if that is not known. It needs bash and nothing else: the image of the detector has no HTTP client.
-host=${GPUGAUGE_HOST:-127.0.0.1} port=${GPUGAUGE_PORT:-10478}
+# Plugin of the node-problem-detector: prints one line, and exits with 1 if a GPU needs a reset or a repair, with 0 if
+# none does, with 2 if that is not known. It needs bash alone: the image of the detector has no HTTP client.
+host=${NODE_CHECK_HOST:-127.0.0.1} port=${NODE_CHECK_PORT:-10478}
 
 finish() {
   echo "$2"

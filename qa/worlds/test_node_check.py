@@ -48,15 +48,15 @@ def slurm(folder: Path, address: tuple[str, int], state: str = "IDLE", gpugauge:
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     calls.write_text("")
-    variables = {"PATH": f"{programs}:/usr/bin:/bin", "SLURMD_NODENAME": "n7", "GPUGAUGE_RECHECK_SECONDS": "0"}
-    variables |= {"GPUGAUGE_URL": "{}:{}".format(*address)}
+    variables = {"PATH": f"{programs}:/usr/bin:/bin", "SLURMD_NODENAME": "n7", "NODE_CHECK_PAUSE": "0"}
+    variables |= {"NODE_CHECK_URL": "{}:{}".format(*address)}
     subprocess.run([SCRIPTS / "slurm-health-check.sh"], env=variables, check=True, timeout=60)
     return calls.read_text().splitlines()
 
 
 def kubernetes(address: tuple[str, int]) -> tuple[int, str]:
     """Run the plugin, and return its exit status and its message."""
-    variables = {"GPUGAUGE_HOST": address[0], "GPUGAUGE_PORT": str(address[1])}
+    variables = {"NODE_CHECK_HOST": address[0], "NODE_CHECK_PORT": str(address[1])}
     done = subprocess.run(
         [SCRIPTS / "npd-gpus.sh"], env=variables, check=False, timeout=60, capture_output=True, text=True
     )
