@@ -345,7 +345,7 @@ def test_any_file_is_read_or_refused_in_lines_that_name_it(folder: Path, text: s
         load_web_config(path)
     except ConfigError as error:
         lines = str(error).split("\n")
-        assert all(line.startswith((f"{path}:", "and ")) for line in lines)  # noqa: PT017  a valid file is as welcome
+        assert all(line.startswith((f"{path}:", "and ")) for line in lines)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
