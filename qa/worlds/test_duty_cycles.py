@@ -45,6 +45,7 @@ class World:
     clock: Callable[[float], float] = lambda at: at
     minutes: int = MINUTES
     scrape: int = 15  # seconds
+    servers: int = 1  # that have its series
     series: dict[tuple[str, tuple[tuple[str, str], ...]], list[float | None]] = field(default_factory=dict)
 
     @property
@@ -143,8 +144,11 @@ def runs_of(worlds: Mapping[str, World]) -> dict[str, list[Run]]:
         for first in range(0, len(names), _TOGETHER):
             together = names[first : first + _TOGETHER]
             series = {
-                _selector(metric, {**dict(labels), "cluster": name, "instance": "n"}): notation(values)
+                _selector(metric, {**dict(labels), "cluster": name, "instance": "n", "replica": str(n)}): notation(
+                    values
+                )
                 for name in together
+                for n in range(worlds[name].servers)
                 for (metric, labels), values in worlds[name].series.items()
                 if any(value is not None for value in values)
             }
@@ -238,6 +242,29 @@ def test_a_job_of_short_processes_is_judged_as_the_job() -> None:
                 name,
                 runs,
             )
+
+
+def test_what_several_servers_have_is_known_once() -> None:
+    """The exporter is up, and the driver answers for a part of the time only."""
+    worlds, truth = {}, {}
+    for seed in draws(2, 600):
+        dice = random.Random(seed)
+        known, idle = dice.choice((dice.uniform(0.05, 0.45), dice.uniform(0.55, 1))), dice.random() < 0.5
+        world = worlds[f"c{seed}"] = World(servers=dice.randint(1, 3))
+        world.exporter()
+        world.driver()
+        world.gpu()
+        world.process("p", 0.9, state="held_idle" if idle else "")
+        for (name, labels), values in world.series.items():
+            if name == "training_seconds_total" and idle:
+                world.series[name, labels] = [value and known * value for value in values]
+        world.gauge("gpu_allocation_info", {**GPU, **JOB}, lambda _: 1.0)
+        for name, rate in (("busy", 0.0), ("observed", known)):
+            world.counter(f"gpu_{name}_seconds_total", {**GPU, "engine": "gpu"}, lambda _, rate=rate: rate)  # type: ignore[misc]
+        truth[f"c{seed}"] = "GpuHeldIdle" if idle else "AllocatedGpuUnused", known
+    for name, runs in judged_all(worlds, truth):
+        alert, known = truth[name]
+        assert runs.keys() == ({alert} if known > 0.5 else set()), (worlds[name].servers, known, runs)
 
 
 @pytest.mark.everything

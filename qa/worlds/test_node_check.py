@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tests.drawn import cases
 from tests.serving import serving
+from tests.simulation import status
 from tests.virtual import VirtualDaemon
 
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.status.node import status
 from gpugauge.web.status import PATH, status_route
 
 SCRIPTS = Path(__file__).parents[2] / "deploy/node-check"

@@ -95,10 +95,10 @@ def _only(s: Selectors, state: str, window: int, known: float) -> str:
     """
     name = "training_seconds_total"
     process = s.keys("process")
-    # Sums, because two exporters, one after the other, share a window.
+    # Sums, because two exporters, one after the other, share a window; two servers may have the series of each.
     found = f"sum by ({process}) ({s.rate(name, window, state=state)})"
     observed, seen = s.rate(name, window), s.seen(s.rate(name, window))
-    enough = f"sum by ({process}) ({seen}) >= {known:g}"
+    enough = f"sum by ({process}) (max by ({s.keys('process', 'instance', 'state')}) ({seen})) >= {known:g}"
     share = f"{found} / (sum by ({process}) ({observed}) > 0) >= {1 - IDLE_USE:g}"
     return f"({share} {s.on_process('and', enough)} {s.before(name, window, state=state)})"
 
@@ -151,7 +151,7 @@ def _unused(s: Selectors) -> str:
     )
     idle = (
         f"and on ({uuid}) (sum by ({uuid}) ({busy}) / sum by ({uuid}) ({observed}) < 0.01) "
-        f"and on ({uuid}) sum by ({uuid}) ({s.seen(observed)}) >= 0.5"
+        f"and on ({uuid}) sum by ({uuid}) (max by ({s.gpu}) ({s.seen(observed)})) >= 0.5"
     )
     # The job of a pod is known once one of its processes was seen.
     pod = s.keys("workload_namespace", "workload_pod")
