@@ -66,6 +66,8 @@ class Clock:
             monotonic=lambda: self.now,
             monotonic_ns=lambda: round(1e9 * self.now),
             sleep=lambda _: None,
+            CLOCK_BOOTTIME=time.CLOCK_BOOTTIME,
+            clock_gettime=lambda _: self.now,
         )
 
 

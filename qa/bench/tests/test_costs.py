@@ -1,8 +1,9 @@
 """Cost of a tick and of a scrape, as the number of calls of functions of the package, which is independent of the
 machine.
 
-Each bound was set about a quarter above the measured value. Every node pays for exceeding it, so find the reason before
-raising it: `python -m qa.bench.tick` measures the parts.
+Each bound was set at most a quarter above the measured value. Every node pays for exceeding it, so find the reason
+before raising it: `python -m qa.bench.tick` measures the parts. Of the calls of a second, 260 refuse values that cannot
+be true, and 140 look for the evidence that excludes other causes.
 """
 
 from __future__ import annotations
@@ -66,13 +67,13 @@ def half_a_minute(daemon: VirtualDaemon, *, scraped: bool) -> float:
 
 
 def test_second_without_a_scrape(daemon: VirtualDaemon) -> None:
-    assert half_a_minute(daemon, scraped=False) < 3300
+    assert half_a_minute(daemon, scraped=False) < 4200
 
 
 def test_second_with_a_scrape(daemon: VirtualDaemon) -> None:
     daemon.scrape()
 
-    assert half_a_minute(daemon, scraped=True) < 3600
+    assert half_a_minute(daemon, scraped=True) < 4700
 
 
 def test_body_without_reused_bytes(daemon: VirtualDaemon) -> None:

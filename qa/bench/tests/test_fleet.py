@@ -99,7 +99,7 @@ def test_windows_are_those_of_the_rules() -> None:
     found = windows({"torch_process_info", "gpu_busy_seconds_total", "gpu_power_watts", "training_state"})
     assert found["torch_process_info"] == 3600
     assert found["gpu_busy_seconds_total"] == 1800
-    assert found["training_state"] == 300
+    assert found["training_state"] == 900
     assert "gpu_power_watts" not in found
 
 
