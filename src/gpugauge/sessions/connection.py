@@ -98,9 +98,10 @@ def prepare(path: Path) -> None:
     """Make the folder of the socket. Raises OSError if another daemon, or something else, is at the path."""
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise OSError(errno.ENAMETOOLONG, f"AF_UNIX path too long: at most {_MAX_PATH_BYTES} bytes")
-    if not path.parent.exists():
-        path.parent.mkdir(parents=True)
-        path.parent.chmod(0o755)  # independent of the umask: trainings of other users open the socket in this folder
+    made = [folder for folder in path.parents if not folder.exists()]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for folder in made:
+        folder.chmod(0o755)  # independent of the umask: trainings of other users open the socket in this folder
     if not path.exists():
         return
     if not path.is_socket():
