@@ -260,6 +260,7 @@ def test_what_several_servers_have_is_known_once() -> None:
                 world.series[name, labels] = [value and known * value for value in values]
         world.gauge("gpu_allocation_info", {**GPU, **JOB}, lambda _: 1.0)
         for name, rate in (("busy", 0.0), ("observed", known)):
+            # mypy has no type for the default by which the lambda keeps the rate of its turn.
             world.counter(f"gpu_{name}_seconds_total", {**GPU, "engine": "gpu"}, lambda _, rate=rate: rate)  # type: ignore[misc]
         truth[f"c{seed}"] = "GpuHeldIdle" if idle else "AllocatedGpuUnused", known
     for name, runs in judged_all(worlds, truth):
