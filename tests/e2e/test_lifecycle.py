@@ -96,21 +96,23 @@ def test_reload_by_signal_keeps_counters_and_bad_files_change_nothing(tmp_path: 
     file.write_text("metrics: {exclude: [gpu_power_*]}\n")
     with simulated(tmp_path, f"--config.file={file}") as running:
         (worker,) = workers(running)
-        first = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
+        reloaded = "gpugauge_config_last_reload_success_timestamp_seconds"
+        first = value(running, reloaded)
         before = counters(running.metrics())
         shown = bool(running.series("gpu_power_watts", "uuid"))
 
         file.write_text("log: {level: debug}\ncollector: {links: false}\nsampling: {interval_seconds: 0.5}\n")
         running.process.send_signal(signal.SIGHUP)
         wait_for(lambda: running.series("gpu_power_watts", "uuid"), 5, "the new settings are in use")
-        second = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
+        wait_for(lambda: value(running, reloaded) != first, 5, "the good reload is counted")
+        second = value(running, reloaded)
         collectors = {labels[0] for labels in running.series("gpugauge_collector_success", "collector")}
         links = running.series("gpu_pcie_replays_total", "uuid")  # read now: the profiling collector adds it later
 
         file.write_text("log:\n  levle: info\n")
         running.process.send_signal(signal.SIGHUP)
         wait_for(lambda: value(running, "gpugauge_config_last_reload_successful") == 0, 5, "the failed reload is shown")
-        third = value(running, "gpugauge_config_last_reload_success_timestamp_seconds")
+        third = value(running, reloaded)
         status, answer = post(running, "/-/reload")
         still = bool(running.series("gpu_power_watts", "uuid"))
 
