@@ -6,6 +6,7 @@ accounting. Standard library only.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from sys import intern
@@ -187,12 +188,13 @@ class KernelXid(NamedTuple):
 
 
 # The reasons for which a GPU is down, besides the codes of its driver: a closed list.
+_NUMBERED = re.compile(r"code_\d{1,3}")  # of a driver that is newer than CODES
 DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_DOWN, NO_UUID, "stale")
 
 
 def down_reason(reason: str) -> str:
-    """Return the reason of a device that is down, `unknown` for a code that is not in CODES."""
-    return reason if reason in DOWN_REASONS or reason in CODES else "unknown"
+    """Return the reason of a device that is down, `unknown` for one that is neither in CODES nor the number of a code."""
+    return reason if reason in DOWN_REASONS or reason in CODES or _NUMBERED.fullmatch(reason) else "unknown"
 
 
 DEVICE_FIELDS = frozenset(f.name for f in fields(DeviceReading))

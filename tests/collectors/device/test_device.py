@@ -15,7 +15,13 @@ def values(*devices: Device) -> dict[str, dict[LabelValues, Value]]:
 
 @pytest.mark.parametrize(
     ("reason", "exported"),
-    [("hangs", "hangs"), ("not_enumerated", "not_enumerated"), ("gpu_is_lost", "gpu_is_lost"), ("code_77", "unknown")],
+    [
+        ("hangs", "hangs"),
+        ("not_enumerated", "not_enumerated"),
+        ("gpu_is_lost", "gpu_is_lost"),
+        ("code_77", "code_77"),
+        ("?", "unknown"),
+    ],
 )
 def test_reason_of_a_device_that_is_down(reason: str, exported: str) -> None:
     lost = Device("PCI-00000000:10:00.0", up=False, reason=reason, reading=DeviceReading(), generations={})
