@@ -9,8 +9,7 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Inside
-from gpugauge.status.steps import loader_advice
-from gpugauge.status.words import HOOK_COMMAND, cause_phrase, duration, percent
+from gpugauge.status.words import HOOK_COMMAND, cause_phrase, duration, loader_advice, percent
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.wire.shares import sentence
 from gpugauge.workload import processfiles

@@ -8,9 +8,9 @@ from functools import partial
 from gpugauge.node import training
 from gpugauge.node.judged import Gain
 from gpugauge.status import measured_advice
+from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice
-from gpugauge.status.steps import WAITING_RATIO, diagnosed_change, loader_change
 from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, STALLED_ELSEWHERE, cause_phrase, factor
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, Cause
@@ -32,10 +32,6 @@ def _without(cause: Cause, subject: Subject) -> Advice | None:
 
 
 def _change(subject: Subject, cause: Cause) -> str:
-    if cause.name == "data_loading":
-        on_gpu = subject.process.state != "training_on_cpu"
-        # The mistake has its own advice.
-        return loader_change(subject.process.loader, copied=on_gpu and not subject.makes("pageable_batches"))
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 
@@ -45,7 +41,7 @@ def _loader(subject: Subject) -> Advice | None:
     found = subject.judged.loader if subject.judged else None
     if found is None:
         return None
-    change = diagnosed_change(subject.process.loader, found, _batch_seconds(subject))
+    change = measured_advice.diagnosed_change(subject.process.loader, found, _batch_seconds(subject))
     speedup, lower = found.speedup, found.lower
     if speedup is None or lower is None or speedup < LEAST:
         return Advice("data_loading", "loader", change)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpugauge.status.model import GpuStatus, ProcessStatus
-from gpugauge.status.steps import loader_advice
-from gpugauge.status.words import cause_phrase, duration, percent, plural, quantity
+from gpugauge.status.words import cause_phrase, duration, loader_advice, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
@@ -44,11 +43,6 @@ def end_words(reason: str, exit_code: str = "", signal_number: str = "") -> str:
     if reason == "killed":
         return "killed, or it crashed"
     return f"{words}, exit code {exit_code}" if exit_code not in {"", "0"} and words else words
-
-
-def newest(times: Mapping[str, float], processes: Collection[str]) -> list[str]:
-    """Return the processes that ended last, the last one first; `times` are the Unix times of their ends."""
-    return sorted(processes, key=lambda process: -times[process])[:MAX_LISTED]
 
 
 def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:

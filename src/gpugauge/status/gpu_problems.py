@@ -58,11 +58,6 @@ def _is_hidden(gpu: GpuStatus) -> bool:
     return not gpu.up and gpu.down_reason in {_DRIVER_DOWN, REMEMBERED} and not known
 
 
-def clocks_words(gpu: GpuStatus) -> str:
-    """Return why the clocks of a GPU are lowered."""
-    return f"clocks lowered: {', '.join(gpu.slowed_by)}"
-
-
 class _Error(NamedTuple):
     kind: str
     grave: bool

@@ -83,12 +83,7 @@ def gpus(
             faults=found,
             health=tuple(replace(fault, kind=None) for fault in found if fault.kind == "gpu_health"),
             slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
-            xids=tuple(
-                _xids(
-                    *(node.xids.get(uuid, _NO_XIDS), device.vendor, "?" if index is None else index, node.timestamp),
-                    fill,
-                )
-            ),
+            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), device.vendor, index, node.timestamp, fill)),
             unread={failure.reading: failure.reason for failure in device.failures},
             mig=tuple(devices),
             allocation=state,
@@ -120,7 +115,7 @@ def _xids(found: Xids, vendor: Vendor, index: object, now: float, fill: Callable
     for xid, at in sorted(errors.items(), key=lambda error: (error[1], str(error[0])), reverse=True):
         if xid in found.unrepaired or now - at < _XID_SECONDS:
             code, kind, name = vendor.error_labels(xid)
-            fault = xid_fault(xid, vendor, index)
+            fault = xid_fault(xid, vendor, "?" if index is None else index)
             yield XidStatus(
                 xid=xid,
                 text=f"Xid {code}" + (f": {name}" if name else ""),

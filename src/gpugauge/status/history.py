@@ -30,6 +30,8 @@ _MIN_OBSERVED_RATIO, _MIN_OBSERVED_SECONDS = 0.5, 30.0
 _NO_LOAD = Load()
 WASTED_RATIO = 0.5
 """A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed."""
+WAITING_RATIO = 0.5
+"""A training on the CPU that waits for data for this share of its time is in trouble."""
 _STILL_WASTED_RATIO = 0.45
 
 Key = tuple[str, str]  # process, uuid
@@ -117,8 +119,8 @@ class History:
         """Return the share of the last `seconds` in which the GPU was busy, of the time since the start of the daemon
         if that is shorter; None if less than half of it, or less than 30 s, was observed.
         """
-        pair = self._pair(seconds)
-        return _share(*pair, uuid, _MIN_OBSERVED_SECONDS) if pair else None
+        window = self._window(seconds)
+        return _share(window[0], window[-1], uuid, _MIN_OBSERVED_SECONDS) if window else None
 
     def wasted(self, process: str) -> bool:
         """Return whether a process wasted its GPU at the newest point."""
@@ -133,8 +135,7 @@ class History:
         the oldest first. The age is relative to the newest point. The share is None where it is unknown, and in the
         first entry, which only marks the start.
         """
-        with self._lock:
-            points = list(self._points)
+        points = self._window(_HISTORY_SECONDS)
         newest = points[-1].monotonic if points else 0.0
         shares = [None, *(_share(old, new, uuid) for old, new in pairwise(points))]
         return [(newest - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
@@ -143,10 +144,7 @@ class History:
         """Return the share of the last `seconds` in which a process kept a GPU busy, of its lifetime if that is
         shorter. None if it is unknown, and before 30 s.
         """
-        with self._lock:
-            window = [
-                p for p in self._points if p.monotonic >= self._points[-1].monotonic - seconds - _POINT_SECONDS / 2
-            ]
+        window = self._window(seconds)
         known = [(p.monotonic, p.processes[process, uuid]) for p in window if (process, uuid) in p.processes]
         if len(known) < 2 or known[-1][0] < window[-1].monotonic:
             return None
@@ -191,18 +189,13 @@ class History:
 
     def _paces(self, process: str, seconds: float) -> list[tuple[float, Pace | None]]:
         """Return the time, and what a training had done then, of each point of the last `seconds`."""
+        return [(point.monotonic, point.paces.get(process)) for point in self._window(seconds)]
+
+    def _window(self, seconds: float) -> list[_Point]:
+        """Return the points of the last `seconds`, the oldest first."""
         with self._lock:
             begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
-            return [(p.monotonic, p.paces.get(process)) for p in self._points if p.monotonic >= begin]
-
-    def _pair(self, seconds: float) -> tuple[_Point, _Point] | None:
-        """Return the point `seconds` before the newest, or the oldest, and the newest point."""
-        with self._lock:
-            if len(self._points) < 2:
-                return None
-            new = self._points[-1]
-            begin = new.monotonic - seconds - _POINT_SECONDS / 2
-            return next(p for p in self._points if p.monotonic >= begin), new
+            return [point for point in self._points if point.monotonic >= begin]
 
 
 def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | None:

@@ -1,4 +1,4 @@
-"""Advice with values that were measured: memory, PCIe lanes, clocks, CPU limit, ranks."""
+"""Advice with values that were measured: memory, loader workers, PCIe lanes, clocks, CPU limit, ranks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from gpugauge.base.text import whole
 from gpugauge.driver.api import DeviceReading
 from gpugauge.faults.table import SLOWDOWNS
-from gpugauge.node.judged import Gain, Judged, Memory, OnDevice
+from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
 from gpugauge.status.words import digits, duration, factor
+from gpugauge.verdict import loaders
 from gpugauge.workload.processfiles import HostProcess
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
@@ -117,6 +118,37 @@ def _size(size: float) -> str:
     return f"{factor(size / _GIB)} GiB" if size >= _GIB else f"{factor(size / _MIB)} MiB"
 
 
+def diagnosed_change(options: Mapping[str, str], found: Diagnosis, batch_seconds: float | None) -> str:
+    """Return what to change by a diagnosis. `options` are those of `torch_loader_info`, `batch_seconds` is the time of
+    loading a batch.
+    """
+    if found.reason in loaders.CHANGES:
+        return loaders.CHANGES[found.reason]
+    present, recommended, slow = options.get("workers", ""), found.workers, ""
+    if found.reason == loaders.SLOW_BATCHES and batch_seconds:
+        slow = f": a batch takes {duration(batch_seconds)} to load"
+    if found.reason == loaders.SLOW_BATCHES and present == str(recommended):
+        return f"make the dataset faster{slow}, and {present} loader workers are enough for this machine"
+    text = f"{recommended} loader workers instead of {present}"
+    if whole(present) is None:  # not a loader of torch
+        text = f"load the batches in other processes: DataLoader with num_workers={recommended}"
+    return text + loaders.MORE.get(found.reason, "") + slow
+
+
+def data_loading(subject: Subject) -> str:
+    """Return all that is not already so, without a diagnosis."""
+    options, on_gpu = subject.process.loader, subject.process.state != "training_on_cpu"
+    workers = options.get("workers")
+    changes = {None: "more loader workers", "0": "load batches in workers: set num_workers of the DataLoader (now 0)"}
+    found = [changes.get(workers, f"more loader workers (now {workers})")]
+    # The mistake has its own advice.
+    if on_gpu and not subject.makes("pageable_batches") and options.get("pin_memory") != "yes":
+        found.append("pinned memory (pin_memory=True)" if options.get("pin_memory") else "pinned memory")
+    if not options.get("prefetch") and workers != "0":  # without workers there is no prefetching
+        found.append("prefetching")
+    return ", ".join([*found, "faster storage or decoding"])
+
+
 def transfer(subject: Subject) -> str | None:
     """Return the change with the widths of the PCIe links, None if they are not known."""
     widths = [(gpu.pcie_width, gpu.pcie_width_max) for gpu in subject.gpus]
@@ -161,6 +193,7 @@ def waiting_for_peers(subject: Subject) -> str | None:
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {
+    "data_loading": data_loading,
     "transfer": transfer,
     "throttled": throttled,
     "cpu_limited": cpu_limited,

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from gpugauge.faults.repair import Site
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.gpu_problems import clocks_words, gpu_problems, processes_words
+from gpugauge.status.gpu_problems import gpu_problems, processes_words
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
@@ -54,7 +54,8 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
-    clocks = [clocks_words(gpu) for gpu in held if gpu.slowed_by] if first.limited_by == "throttled" else []
+    slowed = [gpu.slowed_by for gpu in held if gpu.slowed_by and first.limited_by == "throttled"]
+    clocks = [f"clocks lowered: {', '.join(reasons)}" for reasons in slowed]
     where = gpus_words(held) if held else ""
     owner = owner_words(first.workload)
     return problem(
@@ -153,9 +154,7 @@ def with_state(gpu: GpuStatus, problems: Sequence[Problem]) -> GpuStatus:
     use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.unread else "free"
     if found is None:
         level = "good" if used_well(gpu) else "none"
-        return replace(
-            gpu, level=level, state_words=use, summary=_programs([p for p in gpu.processes if p.ended is None])
-        )
+        return replace(gpu, level=level, state_words=use, summary=_programs([*on_gpus([gpu])]))
     subject = f"{found.subject} " if found.processes else ""
     known = found.runbook != "GpuReadingFailed" or "too_slow" in gpu.unread.values()
     # The mean load and the cause are said once, of all GPUs.

@@ -10,13 +10,12 @@ from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, first_gain_words, words
-from gpugauge.status.ended import newest, with_end
-from gpugauge.status.history import History, is_wasted
+from gpugauge.status.ended import MAX_LISTED, with_end
+from gpugauge.status.history import WAITING_RATIO, History, is_wasted
 from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Inside, ProcessStatus, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.steps import WAITING_RATIO
 from gpugauge.status.words import cause_phrase, state_words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
@@ -41,7 +40,7 @@ def processes_of(
     ended = {process: s.ended_at for process, s in node.sessions.items() if s.ended_at is not None}
     inside = {p for p in node.sessions if p not in ended or now - ended[p] < _ENDING_SECONDS}
     alive = node.holders | node.hosts.keys() | (node.sessions.keys() - ended.keys())
-    gone = set(newest(ended, ended.keys() - alive))
+    gone = set(sorted(ended.keys() - alive, key=lambda process: -ended[process])[:MAX_LISTED])
     devices: dict[str, dict[str, Use]] = {}
     for (process, uuid), use in node.uses.items():
         if process in alive:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from itertools import groupby
 
 from gpugauge.base.serving import ROLES
@@ -32,6 +32,12 @@ IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no ke
 def cause_phrase(cause: str) -> str:
     """Return what a process with a cause does, such as "waits for its data loader"."""
     return CAUSES[cause].phrase if cause in CAUSES else f"is limited by {cause.replace('_', ' ')}"
+
+
+def loader_advice(undecidable: Collection[str]) -> str:
+    """Return what makes the causes of the loader decidable, "" if they are. `undecidable` are names of causes."""
+    declare = "declare the loader with gpugauge.hook.batches() or gpugauge.hook.waiting()"
+    return f"the waits for batches are not known: {declare}" if "data_loading" in undecidable else ""
 
 
 def state_words(

@@ -9,8 +9,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
 from gpugauge.status.details import details, remark
 from gpugauge.status.model import Advice
-from gpugauge.status.steps import loader_advice
-from gpugauge.status.words import cause_phrase, percent
+from gpugauge.status.words import cause_phrase, loader_advice, percent
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, age, gib, safe
 from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, YELLOW
