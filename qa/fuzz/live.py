@@ -26,11 +26,10 @@ from gpugauge.status.history import History
 from gpugauge.status.node import build
 from gpugauge.web.config.access import WebAccess
 from gpugauge.web.guard import own_names, own_names_only
-from gpugauge.web.page.routes import page_routes
+from gpugauge.web.page.routes import PATH as STATUS_PATH
+from gpugauge.web.page.routes import page_routes, status_route
 from gpugauge.web.routes import standard_routes
 from gpugauge.web.server import Route, Server
-from gpugauge.web.status import PATH as STATUS_PATH
-from gpugauge.web.status import status_route
 from gpugauge.wire.record import RECORD_BYTES
 from qa.fuzz.mutate import Tree, dumped
 from qa.fuzz.target import Attempt, Target

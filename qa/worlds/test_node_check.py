@@ -15,7 +15,7 @@ from tests.simulation import status
 from tests.virtual import VirtualDaemon
 
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.web.status import PATH, status_route
+from gpugauge.web.page.routes import PATH, status_route
 
 SCRIPTS = Path(__file__).parents[2] / "deploy/node-check"
 NOWHERE = ("127.0.0.1", 9)

@@ -14,9 +14,8 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.node import build
 from gpugauge.web.page.links import Links
-from gpugauge.web.page.routes import page_routes
+from gpugauge.web.page.routes import PATH, page_routes, status_route
 from gpugauge.web.server import Server
-from gpugauge.web.status import PATH, status_route
 from tests.simulation import status
 from tests.virtual import VirtualDaemon
 

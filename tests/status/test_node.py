@@ -14,8 +14,8 @@ from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.node import build
 from gpugauge.status.problem import KINDS
 from gpugauge.terminal.table import table
+from gpugauge.web.page.routes import PATH, status_route
 from gpugauge.web.server import Request
-from gpugauge.web.status import PATH, status_route
 from gpugauge.workload.identity import Workload
 from tests.serving import answer
 from tests.simulation import status

@@ -15,9 +15,8 @@ from gpugauge.status.history import History
 from gpugauge.status.model import Status, as_json
 from gpugauge.status.node import build
 from gpugauge.web.page.links import Links
-from gpugauge.web.page.routes import page_routes
+from gpugauge.web.page.routes import PATH, page_routes, status_route
 from gpugauge.web.server import Route
-from gpugauge.web.status import PATH, status_route
 
 
 def routes(

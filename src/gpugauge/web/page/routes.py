@@ -1,19 +1,22 @@
-"""Routes of the page at `/`, rendered once per snapshot, and of its files."""
+"""Routes for people: the page at `/`, rendered once per snapshot, its files, and the same status as JSON."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.model import Status
 from gpugauge.web.page.links import NO_LINKS, Links
 from gpugauge.web.page.render import content, head, page, unavailable
-from gpugauge.web.server import Reply, Request, Route
+from gpugauge.web.server import Reply, Request, Route, sentence
 
+PATH = "/api/v1/status"
 # No foreign or inline resources, no framing of the page, no referrer.
 HEADERS = (
     (
@@ -60,6 +63,19 @@ def page_routes(
         return _html(200, page(opening, f"{before}{age:.0f}{after}"))
 
     return {"/": Route(answer)} | {f"/{name}": _file(Reply(200, body, _FILES[name])) for name, body in files.items()}
+
+
+def status_route(snapshot: Callable[[], Snapshot | None], view: Callable[[Snapshot], Mapping[str, Any]]) -> Route:
+    """Return the route that replies with the `view` of a snapshot as JSON, or 503 without a fresh snapshot."""
+
+    def answer(_: Request) -> Reply:
+        current = snapshot()
+        if current is None:
+            return sentence(503, "no fresh snapshot")
+        body = json.dumps(view(current), allow_nan=False, separators=(",", ":"))
+        return Reply(200, body.encode(), "application/json; charset=utf-8", (("Cache-Control", "no-store"),))
+
+    return Route(answer)
 
 
 def _file(reply: Reply) -> Route:
