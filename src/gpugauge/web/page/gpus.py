@@ -13,7 +13,7 @@ from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, m
 from gpugauge.status.words import duration, percent, plural
 from gpugauge.web.page.draw import ABSENT, bar, mark, name, of_sizes, of_watts, sparkline, text
 from gpugauge.web.page.links import Links
-from gpugauge.web.page.process import COLUMNS, cells, level_order, owner, process_rows
+from gpugauge.web.page.process import COLUMNS, cells, level_order, note, owner, process_rows
 
 _MAX_PROCESSES_PER_GPU = 64  # the API has all
 _MAX_UNFOLDED_PROCESSES = 48  # on nodes with more, the GPUs are folded
@@ -73,7 +73,7 @@ class _Table:
             users += self._mig(device) if device else ""
             users += self._processes(processes, device.uuid if device else gpu.uuid, nested=device is not None)
         if more := max(0, len(shown) - _MAX_PROCESSES_PER_GPU) + gpu.processes_hidden:
-            users += _note(f"and {plural(more, 'more process', 'es')}", "more")
+            users += note(f"and {plural(more, 'more process', 'es')}", "more")
         folded = self._folded and bool(users)
         index = "?" if gpu.index is None else gpu.index
         heading = (
@@ -94,19 +94,18 @@ class _Table:
                 words.append(f"<b>Advice:</b> {self._links.advice(gpu.advice, 'GpuLost')}")
             if gpu.last_processes:
                 words.append("It was used by:")
-            yield _note(" ".join(words), "down")
+            yield note(" ".join(words), "down")
         marks = [self._link("bad" if a.grave else "poor", a.text, a.runbook) for a in gpu.health]
         marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu.slowed_by]
-        narrow = [f for f in gpu.faults if f.kind == "narrow_link"]
-        marks += [self._link("poor", fault.text, fault.runbook) for fault in narrow]
+        marks += [self._link("poor", f.text, f.runbook) for f in gpu.faults if f.kind == "narrow_link"]
         marks += [self._xid(xid) for xid in gpu.xids]
         if marks:
-            yield _note(" ".join(marks), "health")
+            yield note(" ".join(marks), "health")
         if mig_loads_unknown(gpu):
-            yield _note(f"{text(MIG_LOAD_UNKNOWN)}.", "mig-load")
+            yield note(f"{text(MIG_LOAD_UNKNOWN)}.", "mig-load")
         if gpu.up and not gpu.processes and not gpu.processes_hidden and gpu.allocated_to:
             owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu.allocated_to)))
-            yield _note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
+            yield note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
 
     def _xid(self, xid: XidStatus) -> str:
         at = datetime.fromtimestamp(xid.last, timezone.utc)
@@ -158,10 +157,6 @@ def _row(heading: str, figures: Sequence[tuple[str, str, float | None]], order: 
     return (
         f'<tr class="gpu" data-key="gpu"><th scope="rowgroup" class="name"{sort}>{heading}</th>{cells(figures)}</tr>\n'
     )
-
-
-def _note(shown: str, key: str) -> str:
-    return f'<tr class="notes" data-key="{key}"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n'
 
 
 def _fold(folded: bool) -> str:

@@ -98,11 +98,12 @@ def _notes(process: ProcessStatus, key: str, links: Links, now: float, below: st
     last = " ".join(filter(None, (" · ".join(facts), doctor)))
     parts.append(f'<span class="facts">{last}</span>' if last else "")
     shown = " ".join(filter(None, parts))
-    return (
-        f'<tr class="notes{below}" data-key="{key} notes"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n'
-        if shown
-        else ""
-    )
+    return note(shown, f"{key} notes", below) if shown else ""
+
+
+def note(shown: str, key: str, below: str = "") -> str:
+    """Return a row of the table with one cell; `below` is the class of one below a MIG device."""
+    return f'<tr class="notes{below}" data-key="{key}"><td colspan="{len(COLUMNS)}">{shown}</td></tr>\n'
 
 
 def advice_words(about: ProcessStatus | Problem, links: Links) -> str:

@@ -169,10 +169,8 @@ def _overview(totals: Totals) -> str:
     figures.append(("Mean load", percent(totals.load) + some, bar(totals.load, 1.0)))
     if totals.mig_load is not None:
         figures.append(("Mean load of MIG devices", percent(totals.mig_load), bar(totals.mig_load, 1.0)))
-    memory, power = (
-        (totals.memory_used_bytes, totals.memory_total_bytes),
-        (totals.power_watts, totals.power_limit_watts),
-    )
+    memory = totals.memory_used_bytes, totals.memory_total_bytes
+    power = totals.power_watts, totals.power_limit_watts
     figures.append(("Memory", of_sizes(*memory), bar(*memory)))
     figures.append(("Power", of_watts(*power), bar(*power)))
     cells = "".join(f"<div><dt>{heading}</dt><dd>{value}{drawn}</dd></div>\n" for heading, value, drawn in figures)
