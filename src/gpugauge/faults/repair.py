@@ -74,17 +74,14 @@ ANY_SITE = Site()
 
 def site(settings: Settings, scheme: str, environ: Mapping[str, str] = os.environ, cgroup: Path = _CGROUP) -> Site:
     """Return the place of a daemon with these settings; `scheme` is that of its server."""
-    first, lifecycle, node = (
-        settings.web.listen_address[0],
-        settings.web.enable_lifecycle,
-        settings.kubernetes.node_name,
-    )
+    web, node = settings.web, settings.kubernetes.node_name
+    first = web.listen_address[0]
     in_pod = bool(node or environ.get("KUBERNETES_SERVICE_HOST"))
     managers = frozenset(("pod",) * in_pod + ("slurm",) * bool(settings.slurm.job_mapping_dir))
     node = node or ("NODE" if in_pod else socket.gethostname())
-    found = Site(daemon_address(scheme, first.host, first.port), "", "", lifecycle, managers, node)
+    found = Site(daemon_address(scheme, first.host, first.port), "", "", web.enable_lifecycle, managers, node)
     where = "" if shares_host_users() else "in the container of gpugauge: "
-    if lifecycle:
+    if web.enable_lifecycle:
         return replace(found, stop=where + found.command("release --for 10m"), start=where + found.command("attach"))
     if where:
         return replace(found, stop="stop the container of gpugauge", start="start it again")

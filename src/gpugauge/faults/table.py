@@ -127,10 +127,8 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         text = f"{health.retired_pages:.0f} of at most 64 memory pages are retired"
         yield Ailment(False, text, replace, "GpuRowRemapFailed")
     if health.remapping_pending:
-        text, advice = (
-            "a faulty memory row waits to be remapped",
-            f"programs on it are not affected; to repair it: {reset}",
-        )
+        text = "a faulty memory row waits to be remapped"
+        advice = f"programs on it are not affected; to repair it: {reset}"
         yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"
