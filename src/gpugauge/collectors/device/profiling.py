@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeGuard
 
 from gpugauge.collectors.base import RegisteredCollector, Tick
-from gpugauge.driver.api import DeviceReading, Reply
+from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import Metric, Table, families, scaled
 from gpugauge.node.node import Profiled
 from gpugauge.snapshot import Section
@@ -177,7 +177,8 @@ class ProfilingCollector(RegisteredCollector):
             if window and reply.uuid:
                 device = devices.get(reply.uuid)
                 reading = device.reading if device else DeviceReading()
-                self._states.setdefault(reply.uuid, _State()).add(window, _utilization(reply, reading))
+                percent = reply.values.get("fast", {}).get("utilization_percent", reading.utilization_percent)
+                self._states.setdefault(reply.uuid, _State()).add(window, percent)
         seen = [(d.uuid, d.up, d.generations.get("profiling", 0)) for d in tick.driver.devices]
         if seen != self._seen:
             subjects: list[tuple[tuple[str], _State]] = []
@@ -190,8 +191,3 @@ class ProfilingCollector(RegisteredCollector):
             self._profiled = {uuid: state.profiled() for (uuid,), state in subjects}
         tick.node.profiled = self._profiled
         return self._section
-
-
-def _utilization(reply: Reply, reading: DeviceReading) -> int | None:
-    value: int | None = reply.values.get("fast", {}).get("utilization_percent", reading.utilization_percent)
-    return value

@@ -19,11 +19,7 @@ def _bounds(table: Table[_T], name: str, text: str, read: Callable[[_T], Growth 
     """Return the rows of a growth: its value, and its lower and upper bound."""
 
     def row(part: str, begin: str, value: Callable[[Growth], float]) -> Metric:
-        def reader(subject: _T) -> float | None:
-            found = read(subject)
-            return None if found is None else value(found)
-
-        return table.gauge(f"{name}{part}_bytes", f"{begin}{text}", reader)
+        return table.gauge(f"{name}{part}_bytes", begin + text, lambda s: value(g) if (g := read(s)) else None)
 
     return (
         row("", "", lambda g: g.expected),

@@ -91,12 +91,10 @@ class VerdictCollector(RegisteredCollector):
 
     def _judge(self, process: str, tick: Tick) -> None:
         now = tick.monotonic
-        account = self._accounts.get(process)
-        if account is None:
-            account = self._accounts[process] = Account(Judged(Verdict("unknown", "outside")), now)
-            account.meter = self._meter(process, now, new=True)
-        elif account.meter is None:
-            account.meter = self._meter(process, now, new=False)
+        new = process not in self._accounts
+        account = self._accounts.setdefault(process, Account(Judged(Verdict("unknown", "outside")), now))
+        if account.meter is None:
+            account.meter = self._meter(process, now, new=new)
         session = self._session(process)
         name = session.hello.session if session else ""
         account.progress = self._progress(process, account.progress, tick)
