@@ -8,6 +8,12 @@ from gpugauge.metric import Metric, Table, by, each, scaled
 
 _domain, _reason = (Table[DeviceReading]("uuid", label) for label in ("domain", "reason"))
 _MHZ = 1_000_000
+_DOMAINS = ("graphics", "sm", "memory", "video")
+
+
+def _hertz(*megahertz: int | None) -> dict[str, float]:
+    """Return clocks by domain."""
+    return by(**{domain: scaled(clock, _MHZ) for domain, clock in zip(_DOMAINS, megahertz, strict=True)})
 
 
 def _active(d: DeviceReading) -> dict[str, int] | None:
@@ -22,23 +28,13 @@ METRICS: tuple[Metric, ...] = (
     _domain.gauge(
         "gpu_clock_hertz",
         "Current clock by domain.",
-        lambda d: by(
-            graphics=scaled(d.clock_graphics_mhz, _MHZ),
-            sm=scaled(d.clock_sm_mhz, _MHZ),
-            memory=scaled(d.clock_memory_mhz, _MHZ),
-            video=scaled(d.clock_video_mhz, _MHZ),
-        ),
+        lambda d: _hertz(d.clock_graphics_mhz, d.clock_sm_mhz, d.clock_memory_mhz, d.clock_video_mhz),
         source="nvmlDeviceGetClockInfo",
     ),
     _domain.gauge(
         "gpu_clock_max_hertz",
         "Maximum clock by domain.",
-        lambda d: by(
-            graphics=scaled(d.clock_graphics_max_mhz, _MHZ),
-            sm=scaled(d.clock_sm_max_mhz, _MHZ),
-            memory=scaled(d.clock_memory_max_mhz, _MHZ),
-            video=scaled(d.clock_video_max_mhz, _MHZ),
-        ),
+        lambda d: _hertz(d.clock_graphics_max_mhz, d.clock_sm_max_mhz, d.clock_memory_max_mhz, d.clock_video_max_mhz),
         source="nvmlDeviceGetMaxClockInfo",
     ),
     _reason.gauge(

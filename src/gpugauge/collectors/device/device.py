@@ -13,6 +13,9 @@ from gpugauge.snapshot import Section
 _device = Table[Device]("uuid")
 _reading = Table[DeviceReading]("uuid")
 _memory = Table[DeviceReading]("uuid", source="nvmlDeviceGetMemoryInfo_v2")
+_bar1 = Table[DeviceReading]("uuid", source="nvmlDeviceGetBAR1MemoryInfo")
+_constraint = Table[DeviceReading]("uuid", source="nvmlDeviceGetPowerManagementLimitConstraints")
+_fan = Table[DeviceReading]("uuid", "fan", devices="with fans of their own")
 
 
 def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
@@ -77,18 +80,12 @@ READINGS: tuple[Metric, ...] = (
         lambda d: d.memory_reserved_bytes,
         devices="driver 510 and newer",
     ),
-    _reading.gauge(
+    _bar1.gauge(
         "gpu_bar1_total_bytes",
         "Size of the BAR1 window, through which the host and other devices map device memory.",
         lambda d: d.bar1_total_bytes,
-        source="nvmlDeviceGetBAR1MemoryInfo",
     ),
-    _reading.gauge(
-        "gpu_bar1_used_bytes",
-        "Mapped part of the BAR1 window.",
-        lambda d: d.bar1_used_bytes,
-        source="nvmlDeviceGetBAR1MemoryInfo",
-    ),
+    _bar1.gauge("gpu_bar1_used_bytes", "Mapped part of the BAR1 window.", lambda d: d.bar1_used_bytes),
     _reading.gauge(
         "gpu_power_watts",
         "Board power draw as reported by the driver: a mean over one second on Ampere and newer, except GA100.",
@@ -114,17 +111,15 @@ READINGS: tuple[Metric, ...] = (
         lambda d: scaled(d.power_limit_default_milliwatts, 1e-3),
         source="nvmlDeviceGetPowerManagementDefaultLimit",
     ),
-    _reading.gauge(
+    _constraint.gauge(
         "gpu_power_limit_min_watts",
         "Lowest power limit that can be set.",
         lambda d: scaled(d.power_limit_min_milliwatts, 1e-3),
-        source="nvmlDeviceGetPowerManagementLimitConstraints",
     ),
-    _reading.gauge(
+    _constraint.gauge(
         "gpu_power_limit_max_watts",
         "Highest power limit that can be set.",
         lambda d: scaled(d.power_limit_max_milliwatts, 1e-3),
-        source="nvmlDeviceGetPowerManagementLimitConstraints",
     ),
     _reading.counter(
         "gpu_energy_joules_total",
@@ -153,21 +148,17 @@ READINGS: tuple[Metric, ...] = (
         "limit",
         source="nvmlDeviceGetTemperatureThreshold",
     ),
-    _reading.gauge(
+    _fan.gauge(
         "gpu_fan_speed_ratio",
         "Intended fan speed as a share of the maximum; can exceed 1.",
         lambda d: each(d.fan_speed_percent, lambda percent: percent / 100),
-        "fan",
         source="nvmlDeviceGetFanSpeed_v2",
-        devices="with fans of their own",
     ),
-    _reading.gauge(
+    _fan.gauge(
         "gpu_fan_rpm",
         "Measured fan speed in rotations per minute.",
         lambda d: d.fan_rpm,
-        "fan",
         source="nvmlDeviceGetFanSpeedRPM",
-        devices="with fans of their own",
     ),
     _reading.gauge(
         "gpu_performance_state",

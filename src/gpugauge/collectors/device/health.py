@@ -8,7 +8,9 @@ from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.metric import Metric, Table, by, flag, states
 
 _device = Table[DeviceReading]("uuid")
+_with_ecc = Table[DeviceReading]("uuid", devices="with ECC")
 _ampere = Table[DeviceReading]("uuid", devices="Ampere and newer")
+_older = Table[DeviceReading]("uuid", devices="before Ampere")
 
 
 def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
@@ -18,22 +20,20 @@ def _ecc(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
 
 
 METRICS: tuple[Metric, ...] = (
-    _device.counter(
+    _with_ecc.counter(
         "gpu_ecc_errors_total",
         "ECC memory errors by type (corrected, uncorrected) and scope. `volatile` counts since the driver was "
         "loaded, `aggregate` over the lifetime of the GPU.",
         _ecc,
         *("type", "scope"),
         source="fields 3-6",
-        devices="with ECC",
     ),
-    _device.gauge(
+    _with_ecc.gauge(
         "gpu_ecc_mode",
         "1 if ECC is enabled now (current), or after the next reboot (pending).",
         lambda d: by(current=flag(d.ecc_mode), pending=flag(d.ecc_mode_pending)),
         "when",
         source="nvmlDeviceGetEccMode",
-        devices="with ECC",
     ),
     _ampere.gauge(
         "gpu_remapped_rows",
@@ -61,20 +61,18 @@ METRICS: tuple[Metric, ...] = (
         "available",
         source="nvmlDeviceGetRowRemapperHistogram",
     ),
-    _device.gauge(
+    _older.gauge(
         "gpu_retired_pages",
         "Retired memory pages, by type of the error.",
         lambda d: d.retired_pages,
         "cause",
         source="fields 29, 30",
-        devices="before Ampere",
     ),
-    _device.gauge(
+    _older.gauge(
         "gpu_retired_pages_pending",
         "1 if pages will be retired at the next reboot.",
         lambda d: flag(d.retired_pages_pending),
         source="field 31",
-        devices="before Ampere",
     ),
     _device.gauge(
         "gpu_recovery_action",

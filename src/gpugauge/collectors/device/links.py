@@ -7,23 +7,22 @@ from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import Metric, Table, by, each
 
 _device = Table[DeviceReading]("uuid")
+_pcie = Table[DeviceReading]("uuid", "when")
 _nvlink = Table[DeviceReading]("uuid", devices="with NVLink")
 _MEGABYTE = 1_000_000
 
 METRICS: tuple[Metric, ...] = (
-    _device.gauge(
+    _pcie.gauge(
         "gpu_pcie_generation",
         "PCIe generation of the link: current, and the maximum of GPU and slot. The current generation is lower "
         "while the GPU is idle.",
         lambda d: by(current=d.pcie_generation, max=d.pcie_generation_max),
-        "when",
         source="nvmlDeviceGetCurrPcieLinkGeneration, nvmlDeviceGetMaxPcieLinkGeneration",
     ),
-    _device.gauge(
+    _pcie.gauge(
         "gpu_pcie_width",
         "PCIe lanes of the link: current, and the maximum of GPU and slot.",
         lambda d: by(current=d.pcie_width, max=d.pcie_width_max),
-        "when",
         source="nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth",
     ),
     _device.counter(

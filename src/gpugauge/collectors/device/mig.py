@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from gpugauge.collectors.device.readings import ReadingsCollector
 from gpugauge.driver.api import Device, DeviceReading, MigReading
 from gpugauge.metric import Metric, Table, by, families, flag, scaled
@@ -10,13 +12,28 @@ from gpugauge.snapshot import Section
 _device = Table[DeviceReading]("uuid", devices="with MIG")
 # The subject is (uuid of the parent GPU, reading of the instance).
 _instance = Table[tuple[str, MigReading]]("uuid", devices="with MIG")
+_memory = Table[tuple[str, MigReading]]("uuid", source="nvmlDeviceGetMemoryInfo_v2", devices="with MIG")
 _profiled = Table[tuple[str, MigReading]]("uuid", devices="Hopper and newer, with MIG")
+# Number of the GPM metric and help text, by the middle part of the metric name, which is also the field's name.
+_SHARES = {
+    "sm_active": (
+        2,
+        "Share of time, averaged over the MIG device's multiprocessors, in which at least one warp was resident.",
+    ),
+    "sm_occupancy": (3, "Resident warps of the MIG device as a share of the maximum."),
+    "tensor_active": (5, "Share of cycles in which the tensor cores of the MIG device were active."),
+    "dram_active": (10, "Share of the memory bandwidth of the MIG device in use."),
+}
 
 
 def _info(subject: tuple[str, MigReading]) -> dict[tuple[str, ...], int]:
     parent, m = subject
     ids = ("" if number is None else str(number) for number in (m.gpu_instance_id, m.compute_instance_id))
     return {(parent, m.profile or "", *ids): 1}
+
+
+def _share(name: str) -> Callable[[tuple[str, MigReading]], float | None]:
+    return lambda subject: scaled(getattr(subject[1], f"{name}_percent"), 0.01)
 
 
 DEVICE: tuple[Metric, ...] = (
@@ -43,47 +60,20 @@ INSTANCES: tuple[Metric, ...] = (
         lambda s: s[1].sm_count,
         source="nvmlDeviceGetAttributes_v2",
     ),
-    _instance.gauge(
-        "gpu_mig_memory_total_bytes",
-        "Total device memory of the MIG device.",
-        lambda s: s[1].memory_total_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
+    _memory.gauge(
+        "gpu_mig_memory_total_bytes", "Total device memory of the MIG device.", lambda s: s[1].memory_total_bytes
     ),
-    _instance.gauge(
-        "gpu_mig_memory_used_bytes",
-        "Device memory allocated on the MIG device.",
-        lambda s: s[1].memory_used_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
+    _memory.gauge(
+        "gpu_mig_memory_used_bytes", "Device memory allocated on the MIG device.", lambda s: s[1].memory_used_bytes
     ),
-    _instance.gauge(
+    _memory.gauge(
         "gpu_mig_memory_reserved_bytes",
         "Device memory of the MIG device reserved by the driver.",
         lambda s: s[1].memory_reserved_bytes,
-        source="nvmlDeviceGetMemoryInfo_v2",
     ),
-    _profiled.gauge(
-        "gpu_mig_sm_active_ratio",
-        "Share of time, averaged over the MIG device's multiprocessors, in which at least one warp was resident.",
-        lambda s: scaled(s[1].sm_active_percent, 0.01),
-        source="nvmlGpmMigSampleGet, GPM metric 2",
-    ),
-    _profiled.gauge(
-        "gpu_mig_sm_occupancy_ratio",
-        "Resident warps of the MIG device as a share of the maximum.",
-        lambda s: scaled(s[1].sm_occupancy_percent, 0.01),
-        source="nvmlGpmMigSampleGet, GPM metric 3",
-    ),
-    _profiled.gauge(
-        "gpu_mig_tensor_active_ratio",
-        "Share of cycles in which the tensor cores of the MIG device were active.",
-        lambda s: scaled(s[1].tensor_active_percent, 0.01),
-        source="nvmlGpmMigSampleGet, GPM metric 5",
-    ),
-    _profiled.gauge(
-        "gpu_mig_dram_active_ratio",
-        "Share of the memory bandwidth of the MIG device in use.",
-        lambda s: scaled(s[1].dram_active_percent, 0.01),
-        source="nvmlGpmMigSampleGet, GPM metric 10",
+    *(
+        _profiled.gauge(f"gpu_mig_{name}_ratio", text, _share(name), source=f"nvmlGpmMigSampleGet, GPM metric {number}")
+        for name, (number, text) in _SHARES.items()
     ),
 )
 

@@ -21,6 +21,7 @@ _MAX_CPU_SHARE = 1 / 400
 _HANGING_SECONDS = 60.0  # after which a scan counts as hanging
 
 _process = Table[HostProcess]("process", source="/proc/PID/stat")
+_part = Table[HostProcess]("process", "part", source="/proc/PID/stat")
 _status = Table[HostProcess]("process", source="/proc/PID/status")
 _scan = Table[HostScan]()
 
@@ -46,12 +47,11 @@ PROCESSES: tuple[Metric, ...] = (
         *("pid", "container_pid", "torch_build", "cuda_visible_devices", "hook", *LABELS),
         source="/proc/PID/maps, /proc/PID/environ",
     ),
-    _process.counter(
+    _part.counter(
         "gpu_process_cpu_seconds_total",
         "CPU time by part: the main thread, the whole process (including the main thread), and its children, such as "
         "data loader workers.",
         lambda p: by(main=p.main_cpu, process=p.stat.cpu, children=p.children_cpu),
-        "part",
         source="/proc/PID/stat, /proc/PID/task/PID/stat",
     ),
     _process.counter(
@@ -79,18 +79,16 @@ PROCESSES: tuple[Metric, ...] = (
         lambda p: {p.bounds.cpu_list: 1} if p.bounds.cpu_list else None,
         "cpus",
     ),
-    _process.gauge(
+    _part.gauge(
         "gpu_process_resident_bytes",
         "Resident memory of the process, and of its children, such as data loader workers. Memory that several of them "
         "share counts in each.",
         lambda p: p.resident,
-        "part",
     ),
-    _process.gauge(
+    _part.gauge(
         "gpu_process_anonymous_bytes",
         "Resident memory that no file backs, of the process and of its children: the heap, without mapped files.",
         lambda p: p.anonymous or None,
-        "part",
         source="/proc/PID/statm",
     ),
     _status.gauge(
