@@ -7,7 +7,7 @@ read it with `DeviceReading.value`.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import byref
 from typing import Any, NamedTuple
 
@@ -46,9 +46,9 @@ class FieldValue(NamedTuple):
     names: Sequence[str] = ()  # of the numbers, in place of these
 
 
-def _counters(group: Group, field: str, ids: dict[str, int], scope: int = 0) -> tuple[FieldValue, ...]:
-    """Return the rows of a field that is a mapping of counters."""
-    return tuple(FieldValue(group, field, valid.COUNTER, number, scope, key) for key, number in ids.items())
+def _counters(group: Group, field: str, keys: Iterable[tuple[int, str]], scope: int = 0) -> tuple[FieldValue, ...]:
+    """Return the rows of a field that is a mapping of counters, by their ids and keys."""
+    return tuple(FieldValue(group, field, valid.COUNTER, number, scope, key) for number, key in keys)
 
 
 def field_values(driver_version: str | None) -> tuple[FieldValue, ...]:
@@ -56,15 +56,14 @@ def field_values(driver_version: str | None) -> tuple[FieldValue, ...]:
     return FIELD_VALUES + _counters("normal", "clocks_event_nanoseconds", _throttle_ids(_major_minor(driver_version)))
 
 
-def _throttle_ids(version: tuple[int, int]) -> dict[str, int]:
+def _throttle_ids(version: tuple[int, int]) -> Iterable[tuple[int, str]]:
     if _THROTTLE_251[0] <= version <= _THROTTLE_251[1]:
         first = 251
     elif version >= _THROTTLE_269:
         first = 269
     else:
-        return {}
-    names = ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-    return dict(zip(names, range(first, first + 3), strict=True))
+        return ()
+    return enumerate(("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown"), first)
 
 
 def _major_minor(version: str | None) -> tuple[int, int]:
@@ -73,20 +72,24 @@ def _major_minor(version: str | None) -> tuple[int, int]:
     return (int(parts[0]), int(parts[1])) if len(parts) > 1 and all(p.isdigit() for p in parts[:2]) else (0, 0)
 
 
+# The keys of counters, in the order of their ids.
+_PCIE_ERRORS = (
+    *("correctable", "naks_received", "receiver", "bad_tlp", "naks_sent", "bad_dllp"),
+    *("non_fatal", "fatal", "unsupported_request", "lcrc", "lane"),
+)
+_NVLINK_ERRORS = ((38, "crc_flit"), (45, "crc_data"), (52, "replay"), (59, "recovery"), (160, "ecc_data"))
+_NVLINK_5_ERRORS = (
+    *("malformed_packet", "buffer_overrun", "receive", "receive_remote", "receive_general"),
+    *("link_integrity", "transmit_discard", "recovery_successful", "recovery_failed"),
+)
+
 FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue("normal", "memory_temperature_celsius", valid.CELSIUS, 82),
     FieldValue("normal", "power_instant_milliwatts", valid.MILLIWATTS, 186),
     *_counters(
         "normal",
         "clocks_event_nanoseconds",
-        {
-            "sw_power_cap": 74,
-            "thermal": 75,
-            "sync_boost": 76,
-            "board_limit": 77,
-            "low_utilization": 78,
-            "reliability": 79,
-        },
+        enumerate(("sw_power_cap", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"), 74),
     ),
     # NVLink 5 counts bytes, NVLink 4 and older KiB. A Blackwell GPU may support both.
     FieldValue("normal", "nvlink_transmitted_bytes", valid.COUNTER, 202, _ALL_LINKS),
@@ -98,7 +101,7 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     *_counters(
         "slow",
         "ecc_errors",
-        {"corrected_volatile": 3, "uncorrected_volatile": 4, "corrected_aggregate": 5, "uncorrected_aggregate": 6},
+        enumerate(("corrected_volatile", "uncorrected_volatile", "corrected_aggregate", "uncorrected_aggregate"), 3),
     ),
     FieldValue("slow", "retired_pages", valid.PAGES, 29, key="single_bit"),
     FieldValue("slow", "retired_pages", valid.PAGES, 30, key="double_bit"),
@@ -109,27 +112,9 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue("slow", "remapped_rows_failure", valid.FLAG, 145, flag=True),
     FieldValue("slow", "recovery_action", valid.MODE, 230, names=RECOVERY_ACTIONS),
     FieldValue("slow", "pcie_replays", valid.COUNTER, 94),
-    *_counters(
-        "slow",
-        "pcie_errors",
-        {
-            "correctable": 173,
-            "naks_received": 174,
-            "receiver": 175,
-            "bad_tlp": 176,
-            "naks_sent": 177,
-            "bad_dllp": 178,
-            "non_fatal": 179,
-            "fatal": 180,
-            "unsupported_request": 181,
-            "lcrc": 182,
-            "lane": 183,
-        },
-    ),
+    *_counters("slow", "pcie_errors", enumerate(_PCIE_ERRORS, 173)),
     # Totals over all links, up to NVLink 4 …
-    *_counters(
-        "slow", "nvlink_errors", {"crc_flit": 38, "crc_data": 45, "replay": 52, "recovery": 59, "ecc_data": 160}
-    ),
+    *_counters("slow", "nvlink_errors", _NVLINK_ERRORS),
     # … the same by link, where there are no totals: their sum …
     *(
         FieldValue("slow", "nvlink_errors", valid.COUNTER, number, link, key, link=link)
@@ -137,22 +122,7 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         for link in range(MAX_LINKS)
     ),
     # … and of NVLink 5. Field 215 is the sum of the recoveries that succeeded and that failed.
-    *_counters(
-        "slow",
-        "nvlink_errors",
-        {
-            "malformed_packet": 206,
-            "buffer_overrun": 207,
-            "receive": 208,
-            "receive_remote": 209,
-            "receive_general": 210,
-            "link_integrity": 211,
-            "transmit_discard": 212,
-            "recovery_successful": 213,
-            "recovery_failed": 214,
-        },
-        _ALL_LINKS,
-    ),
+    *_counters("slow", "nvlink_errors", enumerate(_NVLINK_5_ERRORS, 206), _ALL_LINKS),
     *(
         FieldValue("slow", "nvlink_speed_megabytes_per_second", MEGABYTES_PER_SECOND, 164, link, str(link), link=link)
         for link in range(MAX_LINKS)

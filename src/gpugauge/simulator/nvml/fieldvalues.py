@@ -98,6 +98,10 @@ def _nvlink_errors(kind: str) -> _Answer:
     return answer
 
 
+_PCIE_ERRORS = (  # in the order of their ids
+    *("correctable", "naks_received", "receiver", "bad_tlp", "naks_sent", "bad_dllp"),
+    *("non_fatal", "fatal", "unsupported_request", "lcrc", "lane"),
+)
 # Value type and answer by id. An id is required here for each row of driver/nvidia/fieldvalues.py.
 FIELDS: dict[int, tuple[int, _Answer]] = {
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in (1, 2)},  # ECC mode now and pending
@@ -130,8 +134,7 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
     },
     91: (UNSIGNED_INT, lambda device, _t, _scope: device.figures["nvlinks"]),
     94: (UNSIGNED_INT, _counter(None, "pcie_replays")),
-    138: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
-    139: (UNSIGNED_LONG_LONG, _nvlink_bytes(1024)),
+    **dict.fromkeys((138, 139), (UNSIGNED_LONG_LONG, _nvlink_bytes(1024))),
     142: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "correctable", t)),
     143: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "uncorrectable", t)),
     144: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("remapped_rows", "pending", t)),
@@ -141,18 +144,9 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
         for number, kind in ((161, "replay"), (162, "recovery"), (163, "crc_flit"))
     },
     164: (UNSIGNED_INT, _nvlink_speed),
-    **{
-        173 + i: (UNSIGNED_INT, _counter(kind, "pcie_errors"))
-        for i, kind in enumerate(
-            (
-                *("correctable", "naks_received", "receiver", "bad_tlp", "naks_sent", "bad_dllp"),
-                *("non_fatal", "fatal", "unsupported_request", "lcrc", "lane"),
-            )
-        )
-    },
+    **{number: (UNSIGNED_INT, _counter(kind, "pcie_errors")) for number, kind in enumerate(_PCIE_ERRORS, 173)},
     186: (UNSIGNED_INT, lambda device, t, _scope: device.power_now(t)),
-    202: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
-    204: (UNSIGNED_LONG_LONG, _nvlink_bytes(1)),
+    **dict.fromkeys((202, 204), (UNSIGNED_LONG_LONG, _nvlink_bytes(1))),
     230: (UNSIGNED_INT, lambda device, t, _scope: device.health.recovery_action(t)),
     # Wrong nanoseconds for a reader that takes these ids for throttle counters.
     **{number: (UNSIGNED_INT, lambda _device, _t, _scope: 1) for number in _POWER_SMOOTHING},
