@@ -7,6 +7,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import click
 
@@ -52,17 +53,7 @@ from gpugauge.simulator.scenario.load import load_scenario
 )
 @click.option("--checks", is_flag=True, help="With PID: print all checks, not only what they found.")
 @click.option("--json", "as_json", is_flag=True, help="Print the answer and the findings as JSON.")
-def command(
-    pid: int | None,
-    python: str | None,
-    url: str,
-    timed: bool,
-    force: bool,
-    timeout: float,
-    simulate: str | None,
-    checks: bool,
-    as_json: bool,
-) -> None:
+def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> None:
     """Find out why PyTorch does not use the GPU.
 
     Checks this machine. If PID is given: shows what the running daemon knows of the process with this id (what it does,
@@ -73,10 +64,10 @@ def command(
         simulation = load_scenario(simulate).simulation() if simulate else None
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    options = Options(pid, python, url, timed, force, timeout, simulation)
+    options = Options(simulation=simulation, **given)
     case = Case(replace(options, worker=WORKER) if simulation else options)
     entries, kept = itertools.tee(examine(case))
-    said = ask(case) if pid is not None else None
+    said = ask(case) if options.pid is not None else None
     if as_json:
         click.echo(report.document(case, list(entries), said).encode())
     else:

@@ -14,25 +14,13 @@ import click
 
 from gpugauge.terminal.style import simpler
 
-_COMMANDS = (
-    "attach",
-    "dashboards",
-    "device-plugin",
-    "doctor",
-    "export-hook",
-    "forget",
-    "metrics",
-    "release",
-    "rules",
-    "run",
-    "scenarios",
-    "serve",
-    "status",
-    "top",
-)
-# By command: its module, if others are in it.
-_SHARED = dict.fromkeys(("attach", "forget", "release"), "lifecycle")
-_SHARED |= dict.fromkeys(("dashboards", "export-hook", "metrics", "scenarios"), "shipped")
+# By module: its commands. Others have a module of their own.
+_SHARED = {
+    "lifecycle": ("attach", "forget", "release"),
+    "shipped": ("dashboards", "export-hook", "metrics", "scenarios"),
+}
+_MODULES = {name: module for module, names in _SHARED.items() for name in names}
+_COMMANDS = sorted((*_MODULES, "device-plugin", "doctor", "rules", "run", "serve", "status", "top"))
 
 
 class _Commands(click.Group):
@@ -58,7 +46,7 @@ class _Commands(click.Group):
             sys.exit(1)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (click's)
-        return list(_COMMANDS)
+        return _COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
@@ -67,7 +55,7 @@ class _Commands(click.Group):
             if not ctx.resilient_parsing and (near := get_close_matches(cmd_name, _COMMANDS, 1)):
                 ctx.fail(f"no such command {cmd_name!r}; did you mean {near[0]}?")
             return None
-        name, shared = cmd_name.replace("-", "_"), _SHARED.get(cmd_name)
+        name, shared = cmd_name.replace("-", "_"), _MODULES.get(cmd_name)
         module = importlib.import_module(f"gpugauge.cli.{shared or name}")
         command: click.Command = getattr(module, name if shared else "command")
         return command
