@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpugauge.simulator.device.load import Load, load
-from gpugauge.simulator.device.pipeline import observe, pipeline
+from gpugauge.simulator.device.pipeline import Pipeline, observe
 
 
 class Rhythm:
@@ -107,7 +107,7 @@ class Activity:
         self.tensor_active: float = 0.6 * self.intensity
         self.link: float | None = None
         self.pinned = True
-        self.pipeline = pipeline(plain["pipeline"]) if plain.get("pipeline") else None
+        self.pipeline = Pipeline(**plain["pipeline"]) if plain.get("pipeline") else None
         self.rhythm = Rhythm(plain.get("phases"), self.start, self.end)
         self._load: Load | None = load(plain["load"]) if plain["load"] else None
         if self.pipeline:

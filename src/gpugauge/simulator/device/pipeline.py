@@ -6,9 +6,7 @@ unless it synchronises, a copy of pageable memory blocks the host, a collective 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
 
 EPOCH = 200
 
@@ -121,11 +119,6 @@ class Pipeline:
     def step(self) -> float:
         """Seconds of the step."""
         return max(self.own_step, self.peer)
-
-
-def pipeline(plain: Mapping[str, Any]) -> Pipeline:
-    """Return the pipeline for the plain data of a scenario."""
-    return Pipeline(**{field.name: plain[field.name] for field in fields(Pipeline)})
 
 
 @dataclass(frozen=True, slots=True)

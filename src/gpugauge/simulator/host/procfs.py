@@ -101,7 +101,9 @@ class ProcTree:
         for pid in self._written - alive.keys() - launchers.keys():
             shutil.rmtree(self._root / str(pid))
         for pid in launchers.keys() - self._written:
-            self._write_launcher(pid, launchers[pid])
+            # It has started the ranks of a training, and has neither torch nor environment.
+            command = ["torchrun", *launchers[pid].command[1:]]
+            self._begin(launchers[pid], pid, 1, command, Figures()).rename(self._root / str(pid))
         counted = {pid: figures(process, t) for pid, process in alive.items()}
         for pid, process in alive.items():
             if pid not in self._written:
@@ -149,11 +151,6 @@ class ProcTree:
         (folder / "status").write_text(_status(process, name, pid, parent))
         (folder / "stat").write_text(_stat(process, name, counted, pid, parent))
         return folder
-
-    def _write_launcher(self, pid: int, rank: Process) -> None:
-        """Write the process that has started the ranks of a training, without torch and environment."""
-        folder = self._begin(rank, pid, 1, ["torchrun", *rank.command[1:]], Figures())
-        folder.rename(self._root / str(pid))
 
     def _write_pod(self, pod: Pod) -> None:
         """Write the entries of a pod in the log folders of the kubelet."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gpugauge.simulator.device.pipeline import Pipeline, pipeline
+from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.simulator.scenario.loadspec import Level, Seconds, StrictModel
 
 _StepSeconds = Annotated[float, Field(ge=0, le=3600)]
@@ -54,7 +54,7 @@ class PipelineSpec(StrictModel):
     @property
     def pipeline(self) -> Pipeline:
         """The pipeline with these values."""
-        return pipeline(self.model_dump(by_alias=True))
+        return Pipeline(**self.model_dump(by_alias=True))
 
 
 class Phases(StrictModel):
