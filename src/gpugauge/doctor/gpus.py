@@ -113,10 +113,8 @@ def _read(index: int, worker: Worker) -> tuple[Device, dict[str, str]]:
     for groups in _REQUESTS:
         try:
             reply = worker.ask("read", _READ_SECONDS, index=index, groups=list(groups))
-        except WorkerHangsError:
-            return _down(index, HANGS, inventory), {}
-        except WorkerGoneError:
-            return _down(index, CRASHES, inventory), {}
+        except (WorkerHangsError, WorkerGoneError) as error:
+            return _down(index, HANGS if isinstance(error, WorkerHangsError) else CRASHES, inventory), {}
         if reply.failed is not None:
             return _down(index, reply.failed, inventory), {}
         inventory.apply(reply, time.monotonic())

@@ -107,10 +107,8 @@ def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
 
 def in_apptainer(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Return whether this process runs in a container of Apptainer or Singularity."""
-    return (
-        bool(environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER"))
-        or (root / ".singularity.d").is_dir()
-    )
+    named = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
+    return bool(named) or (root / ".singularity.d").is_dir()
 
 
 def _listed(folder: Path) -> list[Path]:
