@@ -50,10 +50,7 @@ class Calls:
         took = now - began
         self.spent += took
         self.number += 1
-        counter = self._counts.get(function)
-        if counter is None:
-            self._counts[function] = [1, took, took]
-            return
+        counter = self._counts.setdefault(function, [0, 0.0, 0.0])
         counter[0] += 1
         counter[1] += took
         counter[2] = max(counter[2], took)

@@ -21,6 +21,7 @@ _GPU_SENSOR = 0
 _GRAPHICS, _SM, _MEMORY, _VIDEO = range(4)
 _SHUTDOWN, _SLOWDOWN, _MEMORY_MAX, _GPU_MAX = range(4)
 _THRESHOLD = "nvmlDeviceGetTemperatureThreshold"
+_MEMORY_PARTS = ("total", "used", "free", "reserved")
 _MAX_FANS = 16
 _CPU_WORDS = 16  # of 64 CPUs
 
@@ -88,7 +89,7 @@ def memory(call: Caller, handle: Any) -> tuple[Any, ...]:
     """Return total, used, free and reserved bytes of a GPU or of a MIG device."""
     function = "nvmlDeviceGetMemoryInfo_v2"
     found = call(function, handle, version=call.bound("nvmlMemory_v2", function))
-    return _fitting(function, *(member(found, part) for part in ("total", "used", "free", "reserved")))
+    return _fitting(function, *(member(found, part) for part in _MEMORY_PARTS))
 
 
 def _memory_v1(call: Caller, handle: Any) -> tuple[Any, ...]:
@@ -123,14 +124,9 @@ def _row_remapper(call: Caller, handle: Any) -> dict[str, int]:
     return {name: getattr(found, name) for name in ("max", "high", "partial", "low", "none")}
 
 
-def _two_flags(function: str) -> Source:
-    """Return the source for a mode, now and after the next reset."""
-
-    def read(call: Caller, handle: Any) -> tuple[bool | int, bool | int]:
-        current, pending = call(function, handle)
-        return _as_flag(current), _as_flag(pending)
-
-    return read
+def _mig_mode(call: Caller, handle: Any) -> tuple[bool | int, ...]:
+    """Return whether MIG is on, now and after the next reset."""
+    return tuple(map(_as_flag, call("nvmlDeviceGetMigMode", handle)))
 
 
 def _fans(read: Callable[[Caller, Any, int], int]) -> Source:
@@ -235,16 +231,7 @@ CALLS = (
     ),
     _row("static", "gpm_supported", valid.ANY, _gpm_supported),
     Call("fast", {"utilization_percent": valid.PERCENT, "memory_utilization_percent": valid.PERCENT}, (_utilization,)),
-    Call(
-        "normal",
-        {
-            "memory_total_bytes": valid.BYTES,
-            "memory_used_bytes": valid.BYTES,
-            "memory_free_bytes": valid.BYTES,
-            "memory_reserved_bytes": valid.BYTES,
-        },
-        (memory, _memory_v1),
-    ),
+    Call("normal", {f"memory_{part}_bytes": valid.BYTES for part in _MEMORY_PARTS}, (memory, _memory_v1)),
     Call("normal", {"bar1_total_bytes": valid.BYTES, "bar1_used_bytes": valid.BYTES}, (_bar1,)),
     _row("normal", "power_milliwatts", valid.MILLIWATTS, _plain("nvmlDeviceGetPowerUsage")),
     _row("normal", "power_limit_milliwatts", valid.MILLIWATTS, _plain("nvmlDeviceGetEnforcedPowerLimit")),
@@ -285,7 +272,7 @@ CALLS = (
         _named("nvmlDeviceGetComputeMode", valid.MODE, dict(enumerate(COMPUTE_MODES)).get),
     ),
     _row("slow", "persistence_mode", valid.FLAG, _flag("nvmlDeviceGetPersistenceMode")),
-    Call("slow", {"mig_mode": valid.FLAG, "mig_mode_pending": valid.FLAG}, (_two_flags("nvmlDeviceGetMigMode"),)),
+    Call("slow", {"mig_mode": valid.FLAG, "mig_mode_pending": valid.FLAG}, (_mig_mode,)),
     _row("slow", "display_active", valid.FLAG, _flag("nvmlDeviceGetDisplayActive")),
     _row("slow", "accounting_mode", valid.FLAG, _flag("nvmlDeviceGetAccountingMode")),
     _row("processes", "compute", valid.ANY, running("compute", "nvmlDeviceGetComputeRunningProcesses")),

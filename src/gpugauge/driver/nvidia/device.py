@@ -197,8 +197,9 @@ class Device:
                 errors[row.field] = codes.IMPLAUSIBLE
         # A failed row is not a failure of its field if another row of the field has a value.
         fields = {field for field, *_ in answered}
-        for row in partial:
-            _drop_partial(row, answered, values)
+        # A sum over the links to which the value of a link is missing would fall.
+        for row in (r for r in partial if r.link is not None and (r.field, r.key, r.link) not in answered):
+            values[row.group].get(row.field, {}).pop(row.key, None)
         errors |= {field: code for field, code in failures.items() if field not in fields}
 
     def _request(self, groups: tuple[str, ...]) -> FieldValueRequest:
@@ -258,12 +259,6 @@ class Device:
 
 def _record(error: DriverError, fields: Iterable[str], errors: dict[str, str]) -> None:
     errors.update(dict.fromkeys(fields, error.code))
-
-
-def _drop_partial(row: FieldValue, answered: set[tuple[str, str | None, int | None]], values: dict[str, Any]) -> None:
-    """Drop a sum over the links to which the value of a link is missing: it would fall."""
-    if row.link is not None and (row.field, row.key, row.link) not in answered:
-        values[row.group].get(row.field, {}).pop(row.key, None)
 
 
 def _merge_processes(found: dict[str, Any], errors: dict[str, str], proven: set[str]) -> None:
