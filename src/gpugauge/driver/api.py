@@ -193,7 +193,7 @@ DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_D
 
 
 def down_reason(reason: str) -> str:
-    """Return the reason of a device that is down, `unknown` for one that is neither in CODES nor the number of a code."""
+    """Return the reason of a device that is down, `unknown` for one neither in CODES nor the number of a code."""
     return reason if reason in DOWN_REASONS or reason in CODES or _NUMBERED.fullmatch(reason) else "unknown"
 
 
