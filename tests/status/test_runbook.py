@@ -49,7 +49,7 @@ def test_each_other_problem_has_a_section() -> None:
 def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
     reasons = {*DOWN_REASONS, *CODES, "unknown"}
 
-    assert {reason for reason in reasons if not down_advice(reason, NVIDIA)} == {"driver_down"}
+    assert {reason for reason in reasons if not down_advice(reason, NVIDIA)} == {"driver_down", "suspended"}
 
 
 # The problems of a node as a whole.

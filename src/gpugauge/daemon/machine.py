@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.systemd import listen_fds
 from gpugauge.driver.missing import BusDevice
-from gpugauge.driver.nvidia.bus import bound_devices, bus_devices
+from gpugauge.driver.nvidia.bus import bound_devices, bus_devices, is_suspended
 from gpugauge.driver.nvidia.kernellog import parse
 from gpugauge.driver.remembered import default_path
 from gpugauge.driver.vendors.nvidia import NVIDIA
@@ -49,6 +49,7 @@ class Machine:
     simulated_driver: dict[str, Any] | None = None  # data from which the worker simulates the driver
     scenario: str | None = None  # its name
     host_procfs: Procfs | None = None  # of the machine itself, if `procfs` is simulated
+    is_suspended: Callable[[str], bool] = lambda _: False  # whether the kernel has suspended the GPU at a PCI address
     update: Callable[[], None] = lambda: None  # called before each tick
 
 
@@ -69,6 +70,7 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
         worker_module=NVIDIA.worker,
         bound_devices=lambda: bound_devices(settings.path.procfs),
         bus_devices=lambda: bus_devices(settings.path.sysfs, settings.path.procfs),
+        is_suspended=lambda address: is_suspended(settings.path.sysfs, address),
         state_file=settings.driver.state_file or default_path(dict(os.environ)),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import datetime, timezone
 
+from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.failing import PARTS
 from gpugauge.driver.vendors import NO_GPU
 from gpugauge.driver.vendors.vendor import REPAIR, Vendor
@@ -90,6 +91,7 @@ _REASONS = {
         f"restart the container if it has lost its device files (systemctl daemon-reload); otherwise {_RESET}",
     ),
     "stale": ("no new values", "see the log of the daemon"),
+    SUSPENDED: ("suspended by the kernel to save power", ""),
 }
 _UNKNOWN = ("", f"see the log of the daemon and the kernel log; then {_RESET}")
 
@@ -97,7 +99,9 @@ _UNKNOWN = ("", f"see the log of the daemon and the kernel log; then {_RESET}")
 def down_phrase(reason: str | None) -> str:
     """Return what is wrong with a GPU that is down, in at most 51 characters."""
     phrase, _ = _REASONS.get(reason or "", _UNKNOWN)
-    return f"down: {phrase}" if phrase else f"down: every call returns {reason}" if reason else "does not answer"
+    if phrase:
+        return phrase if reason == SUSPENDED else f"down: {phrase}"
+    return f"down: every call returns {reason}" if reason else "does not answer"
 
 
 def unread_words(parts: Collection[str], reason: str, since: float) -> str:

@@ -187,9 +187,10 @@ class KernelXid(NamedTuple):
     nonfatal: bool = False
 
 
+SUSPENDED = "suspended"  # the reason of a GPU that the kernel has suspended: a reading would wake it
 # The reasons for which a GPU is down, besides the codes of its driver: a closed list.
 _NUMBERED = re.compile(r"code_\d{1,3}")  # of a driver that is newer than CODES
-DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_DOWN, NO_UUID, "stale")
+DOWN_REASONS = ("hangs", "crashes_worker", "not_enumerated", "removed", DRIVER_DOWN, NO_UUID, "stale", SUSPENDED)
 
 
 def down_reason(reason: str) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, Device, DeviceReading, Group, Reply, typed
+from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, SUSPENDED, Device, DeviceReading, Group, Reply, typed
 from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED
 from gpugauge.driver.failing import UP_SECONDS, Failing
 from gpugauge.driver.missing import (
@@ -28,7 +28,7 @@ from gpugauge.driver.vendors import VENDORS, Vendor
 _MAX_PENDING_REPLIES = 100_000  # the oldest are dropped first
 _UNREAD = "unread"  # remembered, and the driver has not been asked yet
 # Reasons that do not say what is wrong with the GPU: a more exact one is kept instead of them.
-_GENERAL = frozenset({"ok", RELEASED, DRIVER_DOWN, NOT_ENUMERATED, REMOVED, _UNREAD})
+_GENERAL = frozenset({"ok", RELEASED, SUSPENDED, DRIVER_DOWN, NOT_ENUMERATED, REMOVED, _UNREAD})
 
 # Reasons of a driver that are about the GPU.
 _OF_GPU = frozenset({GPU_IS_LOST, RESET_REQUIRED})
@@ -135,6 +135,7 @@ class Inventory:
         self._settled: object = None  # the facts that were settled last
         self.up_seconds = UP_SECONDS
         """For so long a GPU of which nothing could be read must be read again before it is up."""
+        self.is_suspended: Callable[[str], bool] = lambda _: False  # the GPU at a PCI address, by the kernel
         self.forgotten: set[str] = set()
         """Uuids of GPUs that are not to be shown until they are read again."""
 
@@ -218,6 +219,13 @@ class Inventory:
             return
         known.reason, known.seen, known.detail, known.silent = "ok", time.time(), {}, False
         self._failures.pop(reply.index, None)
+
+    def suspended(self) -> set[int]:
+        """Mark the GPUs that the kernel has suspended, and return their indexes."""
+        found = {index: e for index, e in self._by_index.items() if e.address and self.is_suspended(e.address)}
+        for entry in [entry for entry in found.values() if entry.reason == "ok"]:
+            self.fail(entry.uuid, SUSPENDED)
+        return set(found)
 
     def is_silent(self, index: int) -> bool:
         """Return whether nothing can be read of the GPU at `index`."""

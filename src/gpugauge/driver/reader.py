@@ -115,7 +115,7 @@ class Reader:
         """
         near = SCRAPE_GROUPS if on_demand else wanted(self._forecast, intervals, now, self.lead)
         due = self._schedule.take(intervals, now, near, only=on_demand)
-        included = set(range(device_count)) - self._inventory.excluded.keys()
+        included = set(range(device_count)) - self._inventory.excluded.keys() - self._inventory.suspended()
         readable = (index for index in included if self._quarantine.may_read(index, now))
         indexes = sorted(readable, key=lambda index: index in self._quarantine)  # suspect GPUs last
         slow = [index for index in self.slow if index in indexes]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from gpugauge.base.logline import Condition, fields
-from gpugauge.driver.api import RELEASED, Device
+from gpugauge.driver.api import RELEASED, SUSPENDED, Device
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.missing import NOT_ENUMERATED, REMOVED, BusDevice, pci_address
 from gpugauge.driver.reader import QUARANTINED
@@ -121,7 +121,7 @@ class Roster:
         found = {device.uuid for device in devices}
         for device in devices:
             reason = "ok" if device.up else device.reason
-            if reason == RELEASED:
+            if reason in {RELEASED, SUSPENDED}:
                 continue
             before = self._conditions.get(device.uuid) or self._formerly(device, found)
             if before is None or before.reason != reason:

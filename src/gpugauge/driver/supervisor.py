@@ -207,8 +207,8 @@ class Supervisor:
     """The thread is started by `start()`. All public methods may be called from any other thread.
 
     `devices` are the GPUs to read, by index or uuid, all when empty. `bus` returns the GPUs of the kernel driver, `pci`
-    those on the bus, or None; `host` identifies this machine. A GPU that is not enumerated for `forget_after` seconds,
-    unless that is 0, is forgotten. All are of one `vendor`.
+    those on the bus, or None, `is_suspended` whether one at an address sleeps; `host` identifies this machine. A GPU
+    that is not enumerated for `forget_after` seconds, unless that is 0, is forgotten. All are of one `vendor`.
     """
 
     def __init__(
@@ -221,6 +221,7 @@ class Supervisor:
         bus: Callable[[], frozenset[str] | None] = lambda: None,
         forecast: ScrapeForecast | None = None,
         pci: Callable[[], Iterable[BusDevice] | None] = lambda: None,
+        is_suspended: Callable[[str], bool] = lambda _: False,
         state_file: StateFile | None = None,
         forget_after: float = 0.0,
         host: str = "",
@@ -230,6 +231,7 @@ class Supervisor:
         self._options = {} if simulate is None else {"simulate": simulate}
         self._slot = WorkerSlot(worker)
         self._inventory = Inventory(intervals.limits, host, vendor)
+        self._inventory.is_suspended = is_suspended
         self._roster = Roster(self._inventory, pci, state_file)
         self._roster.forget_after = forget_after
         self._recycling = Recycling(limits or RecyclingLimits(), bus)

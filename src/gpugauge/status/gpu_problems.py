@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import NamedTuple
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
+from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Site
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
@@ -71,7 +72,7 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     found = [_Error("gpu_health", a.grave, a.text, a.advice, a.runbook) for a in gpu.health]
     xids = [_Error("xid", False, _xid_words(xid), xid.advice, xid.runbook) for xid in gpu.xids]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
-    if not gpu.up:
+    if not gpu.up and gpu.down_reason != SUSPENDED:
         found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost"))
     if not found:
         return

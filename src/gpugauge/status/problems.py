@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import groupby
 
+from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Site
 from gpugauge.faults.table import FAULTS
 from gpugauge.status.gpu_problems import gpu_problems, processes_words
@@ -152,6 +153,7 @@ def with_state(gpu: GpuStatus, problems: Sequence[Problem]) -> GpuStatus:
     """
     found = gravest(gpu, problems)
     use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.unread else "free"
+    use = SUSPENDED if gpu.down_reason == SUSPENDED else use
     if found is None:
         level = "good" if used_well(gpu) else "none"
         return replace(gpu, level=level, state_words=use, summary=_programs([*on_gpus([gpu])]))

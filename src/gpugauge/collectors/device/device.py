@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.readings import ReadingsCollector
-from gpugauge.driver.api import DOWN_REASONS, RELEASED, Device, DeviceReading, down_reason
+from gpugauge.driver.api import DOWN_REASONS, RELEASED, SUSPENDED, Device, DeviceReading, down_reason
 from gpugauge.driver.codes import COMPUTE_MODES
 from gpugauge.driver.failing import PARTS
 from gpugauge.metric import Metric, Table, by, each, families, flag, scaled, states
@@ -34,8 +34,9 @@ IDENTITY: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_up",
         "1 while the GPU responds, 0 while it is lost, hangs or is removed, also before the exporter started; absent "
-        "while the driver is released. Until the uuid is known, the label has the PCI bus id or the index.",
-        lambda d: None if d.reason == RELEASED else int(d.up),
+        "while the driver is released or the GPU suspended. Until the uuid is known, the label has the PCI bus id or "
+        "the index.",
+        lambda d: None if d.reason in {RELEASED, SUSPENDED} else int(d.up),
         source="nvmlDeviceGetHandleByIndex, /sys/bus/pci, the state file",
     ),
     _device.gauge(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpugauge.base.logline import fields
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.advice import unread_advice, unread_words
-from gpugauge.driver.api import RELEASED, Device, DeviceReading, down_reason
+from gpugauge.driver.api import RELEASED, SUSPENDED, Device, DeviceReading, down_reason
 from gpugauge.faults.judged import Judged, Track, health_of
 from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.faults.table import (
@@ -200,7 +200,7 @@ class FaultsCollector(RegisteredCollector):
             _log(device, found, state.logged, tick.monotonic)
             yield from found
             yield from _unread(device)
-        elif device.reason != RELEASED:
+        elif device.reason not in {RELEASED, SUSPENDED}:
             yield lost(down_reason(device.reason), device.vendor)
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 
 from gpugauge.driver.advice import down_phrase
+from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.vendors import product_name
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
@@ -86,7 +87,7 @@ class _Table:
 
     def _notes(self, gpu: GpuStatus) -> Iterator[str]:
         if not gpu.up:
-            words = [mark("bad", down_phrase(gpu.down_reason))]
+            words = [mark("none" if gpu.down_reason == SUSPENDED else "bad", down_phrase(gpu.down_reason))]
             if gpu.last_seen is not None:
                 at = datetime.fromtimestamp(gpu.last_seen, timezone.utc)
                 words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu.last_seen)} ago.")
