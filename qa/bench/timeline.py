@@ -86,7 +86,7 @@ class Timeline(Generic[T]):
 
     def _scrape(self, scraper: str, answer: Callable[[], None]) -> None:
         begin, expected = self.now, self.forecast.record_scrape(scraper, self.now)
-        waits = self.refresh.due(self.now, expected=expected)
+        waits = self.refresh.due(self.now, expected=expected, period=self.forecast.period)
         answered = False
 
         def respond() -> None:

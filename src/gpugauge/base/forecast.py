@@ -98,6 +98,7 @@ class ScrapeForecast:
         self._scrapers: tuple[_Scraper, ...] = ()  # replaced as a whole
         self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
+        self.period = 0.0  # of the scraper whose scrape was expected last
         self.ticking = 0.0
         """Seconds that a tick takes: a reading for a scrape must end so much earlier."""
 
@@ -111,7 +112,7 @@ class ScrapeForecast:
         fitting = [each for each in known if each.address == address and abs(each.off(now)) <= _jitter(each.gap)]
         if fitting:
             old = min(fitting, key=lambda each: abs(each.off(now)) + _MISSED_SECONDS * each.rounds(now))
-            self._scrapers = (*(each for each in known if each is not old), old.after(now))
+            self._scrapers, self.period = (*(each for each in known if each is not old), old.after(now)), old.gap
             return True
         self._scrapers = (*known, *_begin(address, times))[-_MAX_SCRAPERS:]  # two equal gaps can be chance
         gaps = (1.5 * (after - before) for before, after in pairwise(times[-3:]))

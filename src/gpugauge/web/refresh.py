@@ -19,7 +19,7 @@ WAIT_SECONDS = 0.03
 _MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS, _MAX_JITTER_SECONDS = 0.04, 0.16, 0.12
 # What a shorter time leaves of the time that reading and tick are expected to take, as in forecast.py.
 _FADING = 0.9
-# The limit for an expected scrape that follows another one so soon. The rings are not read for each of these, but every
+# The limit for an expected scrape of a scraper that comes so often. The rings are not read for each of these, but every
 # two seconds (forecast.py, is_near).
 _MAX_FREQUENT_AGE_SECONDS, _FREQUENT_GAP_SECONDS = 2.4, 1.5
 # Readings on demand are limited to this many per second, and this many at once. Only the time between two scrapes that
@@ -46,7 +46,7 @@ class Refresh:
         self._arrival: asyncio.Event | None = None  # of the requested reading; None while no scrape waits
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def due(self, now: float, *, expected: bool) -> bool:
+    def due(self, now: float, *, expected: bool, period: float = 0.0) -> bool:
         """Record a scrape, and return whether it has to `wait`. `expected`: a reading was scheduled for it."""
         gap, self._last_scrape = now - self._last_scrape, now
         if gap >= _MIN_GAP_SECONDS:
@@ -57,7 +57,7 @@ class Refresh:
         age = now - self._read_at
         prepared = max(_MAX_PREPARED_AGE_SECONDS, _MAX_JITTER_SECONDS + self._took)
         limit = prepared if expected or gap < _MIN_GAP_SECONDS else _MAX_AGE_SECONDS
-        if expected and gap < _FREQUENT_GAP_SECONDS:
+        if expected and max(gap, period) < _FREQUENT_GAP_SECONDS:
             limit = _MAX_FREQUENT_AGE_SECONDS
         if age <= limit or age == math.inf:
             return False

@@ -75,7 +75,7 @@ def scrape_route(
     def scrape(request: Request) -> Reply | Awaitable[Reply]:
         now = time.monotonic()
         expected = bool(forecast and forecast.record_scrape(request.remote, now))
-        if refresh and refresh.due(now, expected=expected):
+        if refresh and refresh.due(now, expected=expected, period=forecast.period if forecast else 0.0):
             return refreshed(request, refresh)
         return reply(request, now)
 
