@@ -58,6 +58,7 @@ class Program:
     gpus: list[str]
     cause: str | None = None
     ratio: float | None = None
+    rest: float = 0.0  # the part of it that other causes take
     load: float | None = None
     memory: int = 0
     user: str = ""
@@ -256,7 +257,13 @@ class Node:
             ),
             family(
                 "training_limited_by_ratio",
-                *(({"process": p.process, "cause": p.cause}, p.ratio) for p in self.programs if p.cause and p.ratio),
+                *(
+                    ({"process": p.process, "cause": cause}, share)
+                    for p in self.programs
+                    if p.cause and p.ratio
+                    for cause, share in ((p.cause, p.ratio - p.rest), ("contention", p.rest))
+                    if share
+                ),
             ),
             *(
                 family(
@@ -379,6 +386,7 @@ def _program(dice: random.Random, number: int, pid: int, up: list[str]) -> Progr
     program.load, program.memory = dice.choice((None, 0.0, 0.07, 1.0)), dice.choice((1, 3 * GIB, 79 * GIB))
     if condition == "limited":
         program.cause, program.ratio = dice.choice(_LIMITS), dice.choice((0.12, 0.3, 0.49, 0.5, 0.7, 1.0))
+        program.rest = dice.choice((0.0, 0.25, 0.5)) * program.ratio if program.cause != "contention" else 0.0
     elif condition == "on_cpu" and dice.random() < 0.5:
         program.cause = dice.choice(("model_on_cpu", "no_cuda_build"))
     program.user, program.job = dice.choice(("", "ann", "1000")), dice.choice(("", "", "501"))

@@ -70,6 +70,7 @@ class Drawn:
             "undecidable": [],
             "limited_by_words": self.main and "is slow",
             "limited_by_ratio": 0.5,
+            "lost_ratio": 0.5,
             "evidence": self.main and CAUSES[self.main].evidence,
         }
         gpus = [GpuStatus(uuid=f"GPU-{index}", index=index) for index in (0, 1)]

@@ -113,7 +113,7 @@ def test_cause_and_what_the_hook_reports() -> None:
     loader = {"workers": "1", "batch_size": "32", "pin_memory": "no"}
     facts["gpus"][0]["processes"][0] |= {
         "limited_by_words": "waits for its data loader",
-        "limited_by_ratio": 0.7,
+        "lost_ratio": 0.7,
         "state": "training",
         "step_seconds": 0.12,
         "phase": "loading",

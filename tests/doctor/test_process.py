@@ -212,7 +212,7 @@ def test_a_process_that_the_daemon_reports_from_outside_or_not_at_all(tmp_path: 
 
 def state(now: str, cause: str | None = None, share: float | None = None) -> Facts:
     changes = [{"cause": cause, "topic": "limit", "change": "change it"}] if cause else []
-    return {"state": now, "limited_by": cause, "limited_by_ratio": share, "changes": changes, "advice": "do it"}
+    return {"state": now, "limited_by": cause, "lost_ratio": share, "changes": changes, "advice": "do it"}
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def state(now: str, cause: str | None = None, share: float | None = None) -> Fac
         (state("training"), ("pass", None, "training")),
         (
             state("training", "data_loading", 0.43),
-            ("warning", "data_loading", "training, it waits for its data loader: 43 % of the GPU time"),
+            ("warning", "data_loading", "training, it waits for its data loader: 43 % of its GPU time is lost"),
         ),
         (state("training", "from_a_later_one"), ("pass", None, "training, it is limited by from a later one")),
         (state("training_on_cpu"), ("failure", "model_on_cpu", "training on cpu")),

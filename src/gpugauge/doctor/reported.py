@@ -55,8 +55,8 @@ def state(case: Case) -> Finding:
     if cause:
         found += f", it {cause_phrase(cause)}"
         # Without a GPU in use no GPU time is lost.
-        if facts.limited_by_ratio is not None and now != "training_on_cpu":
-            found += f": {percent(facts.limited_by_ratio)} of the GPU time"
+        if facts.lost_ratio is not None and now != "training_on_cpu":
+            found += f": {percent(facts.lost_ratio)} of its GPU time is lost"
     known = cause if cause in CAUSES else None
     if now == "training_on_cpu" and known is None and case.without_gpu:
         parts = sentence(facts.step_shares)

@@ -66,7 +66,7 @@ def remark(process: ProcessStatus) -> str:
     """Return what limits a process, with its share, and what makes the causes of the loader decidable; "" if nothing
     does.
     """
-    on_cpu, ratio = process.state == "training_on_cpu", process.limited_by_ratio
+    on_cpu, ratio = process.state == "training_on_cpu", process.lost_ratio
     if process.limited_by_words:
         # Without a GPU in use no GPU time is lost.
         lost = f": {percent(ratio)} of its GPU time is lost" if ratio is not None and not on_cpu else ""
@@ -79,7 +79,7 @@ def remark(process: ProcessStatus) -> str:
 def loss(process: ProcessStatus) -> tuple[float | None, str]:
     """Return the share of its time that a process loses, and to what, as far as known. On the CPU it waits for data."""
     if process.limited_by_words or process.state != "training_on_cpu":
-        return process.limited_by_ratio, process.limited_by_words or ""
+        return process.lost_ratio, process.limited_by_words or ""
     return process.data_wait_ratio, cause_phrase("data_loading") if process.level == "poor" else ""
 
 

@@ -86,6 +86,7 @@ class ProcessStatus:
     limited_by: str | None = None  #: the main cause of its lost GPU time
     limited_by_words: str | None = None  #: the cause in words
     limited_by_ratio: float | None = None  #: the share of its GPU time that the cause takes
+    lost_ratio: float | None = None  #: the share of its GPU time that all causes take; null without a main cause
     evidence: str | None = None  #: what the cause was found by
     runbook: str | None = None  #: the section of [runbook.md](runbook.md)
     level: str = "none"  #: `good`, `poor`, `bad`, or `none` if it is not judged

@@ -48,7 +48,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     first = ranks[0]
     # Without a GPU in use no GPU time is lost.
     on_gpu = [rank for rank in ranks if rank.state != "training_on_cpu"]
-    ratios = [rank.limited_by_ratio for rank in on_gpu if rank.limited_by_ratio is not None]
+    ratios = [rank.lost_ratio for rank in on_gpu if rank.lost_ratio is not None]
     ratio = sum(ratios) / len(ratios) if ratios else None
     if kind == "waits":
         text = f"{text} {percent(sum(rank.data_wait_ratio or 0.0 for rank in ranks) / len(ranks))} of its time"

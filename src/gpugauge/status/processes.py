@@ -124,10 +124,10 @@ def _inside(session: Session) -> Inside:
 def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStatus:
     judged = node.judged.get(process.process)
     verdict, parts = (judged.verdict, judged.shares) if judged else (None, {})
-    state, name, ratio = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
-    wasted = is_wasted(ratio or 0.0, before=history.wasted(process.process))
+    state, name, lost = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
+    wasted = is_wasted(lost or 0.0, before=history.wasted(process.process))
     if state == "held_idle" and not (wasted := history.unused(process.process)):
-        name, ratio = None, None  # as a notebook is between two commands
+        name, lost = None, None  # as a notebook is between two commands
     cause = CAUSES.get(name or "")
     own = level(state, name, process.role, parts.get("data"), wasted=wasted)
     waits = state == "training_on_cpu" and own == "poor"
@@ -137,7 +137,8 @@ def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStat
         state_words=state_words(state, process.role, process.hook, starting=process.starting, silent=process.silent),
         limited_by=name,
         limited_by_words=cause_phrase(name) if name else None,
-        limited_by_ratio=ratio,
+        limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
+        lost_ratio=lost,
         evidence=cause.evidence if cause else None,
         runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
         level=own,

@@ -169,7 +169,7 @@ def test_cause_share_and_advice() -> None:
     for cause, facts in CAUSES.items():
         more = {"evidence": facts.evidence, "advice": facts.advice, "state_words": "idle", "level": "bad"}
         text = read(
-            with_process(limited_by_words="waits", limited_by_ratio=0.62, state="held_idle", limited_by=cause, **more)
+            with_process(limited_by_words="waits", lost_ratio=0.62, state="held_idle", limited_by=cause, **more)
         ).text
 
         assert f"waits: 62 % of its GPU time is lost ({facts.evidence}). Advice: {facts.advice}" in text
