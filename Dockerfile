@@ -25,7 +25,7 @@ RUN GPUGAUGE_REVISION="${REVISION}" /build/bin/pip wheel --no-index --no-deps --
 
 # hadolint ignore=DL3006
 FROM ${BASE_IMAGE}
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpugauge" \
       org.opencontainers.image.description="Prometheus exporter that reports whether PyTorch really uses the GPU" \

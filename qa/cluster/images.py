@@ -12,7 +12,7 @@ from qa.cluster.cluster import cache
 from qa.deploy.containers import podman
 
 # The names in deploy/kubernetes and in the documents. The kubelet pulls none: they are there.
-OURS = ("docker.io/library/gpugauge:0.1.0", "registry.example/gpugauge:0.1.0")
+OURS = ("docker.io/library/gpugauge:0.2.0", "registry.example/gpugauge:0.2.0")
 BASE, PAUSE = "localhost/base:1", "localhost/pause:1"
 
 

@@ -62,7 +62,7 @@ def test_every_command_in_order(before: Cluster, tmp_path: Path) -> None:
     follow("Removing it")
     left = {path for place in ON_THE_NODES for name in NODES for path in (before.folder / f"{name}{place}").rglob("*")}
 
-    assert images == {"registry.example/gpugauge:0.1.0"}
+    assert images == {"registry.example/gpugauge:0.2.0"}
     assert before.get("namespace", "gpugauge") is None
     assert {path for path in left if path.is_file()} == set()
     assert all(before.get("namespace", name) for name in ("training", "monitoring"))

@@ -3,4 +3,4 @@
 This file imports nothing, so that a training process that imports `gpugauge.hook` loads only the standard library.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

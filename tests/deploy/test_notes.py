@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 import subprocess
 import sys
@@ -73,8 +74,12 @@ def test_a_missing_changelog_is_named(tmp_path: Path) -> None:
 
 
 def test_our_own_changelog_has_the_notes_of_the_version() -> None:
-    status, text, error = run(ROOT / "CHANGELOG.md", __version__)
+    changelog = ROOT / "CHANGELOG.md"
+    sections = re.findall(r"^## (\S+) / (\S+)$", changelog.read_text(), re.MULTILINE)
+    (released, _), (_, date) = sections[sections[0][1] == "unreleased"], sections[0]
+    status, text, error = run(changelog, released)
 
+    assert sections[0][0] == __version__
     assert (status, error) == (0, "")
     assert text.startswith("### GPUs\n")
-    assert "## Unreleased" not in text
+    assert date not in text

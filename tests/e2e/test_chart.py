@@ -62,7 +62,7 @@ def made(values: Mapping[str, Any]) -> Objects:
     ]
     for item in found:
         labels = item["metadata"]["labels"]
-        assert labels.pop("helm.sh/chart") == "gpugauge-0.1.0"
+        assert labels.pop("helm.sh/chart") == "gpugauge-0.2.0"
         assert labels.pop("app.kubernetes.io/instance") == "release"
         assert labels.pop("app.kubernetes.io/managed-by") == "Helm"
         del labels["app.kubernetes.io/version"]

@@ -55,7 +55,7 @@ def test_document(checkout: Path, tmp_path: Path) -> None:
     assert {"DaemonSet", "Job", "PodMonitor", "PrometheusRule", "ClusterRole"} <= {item["kind"] for item in objects}
     assert validate(sent, VERSIONS[-1])[0] == 0
     # No later command of the document sets the image back.
-    assert ours == {"registry.example/gpugauge:0.1.0"}
+    assert ours == {"registry.example/gpugauge:0.2.0"}
 
 
 def _pod(item: Manifest) -> Manifest:
@@ -69,4 +69,4 @@ def test_an_own_kustomization_names_the_image_of_every_container(checkout: Path)
     sets = [item for item in load_all(made) if item["kind"] == "DaemonSet"]
     images = {each["image"] for item in sets for each in containers(item["spec"]["template"]["spec"])}
 
-    assert images == {"registry.example/gpugauge:0.1.0"}
+    assert images == {"registry.example/gpugauge:0.2.0"}
