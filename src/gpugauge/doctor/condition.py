@@ -12,7 +12,7 @@ from gpugauge.driver import codes
 from gpugauge.driver.api import Device
 from gpugauge.faults.judged import health_of
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.faults.table import ailments, slowdowns
+from gpugauge.faults.table import NARROW, ailments, slowdowns
 
 # Codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
 # does not have.
@@ -100,8 +100,7 @@ def pcie(case: Case) -> Finding:
         return skipped(title, "the driver does not report the width")
     narrow = [f"GPU {index} uses {width} of {maximum} lanes" for index, width, maximum in known if width < maximum]
     if narrow:
-        advice = "reseat the GPU or its riser, and check for slots that share lanes"
-        return warning(title, "; ".join(narrow), advice, "transfer")
+        return warning(title, "; ".join(narrow), NARROW, "transfer")
     lanes = sorted({width for _, width, _ in known})
     return ok(title, f"{' or '.join(map(str, lanes))} lanes, the maximum of GPU and slot")
 

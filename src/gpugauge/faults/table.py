@@ -70,9 +70,9 @@ SLOWDOWNS = {
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"
-_LINK = "check the link and the GPU at its other end, reset both; if it occurs again, have the parts replaced"
+_LINK = "check the link and the GPU at its other end, reset all GPUs; if it occurs again, have the parts replaced"
 _COOL = "check fans, air flow, inlet temperature and coolant"
-_NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
+NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,7 @@ def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     width, most = health.lanes or (0, 0)
     if width < most and (health.was_narrow or (health.link_load or 0.0) >= limits.under_load_ratio):
         text = f"its PCIe link has {width} of {most} lanes: copies between host and GPU take longer"
-        yield Ailment(False, text, _NARROW, "GpuPcieDegraded", kind="narrow_link")
+        yield Ailment(False, text, NARROW, "GpuPcieDegraded", kind="narrow_link")
 
 
 def lost(reason: str, vendor: Vendor) -> Ailment:

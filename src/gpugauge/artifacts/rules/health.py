@@ -18,13 +18,14 @@ _WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled"}  # must last for a whil
 IDENTITY = "gpugauge:gpu:info"
 WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
 _XID = "Xid {{ $labels.xid }}{{ if $labels.xid_name }} ({{ $labels.xid_name }}){{ end }}"
+_RESET = "Drain the machine, stop gpugauge, which has the driver open, and reset"
 _AFTER_XID = "{{ if $labels.xid }} First error: " + _XID + ".{{ end }}"
 
 # What is wrong and what to do, by class of Xid errors.
 _XIDS = {
     "application": '{{ if eq $labels.xid "94" }}Faulty memory ended the program: restart it, and reset the GPU when no '
     "program uses it.{{ else }}An error of the program: read its log and restart it.{{ end }}",
-    "reset": "End the processes on the GPU and reset it.",
+    "reset": f"{_RESET} it.",
     "workflow": "Memory or NVLink needs the workflow in NVIDIA's catalogue of Xid errors.",
     "node": "Inspect the machine: the GPU is off the bus, or power or firmware failed.",
     "other": "NVIDIA's catalogue of Xid errors may say what to do.",
@@ -64,7 +65,7 @@ def alerts(s: Selectors) -> list[Alert]:
         _of_gpu(s, _unread(s)),
         f"{WHERE} {FAULTS['GpuReadingFailed'].summary}: {{{{ $labels.reading }}}}",
         "The driver returns {{ $labels.reason }}. Alerts and views that need this part are blind. See the kernel log, "
-        f"and reset the GPU or reboot the machine.{Texts(s).pods()}",
+        f"then drain and reboot the machine; in a container, restart it.{Texts(s).pods()}",
         s.settle,
         "the driver cannot read a part of a GPU, such as its memory errors",
     )
@@ -95,12 +96,12 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
     return {
         "GpuLost": (
             f"It is lost, its driver calls hang, or the driver does not list it.{Texts(s).reason_down()}{_AFTER_XID} "
-            "Drain the machine, and reset the GPU or reboot.",
+            f"{_RESET} the GPU, or reboot.",
             "a GPU does not answer",
         ),
         "GpuNeedsReset": (
             f"The driver requires it, or memory that had errors is replaced at the next reset.{_AFTER_XID} "
-            "End the processes on the GPU and reset it, or reboot the machine.",
+            f"{_RESET} the GPU, or reboot.",
             "the driver requires a reset, or faulty memory is replaced at the next one",
         ),
         "GpuRowRemapFailed": (
@@ -109,12 +110,12 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
         ),
         "GpuUncorrectedEcc": (
             f"Since the driver was loaded or the GPU was reset.{_AFTER_XID} The program that read the memory has "
-            "failed. Reset the GPU; if the errors occur again, have it replaced.",
+            f"ended or computed with wrong data. {_RESET} the GPU; if the errors occur again, have it replaced.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (
             "A link had to repeat or retrain, or corrects very many errors. Check the link and the GPU at its other "
-            "end, reset both, and have the GPU, the baseboard or the switch replaced if it occurs again.",
+            "end, reset all GPUs of the machine, and have GPU, baseboard or switch replaced if it occurs again.",
             "an NVLink link repeats, retrains, or corrects very many errors",
         ),
         "GpuPcieDegraded": (
@@ -128,15 +129,15 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a GPU is nearly as hot as the temperature at which it lowers its clocks",
         ),
         "GpuThrottled": (
-            "Over the last minutes, for longer than the settings of the exporter (`faults`) allow. Check fans, air "
-            "flow and power.",
+            "For a fifth of the last minutes or more, unless the exporter has another limit. Check fans, air flow and "
+            "power.",
             "a busy GPU lowers its clocks for a fifth of the time because of heat or a power brake",
         ),
     }
 
 
 def _xid_texts(s: Selectors) -> dict[str, tuple[str, str]]:
-    lately, lasting = f"In the last {format_duration(s.patience)}.", "Until the GPU is reset or repaired."
+    lately, lasting = f"It was in the last {format_duration(s.patience)}.", "The alert fires until the GPU is repaired."
     return {
         f"GpuXid{kind.capitalize()}": (
             f"{advice} {lately if kind in _PASSING else lasting}",

@@ -20,7 +20,7 @@ def of_processes(s: Selectors) -> list[Alert]:
             s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5)) + s.and_job(ALIVE),
             f"Training {t.job()} makes no progress{t.nodes(' on ')}",
             f"No step or batch for more than {format_duration(s.stall_patience)}. If its GPUs are busy, a collective "
-            f"probably waits for a rank that is gone.{t.places()}",
+            f"probably waits for a rank that is gone. End it and start it from its last checkpoint.{t.places()}",
             s.stall_patience,
             f"a training makes no step and takes no batch for {format_duration(s.stall_patience)}",
         )
@@ -35,7 +35,8 @@ def of_use(s: Selectors) -> list[Alert]:
             "GpuHeldIdle",
             _lasting(s, "held_idle"),
             f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
-            f"Idle for {t.share()} of the last {format_duration(s.idle_patience)}.{t.places()}",
+            f"They were idle for {t.share()} of the last {format_duration(s.idle_patience)}. End it, or ask its owner "
+            f"to release them.{t.places()}",
             s.settle,
             f"a process holds GPUs and does not use them for {format_duration(s.idle_patience)}",
         ),
@@ -43,7 +44,8 @@ def of_use(s: Selectors) -> list[Alert]:
             "TrainingOnCpu",
             _lasting(s, "on_cpu"),
             f"Training {t.job()} runs on the CPU of a machine with a GPU{t.nodes(': ')}",
-            f"On the CPU for {t.share()} of the last {format_duration(s.patience)}.{t.places()}",
+            f"It was on the CPU for {t.share()} of the last {format_duration(s.patience)}. `gpugauge doctor PID` on "
+            f"the machine says why.{t.places()}",
             s.settle,
             f"a training runs on the CPU of a machine with a GPU, {format_duration(s.patience)}",
         ),
@@ -51,7 +53,8 @@ def of_use(s: Selectors) -> list[Alert]:
             "TorchCpuBuildBusy",
             _cpu_builds(s),
             f"{t.job()} computes with a CPU build of PyTorch on a machine with GPUs{t.nodes(': ')}",
-            f"{t.value()} CPUs busy for {format_duration(s.idle_patience)}, perhaps no training.{t.places()}",
+            f"{t.value()} CPUs were busy for {format_duration(s.idle_patience)}. If it is a training, install a build "
+            f"of PyTorch for its GPUs.{t.places()}",
             s.idle_patience,
             f"a CPU build of PyTorch computes for {format_duration(s.idle_patience)} on a machine with GPUs",
             severity="info",
@@ -60,15 +63,16 @@ def of_use(s: Selectors) -> list[Alert]:
             "TrainingOutOfMemory",
             _found(s, "out_of_memory"),
             f"Training {t.job()} ran out of GPU memory{t.nodes(' on ')}",
-            f"{t.value(digits=0)} out-of-memory errors in {format_duration(s.patience)}, caught ones included."
-            f"{t.places()}",
+            f"{t.value(digits=0)} out-of-memory errors in {format_duration(s.patience)}, caught ones included. Use a "
+            f"smaller batch, or activation checkpointing.{t.places()}",
             when=f"torch reports an out-of-memory error, {format_duration(s.patience)}",
         ),
         Alert(
             "AllocatedGpuUnused",
             _unused(s),
             f"{t.job()} does not use all GPUs that it was allocated",
-            f"{t.value(digits=0)} of its GPUs were idle for {format_duration(s.idle_patience)}.{t.places()}",
+            f"{t.value(digits=0)} of its GPUs were idle for {format_duration(s.idle_patience)}. Request fewer, or use "
+            f"them.{t.places()}",
             when=f"a GPU is allocated to a job and idle for {format_duration(s.idle_patience)}",
             described=False,
             severity="info",
