@@ -44,7 +44,7 @@ _XIDS = {
     31: {"xid": "31", "class": "application", "xid_name": "GPU memory page fault"},
     9999: {"xid": "9999", "class": "other", "xid_name": ""},
 }
-_LIMITS = sorted(CAUSES.keys() - {"model_on_cpu", "unused_gpus"})
+_LIMITS = [*sorted(CAUSES.keys() - {"model_on_cpu", "unused_gpus"}), *["throttled"] * 4]  # it is also a fault of a GPU
 
 
 @dataclass
@@ -58,13 +58,13 @@ class Program:
     gpus: list[str]
     cause: str | None = None
     ratio: float | None = None
-    rest: float = 0.0  # the part of it that other causes take
     load: float | None = None
     memory: int = 0
     user: str = ""
     job: str = ""
     waits: float | None = None  # share of the steps of a training on the CPU
     loader: dict[str, str] = field(default_factory=dict)
+    rest: float = 0.0  # the part of the ratio that other causes take
 
     @property
     def serves(self) -> bool:

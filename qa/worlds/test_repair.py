@@ -32,7 +32,7 @@ STEPS = (
     ("kubectl drain", "scontrol update"),
     ("kill ",),
     ("systemctl stop", "gpugauge release"),
-    ("nvidia-smi --gpu-reset",),
+    ("nvidia-smi --gpu-reset -i",),
     ("systemctl reboot",),
     ("systemctl start", "gpugauge attach", "kubectl uncordon"),
 )
@@ -43,7 +43,7 @@ EVERY = [
     *(unread_advice(reason, NVIDIA) for reason in ("too_slow", "unknown")),
     *(down_advice(reason, NVIDIA) or "" for reason in (*DOWN_REASONS, "remembered")),
 ]
-RESETS = re.compile(r"nvidia-smi --gpu-reset")
+RESETS = re.compile(r"nvidia-smi --gpu-reset -i \d")
 # Says that this machine is none of the containers in which the tests may run.
 ON_HOST = (
     "import runpy, sys; import gpugauge.workload.users as users; users._IN_CONTAINER = (); "

@@ -54,7 +54,7 @@ def test_lines_of_top(seed: int, width: int) -> None:
         fields = dict(zip(titles, CELL.split(line.strip()), strict=False))  # the last ones may hold blanks
         load = "-" if program.load is None or not program.gpus else f"{100 * program.load:.0f} %"
         lost = "-" if (ratio := lost_of(program)) is None else f"{100 * ratio:.0f} %"
-        assert (fields["PID"], fields["LOAD"], fields["LOST"]) == (str(program.pid), load, lost)
+        assert (fields["PID"], fields["5 MIN"], fields["LOST"]) == (str(program.pid), load, lost)
         if "GiB" in fields:
             assert fields["GiB"] == (f"{program.memory * len(program.gpus) / GIB:.1f}" if program.gpus else "-")
 
@@ -168,5 +168,5 @@ def test_wide_screens_have_all_columns() -> None:
         *("GPU", "STATE", "LOAD", "10 MINUTES", "5 MIN", "MEMORY GiB", "POWER W", "TEMP", "NAME OR PROBLEM"),
     ]
     assert CELL.split(processes_of_node.strip()) == [
-        *("PID", "GPU", "LOAD", "GiB", "AGE", "STATE", "LOST", "PROGRAM", "CAUSE", "OWNER"),
+        *("PID", "GPU", "5 MIN", "GiB", "AGE", "STATE", "LOST", "PROGRAM", "CAUSE", "OWNER"),
     ]

@@ -54,8 +54,8 @@ def reset_with_pods() -> Case:
     summary = f"{WHERE} needs a reset: node_reboot"
     description = (
         "The driver requires it, or memory that had errors is replaced at the next reset. First error: Xid 48 (Double "
-        "bit ECC error). End the processes on the GPU and reset it, or reboot the machine. Used by pod ml/train-0. "
-        "Used by pod ml/train-2. Used by Slurm job 7 of user ann."
+        "bit ECC error). Drain the machine, stop gpugauge, which has the driver open, and reset the GPU, or reboot. "
+        "Used by pod ml/train-0. Used by pod ml/train-2. Used by Slurm job 7 of user ann."
     )
 
     expected = texts(story, summary, description, **XID_48)
@@ -66,7 +66,8 @@ def known_xid() -> Case:
     story = BY_NAME["GpuXidNode"]
     summary = f"{WHERE} had Xid 79 (GPU has fallen off the bus)"
     description = (
-        "Inspect the machine: the GPU is off the bus, or power or firmware failed. Until the GPU is reset or repaired."
+        "Inspect the machine: the GPU is off the bus, or power or firmware failed. The alert fires until the GPU is "
+        "repaired."
     )
 
     return case("the text of an Xid has code and name", story.rows, texts(story, summary, description))
@@ -79,21 +80,29 @@ def unknown_xid() -> Case:
         for row in story.rows
     ]
     story = replace(story, identity={**GPU, "xid": "999"})
-    description = "NVIDIA's catalogue of Xid errors may say what to do. In the last 15m."
+    description = "NVIDIA's catalogue of Xid errors may say what to do. It was in the last 15m."
 
     return case("the text of an unknown Xid has its code", rows, texts(story, f"{WHERE} had Xid 999", description))
 
 
 def lost_gpu() -> Case:
     story = BY_NAME["GpuLost"]
-    rows = [*story.rows, xid_48(600), Row("gpu_down_reason", {**UUID, "reason": "gpu_is_lost"}, 1, None)]
+    rows = [
+        *story.rows,
+        xid_48(600),
+        Row("gpu_down_reason", {**UUID, "reason": "gpu_is_lost"}, 1, None),
+        Row("gpu_process_info", {"process": "p0", **SLURM_JOB}, None, 1),
+        Row("gpu_process_memory_used_bytes", {"process": "p0", **UUID}, None, 1e9),
+    ]
     description = (
         "It is lost, its driver calls hang, or the driver does not list it. Reason: gpu_is_lost. First error: Xid 48 "
-        "(Double bit ECC error). Drain the machine, and reset the GPU or reboot."
+        "(Double bit ECC error). Drain and reboot the machine; if the GPU is lost again, have it replaced. "
+        "Used by Slurm job 7 of user ann."
     )
 
     expected = texts(story, f"{WHERE} does not answer", description, **XID_48)
-    return case("a lost GPU has its Xid and reason", rows, expected)
+    phases: Phases = (("good", 20), ("bad", 41))
+    return case("a lost GPU has its Xid, its reason and the job that used it", rows, expected, phases=phases)
 
 
 def two_exporters() -> Case:

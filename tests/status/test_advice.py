@@ -59,6 +59,8 @@ def test_a_training_on_the_cpu_gains_most_without_its_largest_wait() -> None:
     waits = advice_of(subject(gains=gains, state="training_on_cpu"))
     assert [(row.cause, row.gain) for row in waits] == [("data_loading", GAIN), ("cpu_limited", small)]
     assert advice_of(subject(gains=gains)) == []
+    much = advice_of(subject(gains={"transfer": Gain(3.0, 2.9, 3.1, "gpu")}, limited_by="data_loading"))
+    assert words(much) == f"{CAUSES['data_loading'].advice}; also {much[1].change} (steps about 3 times as fast)"
     (found,) = advice_of(subject(gains=gains, state="training_on_cpu", limited_by="model_on_cpu"))
     assert (found.cause, found.gain) == ("model_on_cpu", None)
 

@@ -163,7 +163,7 @@ def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
         "GpuLost",
         "last used by pid 6 (not seen now), pid 7",
     )
-    assert "nvidia-smi --gpu-reset" in down["advice"]
+    assert "systemctl reboot" in down["advice"]
     assert (trouble["processes"], trouble["text"], trouble["runbook"]) == (["bb"], "is stalled", "TrainingStalled")
 
 

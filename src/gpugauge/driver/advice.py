@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.failing import PARTS
 from gpugauge.driver.vendors import NO_GPU
-from gpugauge.driver.vendors.vendor import REPAIR, Vendor
+from gpugauge.driver.vendors.vendor import REBOOT, Vendor
 
 # What no vendor knows better.
 _ADVICE = {
@@ -67,33 +67,32 @@ def words(reason: str, *, needed: bool = True) -> str:
     return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
 
 
-_RESET = REPAIR.replace("_one", "")  # of all GPUs: one that is down may have another index now
-_SLOW = f"see the kernel log; if calls stay slow: {_RESET}"
+_SLOW = f"see the kernel log; if calls stay slow: {REBOOT}"
 FORGET = "if it was removed for good: {forget}"
 REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
 # By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole is down, which has
 # its own advice.
 _REASONS = {
-    "gpu_is_lost": ("lost, see the kernel log", f"{_RESET}; replace it if it is lost again"),
-    "reset_required": ("must be reset", _RESET),
-    "hangs": ("its driver calls hang, reboot the node", "{drain}; systemctl reboot"),
+    "gpu_is_lost": ("lost, see the kernel log", f"{REBOOT}; replace it if it is lost again"),
+    "reset_required": ("must be reset", REBOOT),
+    "hangs": ("its driver calls hang, reboot the node", REBOOT),
     "crashes_worker": ("reading it crashes the driver's library", "update the driver, or exclude it by driver.devices"),
-    "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); then {_RESET}"),
+    "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); then {REBOOT}"),
     "removed": ("not on the PCI bus", f"check that it is seated and powered; {FORGET}"),
     "driver_down": ("the driver is down", ""),
     REMEMBERED: ("not there now, only remembered", FORGET),
     "no_permission": ("the driver denies access", "allow this user to open {files}"),
-    "no_uuid": ("reports no uuid", _RESET),
+    "no_uuid": ("reports no uuid", REBOOT),
     "worker_error": ("an error of gpugauge, see its log", "report it with the log of the daemon"),
     "too_slow": ("its driver calls take too long", _SLOW),
     "unknown": (
         "every call returns an unknown error",
-        f"restart the container if it has lost its device files (systemctl daemon-reload); otherwise {_RESET}",
+        f"restart the container if it has lost its device files (systemctl daemon-reload); otherwise {REBOOT}",
     ),
     "stale": ("no new values", "see the log of the daemon"),
     SUSPENDED: ("suspended by the kernel to save power", ""),
 }
-_UNKNOWN = ("", f"see the log of the daemon and the kernel log; then {_RESET}")
+_UNKNOWN = ("", f"see the log of the daemon and the kernel log; then {REBOOT}")
 
 
 def down_phrase(reason: str | None) -> str:
@@ -112,7 +111,7 @@ def unread_words(parts: Collection[str], reason: str, since: float) -> str:
 
 def unread_advice(reason: str, vendor: Vendor) -> str:
     """Return what to do about a GPU of which a part cannot be read."""
-    return vendor.fill(_SLOW if reason == "too_slow" else f"see the kernel log ({{failures}}); then {_RESET}")
+    return vendor.fill(_SLOW if reason == "too_slow" else f"see the kernel log ({{failures}}); then {REBOOT}")
 
 
 def down_advice(reason: str | None, vendor: Vendor) -> str | None:

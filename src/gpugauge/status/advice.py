@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from gpugauge.node import training
@@ -106,6 +107,7 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
 
 # Upper bound by lower bound of a gain: up to which one number says it, and from which the upper one says nothing.
 _NARROW, _WIDE = 1.2, 4.0
+_LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
 
 
@@ -119,12 +121,18 @@ def advice_of(subject: Subject) -> list[Advice]:
 
 
 def words(found: Sequence[Advice]) -> str | None:
-    """Return the text of the first advice and of the known mistakes; None without an advice."""
+    """Return the text of the first advice, of those that gain much more, and of known mistakes; None without advice."""
     if not found:
         return None
     first, *others = found
-    mistakes = {mistake.name for mistake in MISTAKES}
-    return "; also ".join([first.change, *(advice.change for advice in others if advice.topic in mistakes)])
+    known, mistakes = first.gain.expected if first.gain else 0.0, {mistake.name for mistake in MISTAKES}
+    shown = [first.change]
+    for advice in others:
+        if advice.gain and advice.gain.expected > max(known, _LARGE):
+            shown.append(f"{advice.change} ({gain_words(replace(advice.gain, next=''), advice.cause)})")
+        elif advice.topic in mistakes:
+            shown.append(advice.change)
+    return "; also ".join(shown)
 
 
 def first_gain_words(found: Sequence[Advice]) -> str | None:

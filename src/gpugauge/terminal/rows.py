@@ -105,7 +105,7 @@ class Process:
 PID: Column[Process] = Column(
     "PID", lambda process, _: "-" if process.facts.pid is None else str(process.facts.pid), right=True
 )
-PROCESS_LOAD: Column[Process] = Column("LOAD", lambda process, _: percent(process.load), right=True)
+PROCESS_LOAD: Column[Process] = Column("5 MIN", lambda process, _: percent(process.load), right=True)
 PROCESS_MEMORY: Column[Process] = Column("GiB", lambda process, _: gib(process.memory_bytes), right=True, rank=2)
 AGE: Column[Process] = Column(
     "AGE", lambda process, now: age(process.facts.started, process.facts.ended or now), right=True, rank=3

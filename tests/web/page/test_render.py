@@ -366,7 +366,6 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
     found = {part for advice in EVERY for part, command in parts(advice) if command}
 
     assert found == {
-        "nvidia-smi --gpu-reset",
         "nvidia-smi --gpu-reset -i 3",
         "dmesg | grep Xid",
         "dmesg | grep -i nvrm",

@@ -58,7 +58,7 @@ def alerts(s: Selectors) -> list[Alert]:
         expr = _of_gpu(s, _judged(s, name, hold, *labels), *(_XID_LABELS if _AFTER_XID in description else ()))
         summary = f"{WHERE} " + (f"had {_XID}" if is_xid else fault.summary)
         summary += ": {{ $labels.reason }}" if labels == ("reason",) else ""
-        text = description + Texts(s).pods()
+        text = description + Texts(s).pods(lost=name == "GpuLost")
         found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action))
     unread = Alert(
         "GpuReadingFailed",
@@ -96,7 +96,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
     return {
         "GpuLost": (
             f"It is lost, its driver calls hang, or the driver does not list it.{Texts(s).reason_down()}{_AFTER_XID} "
-            f"{_RESET} the GPU, or reboot.",
+            "Drain and reboot the machine; if the GPU is lost again, have it replaced.",
             "a GPU does not answer",
         ),
         "GpuNeedsReset": (

@@ -250,15 +250,21 @@ class Texts:
         down = f'gpugauge_driver_up{{@node,reason!~"released|off"{self._targets}}} == 0'
         return self._each(self._query(down), " Reason: {{ .Labels.reason }}.")
 
-    def pods(self) -> str:
+    def pods(self, *, lost: bool = False) -> str:
         """Return the pods and other jobs whose processes hold memory of the alert's GPU, and the pods to which it is
-        allocated. They are no labels, because they change while the alert fires.
+        allocated; of a GPU that is `lost`, those of the last hour. They are no labels, because they change while the
+        alert fires.
         """
-        memory = self.selectors.on_process("and", f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}")
-        named, other = (f"{of}{self._targets}" for of in ('workload_pod!=""', 'workload_pod="",workload_job!=""'))
-        pods = f"gpu_process_info{{@node,{named}}} {memory} or gpu_allocation_info{{@gpu,{named}}}"
+
+        def of(series: str) -> str:
+            return f"last_over_time({series}[1h])" if lost else series
+
+        memory = self.selectors.on_process("and", of(f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}"))
+        named, other = (f"{by}{self._targets}" for by in ('workload_pod!=""', 'workload_pod="",workload_job!=""'))
+        pods = f"{of(f'gpu_process_info{{@node,{named}}}')} {memory} or gpu_allocation_info{{@gpu,{named}}}"
         pods = self._query(f"count by (workload_namespace, workload_pod) ({pods})") + ' | sortByLabel "workload_pod"'
-        jobs = f"count by (workload_job_kind, workload_job, workload_user) (gpu_process_info{{@node,{other}}} {memory})"
+        info = of(f"gpu_process_info{{@node,{other}}}")
+        jobs = f"count by (workload_job_kind, workload_job, workload_user) ({info} {memory})"
         user = "{{ with .Labels.workload_user }} of user {{ . }}{{ end }}."
         return self._each(
             pods, " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}."

@@ -201,6 +201,8 @@ class FaultsCollector(RegisteredCollector):
             yield from found
             yield from _unread(device)
         elif device.reason not in {RELEASED, SUSPENDED}:
+            # What cannot be read is not over.
+            self._states[device.uuid].logged = dict.fromkeys(self._states[device.uuid].logged, tick.monotonic)
             yield lost(down_reason(device.reason), device.vendor)
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.driver.vendors.peaks import PEAKS
-from gpugauge.driver.vendors.vendor import REPAIR, Vendor
+from gpugauge.driver.vendors.vendor import REBOOT, REPAIR, Vendor
 from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
 
 NVIDIA = Vendor(
@@ -13,7 +13,6 @@ NVIDIA = Vendor(
     events="nvml",
     tool="nvidia-smi",
     words={
-        "reset": "nvidia-smi --gpu-reset",
         "reset_one": "nvidia-smi --gpu-reset -i {index}",
         "compute": "nvidia-smi -i {index} -c DEFAULT",
         "divide": "create one (nvidia-smi mig -i {index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)",
@@ -33,7 +32,7 @@ NVIDIA = Vendor(
     },
     recovery={
         "gpu_reset": ("a reset of the GPU", REPAIR),
-        "node_reboot": ("a reboot of the node", "{drain}; systemctl reboot"),
+        "node_reboot": ("a reboot of the node", REBOOT),
         "drain_p2p": (
             "that peer-to-peer traffic is drained",
             "{drain}; end those on its NVLink peers, too",

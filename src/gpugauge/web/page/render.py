@@ -33,9 +33,9 @@ _WORDS = """\
 <dl>
 <dt>Load</dt><dd>the share of the time in which a kernel ran on the GPU; it does not say how well</dd>
 <dt>Hook</dt><dd>the part of gpugauge inside a training program: it reports steps, waits and memory</dd>
-<dt>Wasted, slowed</dt><dd>a program is stalled, idle or loses half of its GPU time or more; it loses less</dd>
-<dt>GPU time lost</dt><dd>the share of five minutes in which the GPU did not work for the program</dd>
-<dt>Waiting for data, the rest</dt><dd>shares of the time since the first step, whatever the GPU does</dd>
+<dt>Wasted, slowed</dt><dd>a program is stalled, idle for 30 minutes, or loses half of its GPU time; it loses less</dd>
+<dt>GPU time lost</dt><dd>the share of the last minute in which the GPU did nothing for the program, or was slow</dd>
+<dt>Waiting for data, the rest</dt><dd>shares of the last minute since the first step, whatever the GPU does</dd>
 <dt>Expected</dt><dd>how fast steps would be without the cause, with bounds, and what would limit them then</dd>
 <dt>MFU</dt><dd>the arithmetic of the model, by what the GPU can do at most (model FLOPs utilization)</dd>
 <dt>MIG, GI, CI</dt><dd>a part of a GPU with its own memory; the numbers that nvidia-smi -L gives it</dd>
