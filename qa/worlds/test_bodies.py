@@ -7,6 +7,7 @@ import socket
 import time
 from itertools import pairwise
 
+import pytest
 from tests.drawn import seeds
 from tests.serving import serving
 
@@ -65,3 +66,32 @@ def test_drawn_chunks_are_one_body_up_to_the_limits(seed: int) -> None:
 
     assert head.split()[1] == (b"200" if fits else b"413")  # the phrase depends on the version of Python
     assert (content == body) is fits
+
+
+def request(*lines: bytes) -> bytes:
+    return b"\r\n".join([*lines, b"", b""])
+
+
+LONGEST = 16 * 1024 - sum(map(len, (b"host", b"x", b"a"))) - 2 * len(b": \r\n")  # value of the header a
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (request(b"GET /metrics HTTP/1.1", b"Host: x", b"a: " + b"b" * LONGEST), 200),
+        (request(b"GET /metrics HTTP/1.1", b"Host: x", b"a: " + b"b" * (LONGEST + 1)), 431),
+        (request(b"GET http://x/metrics?a HTTP/1.1", b"Host: y"), 200),
+        (request(b"GET http://x?a HTTP/1.1", b"Host: y"), 404),
+        (request(b"CONNECT x:443 HTTP/1.1", b"Host: x:443"), 405),
+        (request(b"GET /metrics HTTP/1.1", b"Host: x y"), 400),
+        (request(b"GET /metrics HTTP/1.1", b"Host: x", b"no header"), 400),
+    ],
+    ids=range(7),
+)
+def test_a_request_at_a_limit_or_beyond(sent: bytes, status: int) -> None:
+    with serving() as address, socket.create_connection(address, timeout=10) as connection:
+        connection.sendall(sent)
+        head = connection.recv(1 << 16).partition(b"\r\n\r\n")[0]
+
+    assert head.split()[1] == b"%d" % status
+    assert (b"\r\nConnection: close" in head) == (status not in {200, 404})

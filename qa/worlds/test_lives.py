@@ -146,6 +146,7 @@ def test_drawn_lives_of_sessions(seed: int, tmp_path: Path, monkeypatch: pytest.
 
             found = {s.hello.session: (s.peer_uid, s.connected, steps_of(s), s.end_reason) for s in listener.view()}
             assert found == {n: (v.uid, v.connected, v.steps, v.reason) for n, v in expected.lives.items()}
+            assert {*listener._connections} == {*expected.peers}  # none is kept after its end
             counters = listener.counters()
             assert {k: v for k, v in counters.rejected.items() if v} == expected.rejected
             assert {k: v for k, v in counters.ended.items() if v} == expected.ended

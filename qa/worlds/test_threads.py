@@ -4,11 +4,14 @@ other pid namespaces, another thread that trains, counters that the kernel updat
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import threading
 from collections import Counter, defaultdict
 from pathlib import Path
 
+import pytest
 from tests.drawn import seeds
 
 from gpugauge.sessions.threads import TrainingThread
@@ -29,6 +32,7 @@ class Program:
         self.start(PID, "python", 5.0)
         for number in rng.sample(range(PID + 1, PID + 99), 3):
             self.start(number, "pin memory\ntask", 1.0)
+        (root / str(PID) / "task" / "9").mkdir()  # has ended since its folder was listed
         self.phases: defaultdict[str, float] = defaultdict(float)
         self.truth: defaultdict[tuple[str, str], float] = defaultdict(float)
         self.backward: int | None = None
@@ -115,6 +119,15 @@ def test_the_time_of_a_training_thread(seed: int, tmp_path: Path) -> None:
         assert abs(sum(value for (_, name), value in states.items() if name == state) - true) < 0.05, state
     true = program.truth["training", "asleep"]
     assert true - mixed - 0.05 <= states.get(("training", "asleep"), 0.0) <= true + 0.05
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="the kernel counts no time of threads")
+def test_the_threads_are_those_of_the_machine() -> None:
+    found, number = TrainingThread(os.getpid()), threading.get_native_id()
+    found.read(number, {"training": 0.0}, 0.0)
+    found.read(number, {"training": 1.0}, 1.0)
+
+    assert sum(found.seconds["training"]) == pytest.approx(1.0)
 
 
 def test_a_process_that_cannot_be_seen_has_no_time(tmp_path: Path) -> None:
