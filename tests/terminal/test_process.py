@@ -50,7 +50,7 @@ def test_what_is_not_known_is_said() -> None:
 
     idle = changed(state="held_idle", state_words="idle")
     assert "idle: it holds a GPU and runs nothing on it" in idle
-    assert "not judged in this state" in idle
+    assert "it runs nothing" in idle
 
     unseen = changed(undecidable=["data_loading", "host_bound"])
     assert "not decidable here: data_loading, host_bound" in unseen

@@ -110,6 +110,8 @@ class _Screen:
         yield from self._writer.flow(
             [f"{_FILLS[name][0]} {percent(share)} {words}" for name, words, share in parts], "  "
         )
+        if len(parts) == 1:
+            yield from self._text("no wait was seen: the rest is computation, on the GPU or in Python", "  ", DIM)
 
     def _limit(self) -> Iterator[str]:
         facts = self._facts
@@ -123,6 +125,8 @@ class _Screen:
             waits = next((change.cause for change in facts.changes if change.cause), None)
             most = f"it {cause_phrase(waits)} [{waits}]; " if waits else ""
             yield from self._text(f"{safe(most)}there is no GPU here, so no GPU time is lost", "  ")
+        elif facts.state == "held_idle":
+            yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")
         elif facts.hook:
             judged = facts.state in _JUDGED
             text = "no cause is large enough to be named" if judged else "not judged in this state"
