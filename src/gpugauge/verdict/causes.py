@@ -266,6 +266,8 @@ _ALL = (
     ),
 )
 CAUSES = {cause.name: cause for cause in _ALL}
+UNEXPLAINED = "no measured value explains it: `gpugauge doctor` on the node shows what is missing"
+"""The advice on `unknown` where the hook is used already."""
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 
 

@@ -7,8 +7,9 @@ import netrc
 import ssl
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from typing import IO, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from gpugauge.base.background import Background
 from gpugauge.base.text import printable
@@ -30,23 +31,33 @@ class UnreachableError(RequestError):
     """No connection to the address."""
 
 
-def request(url: str, method: str = "GET", *, timeout_seconds: float, max_bytes: int) -> bytes:
+def request(
+    url: str,
+    method: str = "GET",
+    *,
+    timeout_seconds: float,
+    max_bytes: int,
+    form: Mapping[str, str] | None = None,
+    server: str = "gpugauge",
+) -> bytes:
     """Return the body of the answer. A login comes from ~/.netrc and is sent only after a 401; SSL_CERT_FILE names the
-    authority of a certificate that the system does not trust. Raises RequestError.
+    authority of a certificate that the system does not trust. `form` is the body of a POST, `server` is the program
+    that should answer. Raises RequestError.
     """
     _check(url)
+    body_sent = urlencode(form or {}).encode() if method == "POST" else None
     try:
         # In a thread: the time-out of a socket bounds each read instead of their sum, and name resolution has none.
         work: Background[bytes] = Background("request")
-        body = work.call(timeout_seconds, lambda: _send(url, method, timeout_seconds, max_bytes))
+        body = work.call(timeout_seconds, lambda: _send(url, method, body_sent, timeout_seconds, max_bytes))
     except TimeoutError:
         raise RequestError(f"{url} does not answer within {timeout_seconds:g} s") from None
     except urllib.error.URLError as error:
         raise _error_of(url, error.reason) from None
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise RequestError(f"{url} does not answer as gpugauge does: {' '.join(str(error).split())}") from None
+        raise RequestError(f"{url} does not answer as {server} does: {' '.join(str(error).split())}") from None
     if len(body) > max_bytes:
-        raise RequestError(f"{url} does not answer as gpugauge does: more than {max_bytes} bytes")
+        raise RequestError(f"{url} does not answer as {server} does: more than {max_bytes} bytes")
     return body
 
 
@@ -71,8 +82,8 @@ def _error_of(url: str, reason: str | BaseException) -> RequestError:
     return RequestError(f"{url} cannot be used: {reason}")
 
 
-def _send(url: str, method: str, timeout_seconds: float, max_bytes: int) -> bytes:
-    sent = urllib.request.Request(url, data=b"" if method == "POST" else None, method=method)  # noqa: S310  (http(s))
+def _send(url: str, method: str, form: bytes | None, timeout_seconds: float, max_bytes: int) -> bytes:
+    sent = urllib.request.Request(url, data=form, method=method)  # noqa: S310  (http(s))
     try:
         with _opener().open(sent, timeout=timeout_seconds) as response:
             body: bytes = response.read(max_bytes + 1)

@@ -24,7 +24,7 @@ from gpugauge.artifacts.rules.recording import (
     RANK_WORK,
 )
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
 
@@ -33,7 +33,6 @@ _LISTED = 5
 _LABELS = {"job": JOB_LABELS, "gpu": ("instance", "uuid"), "node": ("instance",)}
 # The names that Grafana gives to the query of an imported rule, and to the first query of a rule.
 _QUERIES_OF_GRAFANA = ("query", "A")
-_UNKNOWN = "no measured value explains it: `gpugauge doctor` on the node shows what is missing"
 # What follows `gpugauge run --`, by the command of a process, which has no arguments.
 _COMMAND = (
     '{{ $name := .Labels.workload_command }}{{ if match ".[.]py$" $name }}python {{ $name }}'
@@ -169,7 +168,7 @@ class Texts:
             "hook to see why: `gpugauge run -- "
         )
         changes = {cause: self.change(cause) for cause in CAUSES if cause != "unknown"}
-        unknown = _UNKNOWN
+        unknown = UNEXPLAINED
         if not self._queries:
             unknown += ". Without the hook only the load is known: `gpugauge run -- …`"
         advice = f"What to do: {self._largest(lambda cause: cases(cause, changes, unknown), unknown)}. "

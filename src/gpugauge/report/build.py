@@ -1,0 +1,226 @@
+"""The report on a job, from what is known of its processes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpugauge.base.text import whole
+from gpugauge.node.judged import Diagnosis, Gain
+from gpugauge.report.counters import HELD, LOST
+from gpugauge.report.curves import drawn
+from gpugauge.report.facts import GAIN, LIMIT, MEMORY, PEAK, SETTINGS, STEP, STEPS, Facts
+from gpugauge.report.jobs import Found, JobId
+from gpugauge.report.model import Change, GpuHours, ProcessUse, Report
+from gpugauge.report.prices import NO_PRICES, Prices
+from gpugauge.report.unknown import gaps
+from gpugauge.status.advice import gain_words
+from gpugauge.status.ended import end_words
+from gpugauge.status.measured_advice import diagnosed_change
+from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
+from gpugauge.verdict.mistakes import MISTAKES
+from gpugauge.wire.shares import shares, with_waits
+
+_NOW_SECONDS = 120.0  # before the end of the range: a process with later samples runs
+_LOADER = "training_loader_expected_speedup"
+
+
+def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, warnings: Iterable[str] = ()) -> Report:
+    """Return the report on all processes that were found."""
+    facts = found.facts
+    uses = sorted((_use(process, found) for process in facts), key=lambda use: (use.node, use.rank or 0, use.begin))
+    begin, end = min(use.begin for use in uses), max(use.end for use in uses)
+    hours = whole_hours(facts.values())
+    peaks = [use for use in uses if use.memory_peak_bytes is not None]
+    fullest = max(peaks, key=lambda use: (use.memory_peak_bytes or 0) / (use.memory_limit_bytes or 1e15), default=None)
+    by_rank: defaultdict[object, float] = defaultdict(float)
+    for use in uses:
+        by_rank[use.process if use.rank is None else use.rank] += use.steps or 0.0
+    running = [use for use in uses if use.end_words is None and facts[use.process].last_seen > now - _NOW_SECONDS]
+    products = by_product(found, facts)
+    joules = energy(found, facts)
+    return Report(
+        kind=job.kind,
+        namespace=job.namespace,
+        job=job.name,
+        title=job.words,
+        users=sorted({found.owners[process].user for process in facts} - {""}),
+        begin=begin,
+        end=end,
+        running=bool(running),
+        end_words=[words for words, _ in Counter(use.end_words for use in uses if use.end_words).most_common()],
+        nodes=sorted({use.node for use in uses}),
+        devices=len({place for process in facts for place in found.of(process)}),
+        products={name: product.held for name, product in products.items()},
+        gpu_hours=hours,
+        change=_change(hours, facts.values()) if hours else None,
+        mistakes=_mistakes(facts.values()),
+        steps=max(by_rank.values()) or None,
+        step_seconds=_step_seconds(facts.values()),
+        step_shares=_shares(facts.values()),
+        memory_peak_bytes=fullest.memory_peak_bytes if fullest else None,
+        memory_limit_bytes=fullest.memory_limit_bytes if fullest else None,
+        energy_joules=joules,
+        cost=prices.cost(products, joules) if prices is not NO_PRICES else None,
+        settings=_settings(facts.values()),
+        processes=uses,
+        curves=drawn(found, begin, end) if end > begin else None,
+        unknown=[*gaps(found, uses, joules), *prices.missing(products), *warnings],
+    )
+
+
+def whole_hours(facts: Iterable[Facts]) -> GpuHours | None:
+    """Return the GPU hours of processes together, None if none of them has any."""
+    each = [GpuHours.of(held, one.by(LOST)) for one in facts if (held := one.sum(HELD)) is not None]
+    return GpuHours.sum(each) if each else None
+
+
+def by_product(found: Found, facts: Mapping[str, Facts]) -> dict[str, GpuHours]:
+    """Return the GPU hours by product, "" where that is not known."""
+    parts: defaultdict[str, list[GpuHours]] = defaultdict(list)
+    for process, each in facts.items():
+        products = [found.devices[place].product for place in found.of(process)] or [""]
+        for product in products if (hours := whole_hours([each])) else ():
+            parts[product].append(hours.part(1 / len(products)))
+    return {product: GpuHours.sum(each) for product, each in sorted(parts.items())}
+
+
+def energy(found: Found, processes: Iterable[str]) -> float | None:
+    """Return the joules of the GPUs of these processes while they ran, None if those of no GPU are known."""
+    ours = set(processes)
+    spans: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for process in ours:
+        for place in found.of(process):
+            spans[place].append((found.facts[process].begin, found.facts[process].end))
+    known = [
+        joules
+        for place, each in spans.items()
+        for begin, end in _merged(each)
+        if (joules := found.devices[place].joules(begin, end, ours)) is not None
+    ]
+    return sum(known) if known else None
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the ranges of time that others cover, none of it twice."""
+    merged: list[tuple[float, float]] = []
+    for begin, end in sorted(spans):
+        if merged and begin <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
+        else:
+            merged.append((begin, end))
+    return merged
+
+
+def _use(process: str, found: Found) -> ProcessUse:
+    facts, owner = found.facts[process], found.owners[process]
+    reported, ended = facts.info("torch_process_info"), facts.info("training_end_info")
+    peaks, limits = ({key[0]: max(v for _, v in p) for key, p in facts.of(name).items()} for name in (PEAK, LIMIT))
+    peaks = peaks or {key[0]: max(v for _, v in points) for key, points in facts.of(MEMORY).items()}
+    fullest = max(peaks, key=lambda uuid: peaks[uuid], default=None)
+    return ProcessUse(
+        process=process,
+        node=owner.node,
+        command=owner.command,
+        rank=whole(reported.get("rank", "")),
+        hook=bool(reported),
+        devices=[uuid for _, uuid in found.of(process)],
+        begin=facts.begin,
+        end=facts.end,
+        uncounted_seconds=facts.uncounted,
+        end_words=end_words(ended["reason"], ended["exit_code"], ended["signal"]) or None if ended else None,
+        gpu_hours=whole_hours([facts]),
+        steps=facts.sum(STEPS),
+        step_seconds=_step_seconds([facts]),
+        step_shares=_shares([facts]),
+        memory_peak_bytes=peaks[fullest] if fullest is not None else None,
+        memory_limit_bytes=limits.get(fullest or ""),
+    )
+
+
+def _step_seconds(facts: Iterable[Facts]) -> float | None:
+    seconds, count = (sum(each.sum(f"{STEP}_{part}") or 0.0 for each in facts) for part in ("sum", "count"))
+    return seconds / count if count else None
+
+
+def _shares(facts: Iterable[Facts]) -> dict[str, float]:
+    """Return the shares of the parts of a training, of all ranks together."""
+    phases: Counter[str] = Counter()
+    waits: Counter[str] = Counter()
+    peers: list[float] = []
+    for each in facts:
+        phases.update(each.by("torch_phase_seconds_total"))
+        waits.update(each.by("torch_data_wait_seconds_total"))
+        local, steps = each.sum("torch_local_work_seconds_total"), each.sum(f"{STEP}_sum")
+        peers += [max(0.0, steps - local)] if local is not None and steps is not None else []
+    return shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
+
+
+def _change(hours: GpuHours, facts: Iterable[Facts]) -> Change | None:
+    """Return what to change first: what removes the largest loss."""
+    cause = next(iter(hours.lost), None)
+    if cause is None:
+        return None
+    limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)]
+    text, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
+    if cause == "unknown" and any(each.info("torch_process_info") for each in limited):
+        text = UNEXPLAINED
+    if cause == "data_loading" and (loader := _loader(limited)):
+        text, gain = loader[0], gain or loader[1]
+    return Change(cause, text, hours.lost[cause], gain, gain_words(gain, cause) if gain else None)
+
+
+def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
+    """Return the gain without a cause: a job is as fast as its slowest process. None if that of one is not known."""
+    bounds = [[each.mean(f"{GAIN}{part}_ratio").get(cause) for part in ("", "_lower", "_upper")] for each in facts]
+    main = [cause in each.by("training_limited_by") for each in facts]
+    known = [[value for value in each if value is not None] for each in bounds]
+    if any(named and not values for named, values in zip(main, known, strict=True)):
+        return None
+    whole_ones = [values for values in known if len(values) == 3]
+    after = Counter(key[1] for each in facts for key in each.of(f"{GAIN}_info") if key[0] == cause)
+    if not whole_ones:
+        return None
+    expected, lower, upper = (min(values[at] for values in whole_ones) for at in range(3))
+    return Gain(expected, lower, max(upper, expected), after.most_common(1)[0][0] if after else "")
+
+
+def _loader(facts: Sequence[Facts]) -> tuple[str, Gain | None] | None:
+    """Return the change of the loader with its gain, as its diagnosis was for most of the time."""
+    reasons: Counter[str] = Counter()
+    for each in facts:
+        reasons.update({key[0]: len(points) for key, points in each.of("training_loader_limited_by").items()})
+    reason = next((reason for reason, _ in reasons.most_common(1)), None)
+    one = next((each for each in facts if (reason or "",) in each.of("training_loader_limited_by")), None)
+    if reason is None or one is None:
+        return None
+    workers, speedup, lower = (
+        next(iter(one.mean(name).values()), None)
+        for name in ("training_loader_workers_recommended", f"{_LOADER}_ratio", f"{_LOADER}_lower_ratio")
+    )
+    parts, batches = one.by("torch_loader_seconds_total"), one.sum("torch_loader_measured_batches_total")
+    spent = sum(parts.get(part, 0.0) for part in ("cpu", "storage", "blocked"))
+    number = None if workers is None else round(workers)
+    text = diagnosed_change(
+        one.info("torch_loader_info"), Diagnosis(reason, number, speedup, lower), spent / batches if batches else None
+    )
+    gain = Gain(speedup, lower, speedup, "") if speedup is not None and lower is not None and speedup > 1 else None
+    return text, gain
+
+
+def _mistakes(facts: Iterable[Facts]) -> list[str]:
+    made = {name for each in facts for name, share in each.mean("training_mistake").items() if share > 0}
+    return [mistake.change for mistake in MISTAKES if mistake.name in made]
+
+
+def _settings(facts: Iterable[Facts]) -> dict[str, str]:
+    """Return the settings of most processes."""
+    counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for each in facts:
+        own = {key: each.info("torch_process_info").get(key, "") for key in ("torch", "cuda", "python", "world_size")}
+        for name in SETTINGS:
+            own |= {("loader " + key if "loader" in name else key): value for key, value in each.info(name).items()}
+        for key, value in own.items():
+            counted[key.replace("_", " ")].update([value] if value else [])
+    left_out = {"visible devices", "device nodes", "cuda visible devices", "nvidia visible devices"}
+    return {key: values.most_common(1)[0][0] for key, values in counted.items() if values and key not in left_out}

@@ -1,0 +1,55 @@
+"""A job over time: the GPUs that it held and lost, their memory and their power."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from gpugauge.report.counters import HELD, LOST, Points, Rise, binned
+from gpugauge.report.facts import MEMORY
+from gpugauge.report.jobs import Found
+from gpugauge.report.model import Curves
+
+_BINS = 96
+
+
+def drawn(found: Found, begin: float, end: float) -> Curves:
+    """Return the curves of all processes together."""
+    width = (end - begin) / _BINS
+
+    def mean(rises: Iterable[Rise]) -> list[float]:
+        return [amount / width for amount in binned(rises, begin, width, _BINS)]
+
+    lost: defaultdict[str, list[Rise]] = defaultdict(list)
+    held: list[Rise] = []
+    for facts in found.facts.values():
+        held += facts.rises(HELD).get("", [])
+        for cause, rises in facts.rises(LOST).items():
+            lost[cause] += rises
+    causes = {cause: mean(rises) for cause, rises in lost.items() if sum(rise.amount for rise in rises)}
+    edges = [(begin + at * width, begin + (at + 1) * width) for at in range(_BINS)]
+    memory, watts = [_memory(found, *each) for each in edges], [_watts(found, *each) for each in edges]
+    return Curves(begin, width, mean(held), causes, memory, watts)
+
+
+def _memory(found: Found, begin: float, end: float) -> float | None:
+    """Return the memory in the middle of a time; a sample is the last one of a window that ends with it."""
+    middle = (begin + end) / 2
+    alive = [facts for facts in found.facts.values() if facts.begin <= middle <= facts.end]
+    held = [_next(points, middle) for facts in alive for points in facts.of(MEMORY).values()]
+    known = [value for value in held if value is not None]
+    return sum(known) if known else None
+
+
+def _next(points: Points, moment: float) -> float | None:
+    return next((value for second, value in points if second >= moment), None)
+
+
+def _watts(found: Found, begin: float, end: float) -> float | None:
+    known = []
+    for process, facts in found.facts.items():
+        a, b = max(facts.begin, begin), min(facts.end, end)
+        for place in found.of(process) if b > a else ():
+            joules = found.devices[place].joules(a, b, found.facts)
+            known += [] if joules is None else [joules / (b - a)]
+    return sum(known) if known else None

@@ -1,0 +1,87 @@
+"""The series of one process, each of them once, and what they say of its life."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from statistics import fmean, median
+
+from gpugauge.report.counters import HELD, LOST, SECONDS, VERDICT, Points, Rise, once, own_names, resets, rises, total
+from gpugauge.report.source import Series
+
+STEPS, STEP = "torch_steps_total", "torch_step_duration_seconds"
+COUNTERS = (
+    *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", "torch_phase_seconds_total"),
+    *("torch_data_wait_seconds_total", "torch_local_work_seconds_total"),
+    *("torch_loader_seconds_total", "torch_loader_measured_batches_total"),
+)
+GAIN = "training_expected_speedup"
+SETTINGS = ("torch_build_info", "torch_parallel_info", "torch_settings_info", "torch_loader_info")
+MEMORY, PEAK, LIMIT = "gpu_process_memory_used_bytes", "torch_memory_allocated_peak_bytes", "torch_memory_limit_bytes"
+GAUGES = (
+    *(MEMORY, PEAK, LIMIT, "torch_process_info", "training_end_info", "training_verdict_info", *SETTINGS),
+    *(f"{GAIN}_ratio", f"{GAIN}_lower_ratio", f"{GAIN}_upper_ratio", f"{GAIN}_info", "training_limited_by"),
+    *("training_mistake", "training_loader_limited_by", "training_loader_workers_recommended"),
+    *("training_loader_expected_speedup_ratio", "training_loader_expected_speedup_lower_ratio"),
+)
+_LATE = 4.0  # intervals between two samples after which they are a gap
+_SHORTEST_GAP_SECONDS = 60.0
+
+
+class Facts:
+    """What is known of a process after a time."""
+
+    def __init__(self, series: Iterable[Series], since: float) -> None:
+        self._points = once(series)
+        self._since = since
+        # A restarted exporter may have counted more of one cause by the next scrape than before, and less of another.
+        self._began = resets([points for key, points in self._points.items() if key[0] in VERDICT])
+        counted = [points for key, points in self._points.items() if key[0] == SECONDS]
+        seen = sorted({second for points in counted for second, _ in points if second > since})
+        changed = [rise for points in counted for rise in rises(points, since, self._began) if rise.amount > 0]
+        self.seconds = total(changed)
+        first = min((rise.end for rise in changed), default=seen[0] if seen else since)
+        began = [rise.amount for rise in changed if rise.begin == rise.end == first]
+        # What its counters had at their first sample is the time before it, by the exporter's own clock.
+        self.begin = max(since, min(first, seen[0] if seen else first) - sum(began))
+        self.end = max((rise.end for rise in changed), default=self.begin)
+        self.last_seen = seen[-1] if seen else self.begin
+        self.continues = any(points[0][0] <= since for points in counted)
+        between = [after - before for before, after in pairwise(seen)]
+        self.interval = median(between) if between else 0.0
+        longest = max(_SHORTEST_GAP_SECONDS, _LATE * self.interval)
+        self.gaps = [(b, a) for b, a in pairwise(seen) if a - b > longest and b < self.end]
+
+    @property
+    def uncounted(self) -> float:
+        """The seconds of its life that no counter has, if they are more than the samples are apart."""
+        missing = self.end - self.begin - self.seconds
+        return missing if missing > max(2.0, self.interval / 2) else 0.0
+
+    def of(self, name: str) -> dict[tuple[str, ...], Points]:
+        """Return the samples of a metric after the begin of the range, by the values of its labels."""
+        return {key[1:]: points for key, points in self._points.items() if key[0] == name}
+
+    def rises(self, name: str) -> dict[str, list[Rise]]:
+        """Return the rises of a counter by its one label, or by ""."""
+        began = self._began if name in VERDICT else ()
+        return {(key or ("",))[0]: rises(points, self._since, began) for key, points in self.of(name).items()}
+
+    def by(self, name: str) -> dict[str, float]:
+        """Return what a counter rose by, by its label."""
+        return {key: total(found) for key, found in self.rises(name).items()}
+
+    def sum(self, name: str) -> float | None:
+        """Return what a counter rose by, None without it."""
+        found = self.by(name)
+        return sum(found.values()) if found else None
+
+    def mean(self, name: str) -> dict[str, float]:
+        """Return the mean of a gauge by its label."""
+        return {(key or ("",))[0]: fmean(v for _, v in points) for key, points in self.of(name).items()}
+
+    def info(self, name: str) -> dict[str, str]:
+        """Return the labels of an info series, the latest ones."""
+        known = self.of(name)
+        latest = max(known, key=lambda key: (known[key][-1][0], len(known[key])), default=None)
+        return dict(zip(own_names(name), latest, strict=True)) if latest is not None else {}

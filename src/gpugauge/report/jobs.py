@@ -1,0 +1,169 @@
+"""Jobs and their processes, from the series of a server."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gpugauge.report.counters import Rise, once, rises
+from gpugauge.report.facts import COUNTERS, GAUGES, MEMORY, Facts
+from gpugauge.report.model import JobId
+from gpugauge.report.source import Prometheus, Range, Series
+from gpugauge.workload.job import KINDS
+
+ENERGY, _INFO = "gpu_energy_joules_total", "gpu_info"
+_NAMES = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")  # the first one that knows decides
+_LISTED = 10
+
+
+class ReportError(Exception):
+    """A report that cannot be written, in sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The job of a process, and who it is."""
+
+    job: JobId
+    user: str
+    node: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU: its product, its energy over time, and when each process held memory of it."""
+
+    product: str
+    energy: Sequence[Rise] | None
+    users: Mapping[str, tuple[float, float]]
+    step: float  # seconds by which these times may be wrong
+
+    def joules(self, begin: float, end: float, ours: Iterable[str]) -> float | None:
+        """Return the energy in a range of time, None if it is not known, or that of other programs, too."""
+        others = [self.users[process] for process in self.users.keys() - set(ours)]
+        if self.energy is None or any(a + self.step < end and b - self.step > begin for a, b in others):
+            return None
+        # What was used before the first sample is not of this time.
+        return sum(
+            rise.amount * max(0.0, min(end, rise.end) - max(begin, rise.begin)) / (rise.end - rise.begin)
+            for rise in self.energy
+            if rise.end > rise.begin
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a server knows of processes and of their GPUs, these by node and uuid."""
+
+    owners: Mapping[str, Owner]
+    facts: Mapping[str, Facts]
+    devices: Mapping[tuple[str, str], Device]
+    span: Range
+
+    def of(self, process: str) -> list[tuple[str, str]]:
+        """Return the GPUs of a process."""
+        node = self.owners[process].node
+        return [(node, uuid) for (uuid,) in sorted(self.facts[process].of(MEMORY)) if (node, uuid) in self.devices]
+
+
+def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
+    """Return the processes of all jobs with this name, or of all jobs. Raises RequestError."""
+    matcher = 'workload_job!=""'
+    if name:
+        # A job has the namespace, the host or the user before what people call it.
+        tail = re.escape(name.rpartition("/")[2].rpartition(" ")[2])
+        head, _, rest = tail.partition(":")
+        tail = rest if head in KINDS else tail
+        matcher = f'workload_job=~"(.*/)?{tail}(-[0-9a-f]+)?"'.replace("\\", "\\\\")
+    found: dict[str, Owner] = {}
+    for metric in _NAMES:
+        most: dict[str, float] = {}
+        known = {}
+        for series in source.counts(metric, matcher, span):
+            labels = series.labels
+            process, count = labels.get("process", ""), series.points[0][1]
+            if process and count > most.get(process, 0.0):
+                job = JobId(*(labels.get(f"workload_{key}", "") for key in ("job_kind", "namespace", "job")))
+                user, command = (
+                    labels.get("workload_user", ""),
+                    labels.get("workload_command", labels.get("command", "")),
+                )
+                most[process], known[process] = count, Owner(job, user, labels.get("instance", ""), command)
+        found = known | found
+    return found
+
+
+def chosen(found: Mapping[str, Owner], name: str) -> JobId:
+    """Return the job with this name. Raises ReportError if there is none, or more than one."""
+    jobs = sorted({owner.job for owner in found.values() if owner.job.is_called(name)})
+    if len(jobs) == 1:
+        return jobs[0]
+    if not jobs:
+        raise ReportError(f"no process of a job {name} has series in this time; --since looks further back")
+    lines = [f"    {job.text}" for job in jobs[:_LISTED]] + ["    …"] * (len(jobs) > _LISTED)
+    raise ReportError("\n".join([f"{len(jobs)} jobs are called {name}; write one of these in full:", *lines]))
+
+
+def near(source: Prometheus, span: Range, name: str) -> list[str]:
+    """Return the names of jobs that are similar to a wrong one. Raises RequestError."""
+    jobs = {owner.job for owner in owners(source, span).values()}
+    names = {job.name.rpartition("/")[2]: job.text for job in jobs}
+    return [names[each] for each in get_close_matches(name, names, 3)]
+
+
+def read(
+    source: Prometheus, found: Mapping[str, Owner], span: Range, counters: Sequence[str], gauges: Sequence[str]
+) -> Found:
+    """Return what the server knows of these processes. Raises RequestError."""
+    of: defaultdict[str, list[Series]] = defaultdict(list)
+    for series in source.counters(counters, "process", sorted(found), span):
+        of[series.labels.get("process", "")].append(series)
+    first = {process: Facts(series, span.start) for process, series in of.items()}
+    alive = {process: facts for process, facts in first.items() if facts.seconds}
+    if not alive:
+        return Found(found, {}, {}, span)
+    narrow = Range(min(f.begin for f in alive.values()), min(span.end, max(f.last_seen for f in alive.values()) + 1))
+    for series in source.gauges(gauges, "process", sorted(alive), narrow):
+        of[series.labels.get("process", "")].append(series)
+    facts = {process: Facts(of[process], span.start) for process in alive}
+    return Found(found, facts, _devices(source, [each for process in facts for each in of[process]], narrow), narrow)
+
+
+def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:
+    uuids = sorted({each.labels.get("uuid", "") for each in series if each.name == MEMORY})
+    products: dict[tuple[str, str], str] = {}
+    users: defaultdict[tuple[str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
+    energy: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
+    for each in source.gauges([_INFO, MEMORY], "uuid", uuids, span):
+        if each.name == _INFO:
+            products[_place(each)] = each.labels.get("name", "")
+        else:
+            users[_place(each)][each.labels.get("process", "")] = each.points[0][0], each.points[-1][0]
+    for each in source.counters([ENERGY], "uuid", uuids, span):
+        energy[_place(each)].append(each)
+    rose = {place: rises(next(iter(once(each).values())), span.start) for place, each in energy.items()}
+    step = source.step(span)
+    return {place: Device(products.get(place, ""), rose.get(place), users[place], step) for place in users}
+
+
+def _place(series: Series) -> tuple[str, str]:
+    return series.labels.get("instance", ""), series.labels.get("uuid", "")
+
+
+def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
+    """Return a job and all that is known of it. Raises RequestError or ReportError."""
+    found = owners(source, span, name)
+    try:
+        job = chosen(found, name)
+    except ReportError as error:
+        similar = [] if any(owner.job.is_called(name) for owner in found.values()) else near(source, span, name)
+        raise ReportError(f"{error}{'; did you mean ' if similar else ''}{' or '.join(similar)}") from None
+    ours = {process: owner for process, owner in found.items() if owner.job == job}
+    known = read(source, ours, span, COUNTERS, GAUGES)
+    if not known.facts:
+        raise ReportError(f"{job.words} has processes in this time, and none of them is a training with counters")
+    return job, known

@@ -1,0 +1,54 @@
+"""The prices of GPU hours and of energy, from a file that a site writes. None is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gpugauge.report.model import Cost, GpuHours
+from gpugauge.settings.yaml_model import YamlModel
+
+_JOULES = 3.6e6  # of a kilowatt hour
+_Amount = Annotated[float, Field(ge=0)]
+
+
+class Prices(BaseModel):
+    """The keys of the file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    currency: str = Field(default="", max_length=8)
+    gpu_hour: Mapping[str, _Amount] = Field(default_factory=dict)  # by the name in gpu_info
+    pue: Annotated[float, Field(ge=1)] | None = None
+    co2e_grams_per_kilowatt_hour: _Amount | None = None
+
+    def cost(self, products: Mapping[str, GpuHours], joules: float | None) -> Cost:
+        """Return what GPU hours by product, and energy, cost."""
+        known = bool(products) and all(product in self.gpu_hour for product in products)
+        held, lost = (
+            sum(self.gpu_hour[product] * of(hours) for product, hours in products.items()) if known else None
+            for of in (lambda hours: hours.held, lambda hours: hours.all_lost)
+        )
+        energy = joules / _JOULES * self.pue if joules is not None and self.pue is not None else None
+        each = self.co2e_grams_per_kilowatt_hour
+        co2e = energy * each if energy is not None and each is not None else None
+        return Cost(self.currency, held, lost, energy, co2e)
+
+    def missing(self, products: Iterable[str]) -> list[str]:
+        """Return sentences about the products without a price."""
+        without = [product or "GPUs whose name is not known" for product in products if product not in self.gpu_hour]
+        return (
+            [f"The cost is not known, without a price of: {', '.join(without)}."] if self.gpu_hour and without else []
+        )
+
+
+NO_PRICES = Prices()
+_FILE = YamlModel(Prices, "file of prices")
+
+
+def read(file: Path | None) -> Prices:
+    """Return the prices in a file. Raises ConfigError with its lines."""
+    return _FILE.validate(_FILE.read(file)) if file else NO_PRICES

@@ -1,0 +1,215 @@
+"""A report as blocks of words, and these as text for a terminal, as Markdown, or as the body of an HTML file."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+
+from gpugauge.report.model import GpuHours, ProcessUse, Report
+from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
+from gpugauge.wire.shares import sentence
+
+_DIFFERENT_SHARE, _DIFFERENT_STEP = 0.1, 1.1  # from which ranks are listed
+_MOST_RANKS, _MOST_NAMES = 16, 4
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A part of a report: its heading, sentences, and a table whose first row is its head."""
+
+    heading: str = ""
+    lines: Sequence[str] = ()
+    table: Sequence[Sequence[str]] = ()
+    numbers: frozenset[int] = frozenset()  # columns that are aligned on the right
+
+
+def blocks(report: Report) -> list[Block]:
+    """Return the report on a job."""
+    return [block for block in (part(report) for part in _PARTS) if block.lines or block.table]
+
+
+def hours(amount: float) -> str:
+    """Return GPU hours in words."""
+    return f"{quantity(amount) if amount >= 0.095 else digits(amount, 2)} GPU h"
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Return a number with its unit, "-" if it is not known."""
+    return "-" if value is None else f"{quantity(value)} {unit}".strip()
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return a few names, and how many more there are."""
+    more = len(names) - _MOST_NAMES
+    return ", ".join([*names[:_MOST_NAMES], *([f"and {more} more"] if more > 0 else [])])
+
+
+def when(second: float) -> str:
+    """Return a time in UTC."""
+    return f"{datetime.fromtimestamp(second, timezone.utc):%Y-%m-%d %H:%M} UTC"
+
+
+def _head(report: Report) -> Block:
+    users = f" of user {listed(report.users)}" if report.users else ""
+    ends = "still running" if report.running else f"ended {when(report.end)}"
+    why = f" ({', '.join(report.end_words)})" if report.end_words and not report.running else ""
+    devices = f"{plural(report.devices, 'GPU')} on " if report.devices else ""
+    places = f"{devices}{plural(len(report.nodes), 'node')} ({listed(report.nodes)})"
+    life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
+    products = listed([name for name in report.products if name])
+    return Block(f"{report.title}{users}", [f"{places}{f', {products}' if products else ''}; {life}."])
+
+
+def _hours(report: Report) -> Block:
+    found = report.gpu_hours
+    if found is None or not found.held:
+        return Block()
+    answer = f"Of {hours(found.held)} held, {hours(found.used)} ({_share(found.used, found)}) were used."
+    if not found.lost:
+        return Block(lines=[answer, "None were lost."])
+    head = ("lost", "share", "cause", "the training")
+    rows = [
+        (hours(lost), _share(lost, found), cause, cause_phrase(cause))
+        for cause, lost in found.lost.items()
+        if lost >= 0.005 * found.held
+    ]
+    line = f"{answer} {hours(found.all_lost)} ({_share(found.all_lost, found)}) were lost."
+    return Block(lines=[line], table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
+
+
+def _share(part: float, found: GpuHours) -> str:
+    return percent(part / found.held)
+
+
+def _change(report: Report) -> Block:
+    change = report.change
+    if change is None or report.gpu_hours is None or change.gpu_hours < 0.02 * report.gpu_hours.held:
+        return Block("Change first", report.mistakes) if report.mistakes else Block()
+    gain = f"{change.gain_words[:1].upper()}{change.gain_words[1:]}; at" if change.gain_words else "At"
+    return Block(
+        "Change first",
+        [
+            f"{change.change[:1].upper()}{change.change[1:]}.",
+            f"{gain} most the {hours(change.gpu_hours)} lost to {change.cause} come back.",
+            *(f"Also: {mistake}." for mistake in report.mistakes),
+        ],
+    )
+
+
+def _figures(report: Report) -> Block:
+    each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
+    shares = sentence(report.step_shares)
+    steps = f"{quantity(report.steps)} steps{each}" if report.steps else ""
+    memory, limit = report.memory_peak_bytes, report.memory_limit_bytes
+    peak = f"{memory / _GIB:.1f} GiB" if memory is not None else ""
+    kwh = None if report.energy_joules is None else report.energy_joules / 3.6e6
+    held = report.gpu_hours.held if report.gpu_hours else 0.0
+    each = f", {quantity(1000 * kwh / held)} W for each GPU" if kwh and held else ""
+    rows = [
+        ("Steps", "; ".join(filter(None, (steps, shares)))),
+        (
+            "Memory",
+            f"at most {peak}{f' of {limit / _GIB:.1f} GiB' if limit else ''}, on the fullest GPU" if peak else "",
+        ),
+        ("Energy", f"{quantity(kwh)} kWh{each}, of the GPUs only" if kwh is not None else ""),
+        *cost_rows(report),
+    ]
+    return Block("Figures", table=[("", ""), *(row for row in rows if row[1])])
+
+
+def cost_rows(report: Report) -> list[tuple[str, str]]:
+    """Return what the job cost, as far as there are prices."""
+    cost = report.cost
+    if cost is None:
+        return []
+    unit = cost.currency
+    return [
+        (
+            "Cost",
+            f"{amount(cost.held, unit)}, {amount(cost.lost, unit)} of it for lost time"
+            if cost.held is not None
+            else "",
+        ),
+        ("With the PUE", f"{amount(cost.kilowatt_hours, 'kWh')}" if cost.kilowatt_hours is not None else ""),
+        ("CO2e", f"{amount(cost.co2e_grams / 1000, 'kg')}" if cost.co2e_grams is not None else ""),
+    ]
+
+
+def _ranks(report: Report) -> Block:
+    """Return the processes where they differ in what they lost, or in their steps."""
+    uses = [use for use in report.processes if use.gpu_hours and use.gpu_hours.held]
+    shares = [_lost_share(use) for use in uses]
+    steps = [use.step_seconds for use in uses if use.step_seconds]
+    slower = bool(steps) and max(steps) > _DIFFERENT_STEP * min(steps)
+    if len(uses) < 2 or not (max(shares) - min(shares) > _DIFFERENT_SHARE or slower):
+        return Block()
+    worst = sorted(uses, key=lambda use: -_lost_share(use))
+    rows = [
+        (
+            use.node,
+            "-" if use.rank is None else str(use.rank),
+            "-" if use.gpu_hours is None else hours(use.gpu_hours.held),
+            percent(_lost_share(use)),
+            next(iter(use.gpu_hours.lost), "-") if use.gpu_hours else "-",
+            duration(use.step_seconds) if use.step_seconds else "-",
+        )
+        for use in worst[:_MOST_RANKS]
+    ]
+    more = [f"And {len(worst) - _MOST_RANKS} more, which lost less."] if len(worst) > _MOST_RANKS else []
+    head = ("node", "rank", "held", "lost", "most of it to", "step")
+    return Block("The processes differ", more, [head, *rows], frozenset({1, 2, 3, 5}))
+
+
+def _lost_share(use: ProcessUse) -> float:
+    return use.gpu_hours.all_lost / use.gpu_hours.held if use.gpu_hours and use.gpu_hours.held else 0.0
+
+
+def _unknown(report: Report) -> Block:
+    return Block("What could not be known", report.unknown)
+
+
+_PARTS: tuple[Callable[[Report], Block], ...] = (_head, _hours, _change, _figures, _ranks, _unknown)
+
+
+def as_text(found: Sequence[Block], width: int = 100) -> str:
+    """Return blocks for a terminal."""
+    parts = []
+    for block in found:
+        lines = [block.heading] if block.heading else []
+        indent = "  " if block.heading and block is not found[0] else ""
+        lines += [textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent) for line in block.lines]
+        widths = [max(map(len, column)) for column in zip(*block.table, strict=True)]
+        for row in block.table:
+            cells = [
+                cell.rjust(size) if at in block.numbers else cell.ljust(size)
+                for at, (cell, size) in enumerate(zip(row, widths, strict=True))
+            ]
+            if any(row):
+                lines.append(textwrap.fill("  " + "  ".join(cells).rstrip(), width, subsequent_indent="      "))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_markdown(found: Sequence[Block]) -> str:
+    """Return blocks as Markdown."""
+    parts = []
+    for block in found:
+        lines = [f"{'#' if block is found[0] else '##'} {_escaped(block.heading)}\n"] if block.heading else []
+        listed_ones = len(block.lines) > 1 and block.heading
+        lines += [f"{'- ' if listed_ones else ''}{_escaped(line)}" for line in block.lines]
+        for at, row in enumerate(block.table):
+            lines += [""] * (at == 0 and bool(block.lines)) + [f"| {' | '.join(map(_escaped, row))} |"]
+            if at == 0:
+                lines.append(f"|{'|'.join('--:' if n in block.numbers else '---' for n in range(len(row)))}|")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts) + "\n"
+
+
+_MARKS: Mapping[int, str] = {ord(mark): f"\\{mark}" for mark in "\\`*_[]<>|#"}
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_MARKS)
