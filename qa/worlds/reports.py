@@ -17,6 +17,7 @@ from gpugauge.report.source import Range, Series
 CAUSES = ("data_loading", "host_bound", "unknown")
 LINGER = 300  # seconds for which an exporter keeps the counters of an ended process
 KIND = "slurm"
+BUSY = 0.4  # of the time in which a process runs
 
 
 @dataclass
@@ -75,7 +76,7 @@ def drawn(seed: int, now: int, longest: int = 30_000) -> World:
         gaps = (
             [(at := world.begin + draw.randrange(length), at + draw.randrange(30, 200))] if draw.random() < 0.4 else []
         )
-        plans = []
+        plans: list[Plan] = []
         for _ in range(draw.choice((1, 2, 4))):
             plans += _ranks(draw, world, node, rank)
             rank += 1
@@ -185,8 +186,15 @@ def _energy(world: World, node: str, uuid: str, watts: int, servers: list[str], 
         moments = range(world.begin - 600, world.end + 600, world.interval)
         spent = [(float(t), 1e6 + watts * sum(plan.held(0, t) for plan in plans)) for t in moments]
         world.series.append(Series(labels, spent))
-        labels = {"__name__": "gpu_info", "instance": node, "uuid": uuid, "replica": server, "name": "NVIDIA H200"}
-        world.series.append(Series(labels, [(float(t), 1.0) for t in moments]))
+        busy = [(t, BUSY * (joules - 1e6) / watts) for t, joules in spent]
+        one = [(t, 1.0) for t, _ in spent]
+        for name, points, more in (
+            ("gpu_info", one, {"name": "NVIDIA H200", "index": uuid[-1]}),
+            ("gpu_memory_total_bytes", [(t, 4e9) for t, _ in spent], {}),
+            ("gpu_busy_seconds_total", busy, {"engine": "gpu"}),
+            ("gpu_observed_seconds_total", [(t, t - world.begin + 600) for t, _ in spent], {"engine": "gpu"}),
+        ):
+            world.series.append(Series({**labels, "__name__": name, **more}, points))
 
 
 @dataclass

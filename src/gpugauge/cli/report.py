@@ -5,19 +5,22 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 from pydantic import TypeAdapter
 
 from gpugauge.base.duration import parse_duration
 from gpugauge.cli.common import fail
-from gpugauge.report import build, jobs, page, prices, render
+from gpugauge.report import build, compare, jobs, jobstats, page, prices, render, top
 from gpugauge.report.model import Report
+from gpugauge.report.render import Block
 from gpugauge.report.source import Prometheus, Range
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.web.client import RequestError
 
-_FORMATS = ("text", "json", "markdown", "html")
+_JOBSTATS = "jobstats"
+_FORMATS = ("text", "json", "markdown", "html", _JOBSTATS)
 
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
@@ -28,7 +31,12 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) ->
 
 
 @click.command("report")
-@click.argument("job", metavar="JOB")
+@click.argument("job", metavar="[JOB]", required=False)
+@click.option("--top", "of_all", is_flag=True, help="In place of a JOB: who lost most.")
+@click.option("--by", type=click.Choice([*top.BY]), default="job", show_default=True, help="With --top: by what.")
+@click.option("--most", type=click.IntRange(min=1), default=20, show_default=True, help="With --top: how many.")
+@click.option("--compare", "pair", nargs=2, metavar="A B", help="In place of a JOB: what differs between two.")
+@click.option("--slurm", metavar="ID", help="In place of a JOB: a job of Slurm.")
 @click.option(
     "--prometheus.url",
     "url",
@@ -42,32 +50,66 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--since", default="7d", show_default=True, callback=_seconds, help="How far back to look: 12h, 30d.")
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="The form.")
-def command(job: str, url: str, matchers: str, since: float, file: Path | None, form: str) -> None:
+def command(
+    job: str | None,
+    of_all: bool,
+    by: str,
+    most: int,
+    pair: tuple[str, str] | None,
+    slurm: str | None,
+    url: str,
+    matchers: str,
+    since: float,
+    file: Path | None,
+    form: str,
+) -> None:
     """Report what a job used, lost and cost: GPU hours by cause, and what to change first.
 
     JOB is the name of a job as alerts and views have it, or in full as slurm:1234 or jobset:team-a/llama. The numbers
     come from the counters that a Prometheus has of the job's processes.
     """
+    names = [name for name in (job, f"slurm:{slurm}" if slurm else None) if name]
+    if len(names) + of_all + bool(pair) != 1:
+        raise click.UsageError("give one JOB, --slurm ID, --top or --compare A B")
+    if form == _JOBSTATS and not names:
+        raise click.UsageError(f"--format {_JOBSTATS} is for one job")
     now = time.time()
-    source = Prometheus(url, matchers)
+    source, span = Prometheus(url, matchers), Range(now - since, now)
     try:
         known = prices.read(file)
-        identity, found = jobs.of_job(source, job, Range(now - since, now))
-        made = build.report(identity, found, now, known, [f"The server warns: {text}" for text in source.warnings])
+        if of_all:
+            found = top.read(source, span, by, known)
+            text = _written(found, top.Top, top.blocks(found, most), form, now)
+        else:
+            of = [jobs.of_job(source, name, span) for name in names or pair or ()]
+            reports = [build.report(*each, now, known, source.warnings) for each in of]
+            text = _of_jobs(reports, of[0][1], form, now)
     except ConfigError as error:
         fail(2, error)
+    except jobs.NoJobError as error:
+        if form != _JOBSTATS:
+            fail(1, error)
+        text = jobstats.NONE
     except (RequestError, jobs.ReportError) as error:
         fail(1, error)
-    click.echo(written(made, form, now).encode(), nl=False)
+    click.echo(text.encode(), nl=False)
 
 
-def written(made: Report, form: str, now: float) -> str:
-    """Return a report in one of the forms."""
+def _of_jobs(reports: list[Report], found: jobs.Found, form: str, now: float) -> str:
+    if form == _JOBSTATS:
+        return jobstats.comment(reports[0], found)
+    if len(reports) == 1:
+        return _written(reports[0], Report, render.blocks(reports[0]), form, now)
+    both = compare.compare(*reports)
+    return _written(both, compare.Comparison, compare.blocks(both), form, now)
+
+
+def _written(made: object, model: Any, found: list[Block], form: str, now: float) -> str:
+    """Return what was found in one of the forms."""
     if form == "json":
-        return TypeAdapter(Report).dump_json(made, indent=2).decode() + "\n"
-    found = render.blocks(made)
+        return TypeAdapter(model).dump_json(made, indent=2).decode() + "\n"
     if form == "html":
-        return page.of_job(made, found, now)
+        return page.as_html(found, now, made.curves if isinstance(made, Report) else None)
     if form == "markdown":
         return render.as_markdown(found)
     return render.as_text(found, max(60, min(110, shutil.get_terminal_size().columns)))

@@ -10,8 +10,8 @@ from gpugauge.node.judged import Diagnosis, Gain
 from gpugauge.report.counters import HELD, LOST
 from gpugauge.report.curves import drawn
 from gpugauge.report.facts import GAIN, LIMIT, MEMORY, PEAK, SETTINGS, STEP, STEPS, Facts
-from gpugauge.report.jobs import Found, JobId
-from gpugauge.report.model import Change, GpuHours, ProcessUse, Report
+from gpugauge.report.jobs import Found
+from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import gain_words
@@ -22,6 +22,7 @@ from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
 
 _NOW_SECONDS = 120.0  # before the end of the range: a process with later samples runs
+_WORTH = 0.1  # share of the held time from which the advice on a known cause comes before that on an unknown one
 _LOADER = "training_loader_expected_speedup"
 
 
@@ -80,8 +81,9 @@ def by_product(found: Found, facts: Mapping[str, Facts]) -> dict[str, GpuHours]:
     parts: defaultdict[str, list[GpuHours]] = defaultdict(list)
     for process, each in facts.items():
         products = [found.devices[place].product for place in found.of(process)] or [""]
-        for product in products if (hours := whole_hours([each])) else ():
-            parts[product].append(hours.part(1 / len(products)))
+        if hours := whole_hours([each]):
+            for product in products:
+                parts[product].append(hours.part(1 / len(products)))
     return {product: GpuHours.sum(each) for product, each in sorted(parts.items())}
 
 
@@ -158,7 +160,11 @@ def _shares(facts: Iterable[Facts]) -> dict[str, float]:
 
 def _change(hours: GpuHours, facts: Iterable[Facts]) -> Change | None:
     """Return what to change first: what removes the largest loss."""
-    cause = next(iter(hours.lost), None)
+    # What no value explains is stated below where something else is worth a change.
+    known = next(
+        (cause for cause, lost in hours.lost.items() if cause != "unknown" and lost >= _WORTH * hours.held), None
+    )
+    cause = known or next(iter(hours.lost), None)
     if cause is None:
         return None
     limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)]

@@ -118,10 +118,10 @@ def _of_one(series: Sequence[Series]) -> dict[tuple[str, ...], Points]:
         known[:] = min(known[0], first), max(known[1], last), known[2] + len(each.points)
     lane = max(_lanes(extents), key=lambda lane: sum(extents[place][2] for place in lane))
     found: defaultdict[tuple[str, ...], Points] = defaultdict(list)
-    for each in series:
-        if target(each) in lane:
-            found[own_labels(each)] += each.points
-    return {key: sorted(points) for key, points in found.items()}
+    # Where samples are those of windows, one target follows another in the same.
+    for each in sorted((each for each in series if target(each) in lane), key=lambda each: extents[target(each)][0]):
+        found[own_labels(each)] += each.points
+    return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
 
 
 def _lanes(extents: Mapping[Target, Sequence[float]]) -> list[list[Target]]:

@@ -14,13 +14,18 @@ from gpugauge.report.model import JobId
 from gpugauge.report.source import Prometheus, Range, Series
 from gpugauge.workload.job import KINDS
 
-ENERGY, _INFO = "gpu_energy_joules_total", "gpu_info"
+ENERGY, _BUSY, _OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
+_INFO, _TOTAL = "gpu_info", "gpu_memory_total_bytes"
 _NAMES = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")  # the first one that knows decides
 _LISTED = 10
 
 
 class ReportError(Exception):
     """A report that cannot be written, in sentences."""
+
+
+class NoJobError(ReportError):
+    """There is no such job, or nothing is known of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,22 +40,33 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU: its product, its energy over time, and when each process held memory of it."""
+    """A GPU: its product and index, what its counters rose by, and when each process held memory of it."""
 
     product: str
-    energy: Sequence[Rise] | None
+    index: str
+    memory: float | None
+    counters: Mapping[str, Sequence[Rise]]
     users: Mapping[str, tuple[float, float]]
     step: float  # seconds by which these times may be wrong
 
     def joules(self, begin: float, end: float, ours: Iterable[str]) -> float | None:
         """Return the energy in a range of time, None if it is not known, or that of other programs, too."""
         others = [self.users[process] for process in self.users.keys() - set(ours)]
-        if self.energy is None or any(a + self.step < end and b - self.step > begin for a, b in others):
+        alone = not any(a + self.step < end and b - self.step > begin for a, b in others)
+        return self._within(ENERGY, begin, end) if alone else None
+
+    def busy(self, begin: float, end: float) -> float | None:
+        """Return the share of a range of time in which kernels ran, None if it is not known."""
+        observed = self._within(_OBSERVED, begin, end)
+        return (self._within(_BUSY, begin, end) or 0.0) / observed if observed else None
+
+    def _within(self, name: str, begin: float, end: float) -> float | None:
+        if name not in self.counters:
             return None
-        # What was used before the first sample is not of this time.
+        # What a counter had at its first sample is not of this time.
         return sum(
             rise.amount * max(0.0, min(end, rise.end) - max(begin, rise.begin)) / (rise.end - rise.begin)
-            for rise in self.energy
+            for rise in self.counters[name]
             if rise.end > rise.begin
         )
 
@@ -103,7 +119,7 @@ def chosen(found: Mapping[str, Owner], name: str) -> JobId:
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
-        raise ReportError(f"no process of a job {name} has series in this time; --since looks further back")
+        raise NoJobError(f"no process of a job {name} has series in this time; --since looks further back")
     lines = [f"    {job.text}" for job in jobs[:_LISTED]] + ["    …"] * (len(jobs) > _LISTED)
     raise ReportError("\n".join([f"{len(jobs)} jobs are called {name}; write one of these in full:", *lines]))
 
@@ -135,19 +151,27 @@ def read(
 
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:
     uuids = sorted({each.labels.get("uuid", "") for each in series if each.name == MEMORY})
-    products: dict[tuple[str, str], str] = {}
+    info: dict[tuple[str, str], Mapping[str, str]] = {}
+    memory: dict[tuple[str, str], float] = {}
     users: defaultdict[tuple[str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
-    energy: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
-    for each in source.gauges([_INFO, MEMORY], "uuid", uuids, span):
+    counted: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
+    for each in source.gauges([_INFO, _TOTAL, MEMORY], "uuid", uuids, span):
         if each.name == _INFO:
-            products[_place(each)] = each.labels.get("name", "")
+            info[_place(each)] = each.labels
+        elif each.name == _TOTAL:
+            memory[_place(each)] = each.points[-1][1]
         else:
             users[_place(each)][each.labels.get("process", "")] = each.points[0][0], each.points[-1][0]
-    for each in source.counters([ENERGY], "uuid", uuids, span):
-        energy[_place(each)].append(each)
-    rose = {place: rises(next(iter(once(each).values())), span.start) for place, each in energy.items()}
-    step = source.step(span)
-    return {place: Device(products.get(place, ""), rose.get(place), users[place], step) for place in users}
+    for each in source.counters([ENERGY, _BUSY, _OBSERVED], "uuid", uuids, span):
+        if each.labels.get("engine", "gpu") == "gpu":
+            counted[_place(each)].append(each)
+    found = {}
+    for place in users:
+        rose = {key[0]: rises(points, span.start) for key, points in once(counted[place]).items()}
+        labels = info.get(place, {})
+        of = labels.get("name", ""), labels.get("index", ""), memory.get(place), rose
+        found[place] = Device(*of, users[place], source.step(span))
+    return found
 
 
 def _place(series: Series) -> tuple[str, str]:
@@ -161,9 +185,9 @@ def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
         job = chosen(found, name)
     except ReportError as error:
         similar = [] if any(owner.job.is_called(name) for owner in found.values()) else near(source, span, name)
-        raise ReportError(f"{error}{'; did you mean ' if similar else ''}{' or '.join(similar)}") from None
+        raise type(error)(f"{error}{'; did you mean ' if similar else ''}{' or '.join(similar)}") from None
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, COUNTERS, GAUGES)
     if not known.facts:
-        raise ReportError(f"{job.words} has processes in this time, and none of them is a training with counters")
+        raise NoJobError(f"{job.words} has processes in this time, and none of them is a training with counters")
     return job, known

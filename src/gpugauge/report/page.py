@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpugauge.report.model import Curves, Report
+from gpugauge.report.model import Curves
 from gpugauge.report.render import Block, when
 from gpugauge.status.words import quantity
 from gpugauge.verdict.causes import CAUSES
@@ -36,7 +37,7 @@ _COLOURS = {
 }
 
 
-def as_html(title: str, found: Sequence[Block], curves: Curves | None = None, written: str = "") -> str:
+def as_html(found: Sequence[Block], now: float, curves: Curves | None = None) -> str:
     """Return blocks as an HTML document; curves stand after the first three of them."""
     parts = [_block(block, at) for at, block in enumerate(found)]
     if curves is not None:
@@ -45,30 +46,29 @@ def as_html(title: str, found: Sequence[Block], curves: Curves | None = None, wr
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{text(title)}</title><style>{css}</style></head>\n<body><main>\n"
+        f"<title>{text(found[0].heading)}</title><style>{css}</style></head>\n<body><main>\n"
         + "\n".join(parts)
-        + f"\n</main><footer>{text(written)}</footer></body></html>\n"
+        + f"\n</main><footer>Written by gpugauge report, {when(now)}.</footer></body></html>\n"
     )
-
-
-def of_job(report: Report, found: Sequence[Block], now: float) -> str:
-    """Return the report on a job as an HTML document."""
-    return as_html(report.title, found, report.curves, f"Written by gpugauge report, {when(now)}.")
 
 
 def _block(block: Block, at: int) -> str:
     level = "h1" if at == 0 else "h2"
     heading = f"<{level}>{text(block.heading)}</{level}>" if block.heading else ""
     if block.heading == "What could not be known":
-        return f"{heading}<ul>{''.join(f'<li>{text(line)}</li>' for line in block.lines)}</ul>"
+        return f"{heading}<ul>{''.join(f'<li>{_line(line)}</li>' for line in block.lines)}</ul>"
     answer = ' class="answer"' if at and not block.heading else ""
-    body = "".join(f"<p{answer}>{text(line)}</p>" for line in block.lines)
+    body = "".join(f"<p{answer}>{_line(line)}</p>" for line in block.lines)
     if block.table:
         head, *rows = block.table
         shown = f"<thead>{_row(head, 'th', block)}</thead>" if any(head) else ""
         cells = "".join(_row(row, "td", block) for row in rows)
         body += f'<div class="scroll" tabindex="0"><table>{shown}<tbody>{cells}</tbody></table></div>'
     return f'<section class="first">{heading}{body}</section>' if block.heading == "Change first" else heading + body
+
+
+def _line(line: str) -> str:
+    return re.sub("`([^`]+)`", r"<code>\1</code>", text(line))
 
 
 def _row(row: Sequence[str], tag: str, block: Block) -> str:

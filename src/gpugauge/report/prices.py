@@ -28,13 +28,12 @@ class Prices(BaseModel):
     def cost(self, products: Mapping[str, GpuHours], joules: float | None) -> Cost:
         """Return what GPU hours by product, and energy, cost."""
         known = bool(products) and all(product in self.gpu_hour for product in products)
-        held, lost = (
-            sum(self.gpu_hour[product] * of(hours) for product, hours in products.items()) if known else None
-            for of in (lambda hours: hours.held, lambda hours: hours.all_lost)
-        )
+        each = [(self.gpu_hour.get(product, 0.0), hours) for product, hours in products.items()]
+        held = sum(price * hours.held for price, hours in each) if known else None
+        lost = sum(price * hours.all_lost for price, hours in each) if known else None
         energy = joules / _JOULES * self.pue if joules is not None and self.pue is not None else None
-        each = self.co2e_grams_per_kilowatt_hour
-        co2e = energy * each if energy is not None and each is not None else None
+        grams = self.co2e_grams_per_kilowatt_hour
+        co2e = energy * grams if energy is not None and grams is not None else None
         return Cost(self.currency, held, lost, energy, co2e)
 
     def missing(self, products: Iterable[str]) -> list[str]:

@@ -208,7 +208,7 @@ def as_markdown(found: Sequence[Block]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-_MARKS: Mapping[int, str] = {ord(mark): f"\\{mark}" for mark in "\\`*_[]<>|#"}
+_MARKS: Mapping[int, str] = {ord(mark): f"\\{mark}" for mark in "\\*_[]<>|#"}
 
 
 def _escaped(text: str) -> str:

@@ -103,6 +103,9 @@ class Prometheus:
         number = self.instant(f"count(last_over_time({every}[{span.seconds}s]))", span.end)
         step = self.step(span, _MAX_SAMPLES // max(1, round(sum(v for each in number for _, v in each.points))))
         found = self.over_time(f"last_over_time({every}[{step}s])", span, step)
+        times = [second for series in found for second, _ in series.points]
+        if times and 2 * (max(times) - min(times) + step) < span.end - span.start:
+            return self._counters(names, matcher, Range(min(times) - step, max(times)))
         for name in names:
             query = f"max_over_time({self.selector([name], matcher)}[{step}s])"
             largest = {_key(series.labels): dict(series.points) for series in self.over_time(query, span, step)}

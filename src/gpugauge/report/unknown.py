@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import whole
-from gpugauge.report.jobs import Found
+from gpugauge.report.jobs import ENERGY, Found
 from gpugauge.report.model import ProcessUse
 from gpugauge.status.words import duration, plural, runs
 
@@ -66,7 +66,7 @@ def _inside(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
 
 def _energy(found: Found, joules: float | None) -> Iterator[str]:
     places = {place for process in found.facts for place in found.of(process)}
-    without = [place for place in places if found.devices[place].energy is None]
+    without = [place for place in places if ENERGY not in found.devices[place].counters]
     if places and joules is None:
         yield "The energy is not known: the GPUs do not report it, or other programs used them as well."
     elif without:

@@ -1,0 +1,116 @@
+"""Two jobs: what differs in their steps, losses and settings, and which change explains the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpugauge.report.model import VERSION, Report
+from gpugauge.report.render import Block
+from gpugauge.status.words import duration, factor, percent
+from gpugauge.wire.shares import parts as worded
+
+_SAME = 0.05  # share by which the steps of two equal jobs may differ
+# By part of a step: what the names of the settings that change it begin with, those that change it most first.
+_CHANGES: Mapping[str, tuple[str, ...]] = {
+    "data": ("loader ",),
+    "peers": ("sharding", "parallel", "backend", "world size", "GPUs"),
+    "rest": (
+        *("autocast", "matmul dtype", "tf32", "compiled", "GPU", "deterministic", "cudnn", "loader batch size"),
+        *("sharding", "parallel", "allocator", "alloc conf", "grad scaler", "batch device", "torch", "cuda"),
+    ),
+    "compiling": ("compiled", "torch"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Pairs of values, the first of job A; a setting that only one has is "" in the other."""
+
+    a: str
+    b: str
+    step_seconds: tuple[float | None, float | None]
+    parts: Mapping[str, tuple[float, float]]  #: seconds of a step by part
+    lost: Mapping[str, tuple[float, float]]  #: share of the held GPU time by cause
+    settings: Mapping[str, tuple[str, str]]  #: those that differ
+    answer: Sequence[str]  #: in sentences
+    version: int = VERSION
+
+
+def compare(a: Report, b: Report) -> Comparison:
+    """Return what differs between two jobs."""
+    parts = {part: (_part(a, part), _part(b, part)) for part in {**a.step_shares, **b.step_shares}}
+    causes = sorted({cause for report in (a, b) if report.gpu_hours for cause in report.gpu_hours.lost})
+    mine, theirs = _settings(a), _settings(b)
+    changed = {
+        name: (mine.get(name, ""), theirs.get(name, ""))
+        for name in {**mine, **theirs}
+        if mine.get(name, "") != theirs.get(name, "")
+    }
+    return Comparison(
+        *(a.title, b.title, (a.step_seconds, b.step_seconds)),
+        {part: pair for part, pair in parts.items() if any(pair)},
+        {cause: (_lost(a, cause), _lost(b, cause)) for cause in causes},
+        changed,
+        _answer(a, b, parts, changed),
+    )
+
+
+def _part(report: Report, part: str) -> float:
+    return report.step_shares.get(part, 0.0) * (report.step_seconds or 0.0)
+
+
+def _lost(report: Report, cause: str) -> float:
+    found = report.gpu_hours
+    return found.lost.get(cause, 0.0) / found.held if found and found.held else 0.0
+
+
+def _settings(report: Report) -> dict[str, str]:
+    products = ", ".join(name for name in report.products if name)
+    return {"GPUs": str(report.devices), "GPU": products, **report.settings}
+
+
+def _answer(
+    a: Report, b: Report, parts: Mapping[str, tuple[float, float]], changed: Mapping[str, tuple[str, str]]
+) -> list[str]:
+    if not a.step_seconds or not b.step_seconds:
+        return ["The steps cannot be compared: those of one job are not known."]
+    times = b.step_seconds / a.step_seconds
+    if abs(times - 1) < _SAME:
+        return [f"No change: a step takes as long ({duration(b.step_seconds)})."]
+    more = times > 1
+    word = f"{factor(times)} times as long" if more else f"1/{factor(1 / times)} of the time"
+    lines = [f"A step of B takes {word}: {duration(b.step_seconds)} in place of {duration(a.step_seconds)}."]
+    rise = {part: (after - before) * (1 if more else -1) for part, (before, after) in parts.items()}
+    part = max(rise, key=lambda each: rise[each], default=None)
+    if part is None or rise[part] <= 0:
+        return [*lines, "The parts of the steps are not known."]
+    words = {name: text for name, text, _ in worded(dict.fromkeys(parts, 1.0))}
+    before, after = parts[part]
+    share = rise[part] / abs(b.step_seconds - a.step_seconds)
+    lines.append(
+        f"{percent(min(1.0, share))} of it is {words.get(part, part)}: {duration(after)}, before {duration(before)}."
+    )
+    prefixes = _CHANGES.get(part, ())
+    found = [name for prefix in prefixes for name in changed if name.startswith(prefix)]
+    if found:
+        each = [f"{name} {changed[name][0] or 'none'} → {changed[name][1] or 'none'}" for name in dict.fromkeys(found)]
+        lines.append(f"The change that explains it: {', '.join(each[:3])}.")
+    else:
+        lines.append("No setting that was reported explains it: look for a change in the data, the model or the node.")
+    return lines
+
+
+def blocks(found: Comparison) -> list[Block]:
+    """Return the comparison for people."""
+    words = {name: text for name, text, _ in worded(dict.fromkeys(found.parts, 1.0))}
+    steps = [("", "A", "B"), ("a step", *(duration(each) if each else "-" for each in found.step_seconds))]
+    steps += [(f"  {words.get(part, part)}", *map(duration, pair)) for part, pair in found.parts.items()]
+    lost = [(cause, *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]
+    settings = [(name, a or "-", b or "-") for name, (a, b) in found.settings.items()]
+    return [
+        Block(f"A: {found.a}, B: {found.b}", found.answer),
+        Block("Steps", table=steps, numbers=frozenset({1, 2})),
+        *([Block("Lost GPU time", table=[("cause", "A", "B"), *lost], numbers=frozenset({1, 2}))] if lost else []),
+        *([Block("Settings that differ", table=[("setting", "A", "B"), *settings])] if settings else []),
+    ]

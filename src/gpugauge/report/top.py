@@ -1,0 +1,103 @@
+"""The jobs, users or namespaces that lost most in a span of time."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpugauge.report import jobs
+from gpugauge.report.build import by_product, energy, whole_hours
+from gpugauge.report.counters import HELD, LOST, SECONDS
+from gpugauge.report.facts import MEMORY
+from gpugauge.report.model import VERSION, Cost, GpuHours
+from gpugauge.report.prices import NO_PRICES, Prices
+from gpugauge.report.render import Block, amount, hours, when
+from gpugauge.report.source import Prometheus, Range
+from gpugauge.status.words import cause_phrase, percent, plural
+
+# The name and the words of who holds GPU time.
+BY: Mapping[str, Callable[[jobs.Owner], tuple[str, str]]] = {
+    "job": lambda owner: (owner.job.text, owner.job.words),
+    "user": lambda owner: (owner.user, owner.user or "not known"),
+    "namespace": lambda owner: (owner.job.namespace, owner.job.namespace or "none"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One of them."""
+
+    name: str
+    title: str
+    jobs: int
+    gpu_hours: GpuHours
+    energy_joules: float | None  #: of the GPUs that nobody else used at the same time
+    cost: Cost | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Top:
+    """All of them, the largest loss first."""
+
+    version: int = VERSION
+    by: str
+    begin: float  #: Unix time
+    end: float  #: Unix time
+    rows: Sequence[Row]
+    unknown: Sequence[str]  #: what could not be known, in sentences
+
+
+def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
+    """Return what all jobs lost. Raises RequestError, and ReportError if there are none."""
+    owners = jobs.owners(source, span)
+    found = jobs.read(source, owners, span, (HELD, LOST, SECONDS), (MEMORY,))
+    groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for process, each in found.facts.items():
+        if each.sum(HELD) is not None:
+            groups[BY[by](owners[process])].append(process)
+    if not groups:
+        raise jobs.ReportError("no training held GPU time in this time")
+    rows, missing = [], dict[str, None]()
+    for (name, title), processes in groups.items():
+        facts = {process: found.facts[process] for process in processes}
+        total = whole_hours(facts.values())
+        assert total is not None
+        products, joules = by_product(found, facts), energy(found, processes)
+        missing |= dict.fromkeys(prices.missing(products))
+        cost = prices.cost(products, joules) if prices is not NO_PRICES else None
+        number = len({owners[process].job for process in processes})
+        rows.append(Row(name, title, number, total, joules, cost))
+    rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
+    partly = [each for each in found.facts.values() if each.uncounted]
+    unknown = [*missing, *(f"The server warns: {text}" for text in sorted(source.warnings))]
+    if partly:
+        unknown.append(
+            f"{plural(len(partly), 'process', 'es')} of {len(found.facts)} ran for a time that is in no counter, "
+            "which does not count as held: the report on the job has more."
+        )
+    return Top(by=by, begin=span.start, end=span.end, rows=rows, unknown=unknown)
+
+
+def blocks(top: Top, most: int) -> list[Block]:
+    """Return them as a table of at most so many."""
+    total = GpuHours.sum([row.gpu_hours for row in top.rows])
+    costs = [row.cost for row in top.rows]
+    priced = any(cost is not None and cost.held is not None for cost in costs)
+    head = [top.by, "held", "lost", "share", "most of it to", *(["held costs", "lost costs"] if priced else [])]
+    rows = []
+    for row in top.rows[:most]:
+        cost, found = row.cost, row.gpu_hours
+        prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
+        share = percent(found.all_lost / found.held) if found.held else "-"
+        rows.append([row.title, hours(found.held), hours(found.all_lost), share, next(iter(found.lost), "-"), *prices])
+    cause = next(iter(total.lost), None)
+    largest = f" Most of it is of trainings of which each {cause_phrase(cause)}." if cause else ""
+    lines = [
+        f"{plural(len(top.rows), top.by)} held {hours(total.held)} from {when(top.begin)} to {when(top.end)}, and lost "
+        f"{hours(total.all_lost)} ({percent(total.all_lost / total.held) if total.held else '-'}).{largest}"
+    ]
+    if len(top.rows) > most:
+        lines.append(f"The {most} that lost most:")
+    table = Block("GPU hours", lines, [head, *rows], frozenset({1, 2, 3, 5, 6}))
+    return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]
