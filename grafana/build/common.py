@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.pack import alerts as rules_of_alerts
+from grafana.build.jobs import JOB_LABELS, SHOWN
 from grafana.build.layout import Json, Row, place
-from grafana.build.panels import DATASOURCE
+from grafana.build.panels import DATASOURCE, Column
 from grafana.build.queries import CLUSTER, COUNT, Expr, braced
 
 TAG = "gpugauge"
-JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
 # The names of the alerts of the rules; a test compares them.
 _ALERT_NAMES = "(AllocatedGpu|Attribution|Driver|Exporter|Gpu|Torch|Training).*"
 FLEET, NODE, JOB, EXPORTER = "gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"
@@ -42,6 +43,7 @@ class Variable:
     include_all: bool = True
     all_value: str = ".*"
     sort: int = _NATURAL_ORDER
+    hidden: bool = False
 
     def as_dict(self) -> Json:
         """Return the variable in Grafana's JSON form."""
@@ -57,6 +59,7 @@ class Variable:
             "sort": self.sort,
             "multi": self.multi,
             "includeAll": self.include_all,
+            **({"hide": 2} if self.hidden else {}),
             **({"allValue": self.all_value} if self.include_all and self.all_value else {}),
             **chosen,
         }
@@ -83,6 +86,20 @@ class TextBox:
         }
 
 
+# What a user types as the price of a GPU hour, as a number: "1,5" is 1.5, "2.5 €" is 2.5. Without a number it is NaN.
+_TYPED = 'label_replace(label_replace(vector(1), "typed", "$price", "", ""), "number", "NaN", "", "")'
+_NUMBER = f'label_replace({_TYPED}, "number", "${{1}}.${{2}}0", "typed", "[^0-9]*([0-9]+)(?:[.,]([0-9]+))?.*")'
+PRICE = (
+    TextBox("price", "Price of a GPU hour", "1"),
+    Variable("cost", "Cost", f"query_result({_NUMBER})", '/number="([^"]+)"/', False, False, hidden=True),
+)
+
+
+def cost(hours: Expr) -> Expr:
+    """Return the cost of GPU hours, nothing where the price is not known."""
+    return hours.then("($cost * ({})) >= 0", COUNT)
+
+
 def exporters() -> list[Variable]:
     """Return the variables for the cluster and for the label `job` of the scrape, which is not the job of a training.
 
@@ -107,6 +124,21 @@ def alerts(**labels: str) -> Expr:
     return Expr("ALERTS" + braced(every), COUNT)
 
 
+# A column whose value is the chapter of the runbook about the alert in the label of that name.
+_RUNBOOK = Parameters().runbook_url
+CHAPTER = "chapter"
+_CHAPTERS = {
+    alert.name: (alert.name.lower(), "") for alert in rules_of_alerts(Parameters(per_cause=True, critical=0.1))
+}
+CHAPTER_COLUMN = Column(CHAPTER, CHAPTER, hidden=True, names=_CHAPTERS)
+TO_RUNBOOK: Json = {"title": "Open the runbook", "url": f"{_RUNBOOK}#${{__data.fields.{CHAPTER}}}"}
+
+
+def with_chapter(expr: Expr, label: str) -> Expr:
+    """Return the expression with the label CHAPTER, for TO_RUNBOOK; `label` has the name of the alert."""
+    return expr.then(f'label_replace({{}}, "{CHAPTER}", "$1", "{label}", "(.*)")')
+
+
 def with_cluster_choice(expr: Expr) -> Expr:
     """Return the expression with the label CLUSTER_CHOICE, for links."""
     named = f'label_replace({{}}, "{CLUSTER_CHOICE}", "$1", "{CLUSTER}", "(.*)")'
@@ -122,6 +154,20 @@ def link(title: str, uid: str, **variables: str) -> Json:
         for name, column in {CLUSTER: CLUSTER_CHOICE, **variables}.items()
     )
     return {"title": title, "url": f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"}
+
+
+CHOICE = Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
+TO_NODE = link("Open the node", NODE, instance="Node")
+TO_JOB = link("Open the job", JOB, kind="Kind", namespace="Namespace", workload="workload")
+
+
+def job_columns(**options: Any) -> list[Column]:
+    """Return the columns of a job: what people call it, with a link to it, and its identity, which the link needs."""
+    return [
+        Column("Job", SHOWN, link=TO_JOB, **options),
+        Column("workload", "workload_job", hidden=True),
+        Column("Kind", "workload_job_kind", hidden=True),
+    ]
 
 
 def make_dashboard(
@@ -158,7 +204,7 @@ def _alert_annotation(annotation: Expr) -> Json:
     return {
         "name": "Alerts",
         "datasource": DATASOURCE,
-        "enable": False,
+        "enable": True,
         "hide": False,
         "iconColor": "red",
         "expr": annotation.text,

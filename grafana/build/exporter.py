@@ -2,151 +2,152 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from grafana.build.common import (
-    CLUSTER_CHOICE,
-    EXPORTER,
-    NODE,
-    Variable,
-    alerts,
-    exporters,
-    link,
-    make_dashboard,
-    node,
-    with_cluster_choice,
-)
-from grafana.build.exporter_detail import collection, cost, driver
-from grafana.build.fleet_nodes import EXPORTER as UP
+from grafana.build import common, gpus, words
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.panels import BAD, GOOD, Query, stat, timeseries
-from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys
-from grafana.build.tables import Column, dropped, table
+from grafana.build.panels import BAD, Column, Query, dropped, stat, table, timeseries
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys
 
 _S = Scope({"job": "~$job", "instance": "~$instance"})
-_ANSWERS = {"0": "no", "1": "yes"}
+# Panels that read many series of an exporter show one exporter: for a thousand they would load millions of samples.
+_ONE = Scope({"job": "~$job", "instance": "$detail"})
 _AGE = ((None, "green"), (30, "orange"), (120, "red"))
-_graph = partial(timeseries, empty_text="no exporter is scraped")
+_ALERTS = "(Driver|Exporter|Attribution).*"
 
 
 def dashboard() -> Json:
     """Return the dashboard."""
     known = f'label_values(gpugauge_build_info{{{CLUSTER}=~"${CLUSTER}",job=~"$job",instance=~"$instance"}}, instance)'
-    variables = [
-        *exporters(),
-        node(),
-        Variable("detail", "Exporter in detail", known, multi=False, include_all=False),
-    ]
-    return make_dashboard(
-        EXPORTER,
+    return common.make_dashboard(
+        common.EXPORTER,
         "gpugauge / Exporter",
         "The exporters themselves: whether they read the GPUs, whether they are scraped, and what they cost.",
-        variables,
         [
-            Row("", [*_now(), _exporters()]),
-            Row("All exporters", _all(), collapsed=True),
-            Row("Collection of $detail", collection(), collapsed=True),
-            Row("Cost of $detail", cost(), collapsed=True),
-            Row("Driver and hook of $detail", driver(), collapsed=True),
+            *common.exporters(),
+            common.node(),
+            common.Variable("detail", "Exporter in detail", known, multi=False, include_all=False),
         ],
-        alerts(instance="~$instance", alertname="~(Driver|Exporter).*"),
+        [
+            Row("", [*_now(), _wrong(), _alerting(), _exporters()]),
+            Row("All exporters", _all()),
+            Row("$detail", _detail(), collapsed=True),
+        ],
+        common.alerts(instance="~$instance", alertname=f"~{_ALERTS}"),
     )
 
 
-def _counted(expr: Expr) -> Expr:
-    """Return a count, and a key of missing.TEXTS if no exporter is scraped."""
-    return expr.then(f"{{}} or 0 * count ({_S.select('gpugauge_build_info')}) or vector(-2)")
-
-
 def _now() -> list[Panel]:
-    blind = _S.read("gpugauge_driver_up", reason="!released").then("sum (1 - {})")
-    failing = _S.read("gpugauge_collector_success").then("sum (1 - {})")
-    refused = _S.read("gpugauge_config_last_reload_successful").then("sum (1 - {})")
+    def count(title: str, text: str, expr: Expr, **options: object) -> Panel:
+        known = expr.then(f"{{}} or 0 * count ({_S.scraped('up')} or {_S.select('gpugauge_build_info')})")
+        return stat(title, text, Query(words.coded(known)), **options)  # type: ignore[arg-type]
+
+    broken = Expr(
+        f"sum (1 - {_S.select('gpugauge_collector_success')}) + sum ({_S.select('gpugauge_worker_unkillable')}) "
+        f"+ sum (1 - {_S.select('gpugauge_config_last_reload_successful')})",
+        COUNT,
+    )
     return [
-        stat("Scraped", "Exporters that Prometheus scrapes now.", Query(_counted(_S.scraped("up").by())), width=3),
-        stat(
+        count("Scraped", "Exporters that Prometheus scrapes now.", _S.scraped("up").by()),
+        count(
             "Not scraped",
             "Exporters that Prometheus cannot scrape. There is no data about their nodes.",
-            Query(_counted(_S.scraped("up").then("sum (1 - {})"))),
-            width=3,
+            _S.scraped("up").then("sum (1 - {})"),
             steps=BAD,
         ),
-        stat(
+        count(
             "Blind",
-            "Exporters whose driver does not answer; the reason is in the table. Exporters that released the driver "
-            "on request are not counted.",
-            Query(_counted(blind)),
-            width=3,
+            "Exporters whose driver does not answer. Those that released it on request, or have none, do not count.",
+            _S.read("gpugauge_driver_up", reason="!~released|off").then("sum (1 - {})"),
             steps=BAD,
         ),
-        stat(
-            "Released",
-            "Exporters that released the driver on request, for a reset or an update. They attach again by themselves.",
-            Query(_counted(_S.read("gpugauge_driver_released").by())),
-            width=3,
+        count(
+            "Failing parts",
+            "Collectors whose last run failed, workers that hang inside the kernel and cannot be ended, and exporters "
+            "that rejected a reload of their settings and kept the old ones. The log has the reason.",
+            broken,
+            steps=BAD,
         ),
         stat(
             "Oldest values",
             "Age of the oldest snapshot. If it is more than a scrape interval and a few seconds, an exporter answers "
             "but publishes no new values.",
-            Query(_S.age("gpugauge_snapshot_timestamp_seconds").by(operator="max")),
-            width=3,
+            Query(words.coded(_S.age("gpugauge_snapshot_timestamp_seconds").by(operator="max"))),
             steps=_AGE,
-            empty_text="no data",
         ),
-        stat(
-            "Failing collectors",
-            "Collectors whose last run failed. Their metrics are absent; the reason is in the log.",
-            Query(_counted(failing)),
-            width=3,
-            steps=BAD,
-        ),
-        stat(
-            "Stuck workers",
-            "Former workers that hang inside the kernel and that no signal can end. The node needs a reboot.",
-            Query(_counted(_S.read("gpugauge_worker_unkillable").by())),
-            width=3,
-            steps=BAD,
-        ),
-        stat(
-            "Settings refused",
-            "Exporters that rejected a reload of their settings and kept the old ones. The log has file and line.",
-            Query(_counted(refused)),
-            width=3,
-            steps=BAD,
-        ),
+        count("Trainings connected", "Processes that report through the hook.", _S.read("gpugauge_hook_sessions").by()),
     ]
+
+
+def _wrong() -> Panel:
+    wrong = words.or_reason(common.with_cluster_choice(gpus.missing(_S)), "state")
+    return table(
+        "What is wrong",
+        "What an exporter does not see or do, the gravest first, and when its values were seen last.",
+        # Its lines come first, in this order.
+        Column("level", wrong.then("sort_desc({})"), hidden=True),
+        Column("Node", "instance", link=common.TO_NODE, size=150),
+        Column("State", "state", names={**gpus.NODE_NAMES, **words.REASON_NAMES}),
+        Column(
+            "Seen last",
+            gpus.last_seen(_S).then(f"{{}}\nand on ({gpus.NODE_KEY}) {gpus.missing(_S)}"),
+            size=130,
+            empty="never",
+        ),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHOICE,
+        width=12,
+        height=7,
+        empty_text="nothing: all exporters are scraped, read their GPUs, and the rules are loaded",
+    )
+
+
+def _alerting() -> Panel:
+    fires = common.with_chapter(common.alerts(instance="~$instance", alertname=f"~{_ALERTS}"), "alertname")
+    labels = keys("instance", "alertname", "severity", "chapter")
+    return table(
+        "Alerts about exporters",
+        "Those that fire. Alert opens the chapter of the runbook.",
+        Column("Node", "instance", size=150),
+        Column("Alert", "alertname", link=common.TO_RUNBOOK),
+        Column("Severity", "severity", names={"critical": ("", "red"), "warning": ("", "orange")}, size=90),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHAPTER_COLUMN,
+        *dropped(words.or_reason(fires.by(labels, operator="max"), "alertname")),
+        width=12,
+        height=7,
+        empty_text="no alert about an exporter fires",
+    )
 
 
 def _exporters() -> Panel:
     labels = ("version", "driver_version", "python", "simulated")
 
     def worst(expr: Expr, *more: str) -> Expr:
-        return with_cluster_choice(expr.by(keys("instance", *more), operator="max"))
+        return expr.by(keys("instance", *more), operator="max")
 
-    cpus = _S.rate("gpugauge_cpu_seconds_total").by(keys("instance")).with_unit(COUNT)
-    memory = _S.read("gpugauge_resident_memory_bytes").by(keys("instance"))
+    cpus = _S.rate("gpugauge_cpu_seconds_total").by(gpus.NODE_KEY).with_unit(SHARE)
+
+    def resident(part: str) -> Expr:
+        return worst(_S.read("gpugauge_resident_memory_bytes", part=part))
+
     return table(
         "Exporters",
-        "Versions, cost, and whether the driver answers. The reason is `ok`, the name of the failure, or `released`. "
-        "Values of simulated exporters are not of real GPUs. Node opens the node.",
-        Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
-        Column("Exporter", worst(_S.scraped("up")), steps=GOOD, texts=UP, size=80),
-        Column("Driver answers", worst(_S.read("gpugauge_driver_up"), "reason"), steps=GOOD, texts=_ANSWERS),
-        Column("Why", "reason"),
+        "Versions and cost. CPU is a share of one core, of daemon and worker. Values of simulated exporters are not of "
+        "real GPUs. Node opens the node.",
+        Column("Node", "instance", link=common.TO_NODE),
         Column("Age of values", worst(_S.age("gpugauge_snapshot_timestamp_seconds")), steps=_AGE),
-        Column("Worker restarts", worst(_S.increase("gpugauge_worker_restarts_total", "1h"))),
-        Column("CPUs", with_cluster_choice(cpus)),
-        Column("Memory", with_cluster_choice(memory)),
+        Column("Worker restarts in an hour", worst(_S.increase("gpugauge_worker_restarts_total", "1h")), decimals=0),
+        Column("CPU", cpus, decimals=1),
+        Column("Memory of the daemon", resident("daemon")),
+        Column("Memory of the worker", resident("worker")),
         Column("Version", "version"),
         Column("Driver", "driver_version"),
         Column("Python", "python"),
-        Column("Simulated", "simulated"),
-        Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True),
-        *dropped(CLUSTER, worst(_S.read("gpugauge_build_info"), *labels)),
-        sort="Driver answers",
-        ascending=True,
-        height=11,
+        Column("Simulated", "simulated", names={"true": ("yes", "orange"), "false": ("no", "")}),
+        Column("Cluster", CLUSTER),
+        common.CHOICE,
+        *dropped(common.with_cluster_choice(worst(_S.read("gpugauge_build_info"), *labels))),
+        sort="Age of values",
+        height=9,
         empty_text="no exporter is scraped",
     )
 
@@ -154,41 +155,46 @@ def _exporters() -> Panel:
 def _all() -> list[Panel]:
     def both(title: str, text: str, expr: Expr) -> Panel:
         worst, middle = expr.by(operator="max"), expr.then("quantile (0.5, {})")
-        return _graph(title, text, Query(worst, "largest"), Query(middle, "median"), width=8)
+        return timeseries(
+            title, text, Query(worst, "largest"), Query(middle, "median"), empty_text="no exporter is scraped"
+        )
 
     return [
         both(
-            "Age of the values, all exporters",
+            "Age of the values",
             "Age of the last snapshot. It rises between two scrapes and falls with each.",
             _S.age("gpugauge_snapshot_timestamp_seconds"),
         ),
         both(
-            "Duration of a scrape, all exporters",
+            "Duration of a scrape",
             "As Prometheus measures it. A scrape returns a body that was rendered before, so a slow one is due to the "
             "network or the host.",
             _S.scraped("scrape_duration_seconds"),
         ),
         both(
-            "Samples in a scrape, all exporters",
+            "Samples in a scrape",
             "The number grows with GPUs and processes. Limit it with process.max_per_device and the choice of "
             "collectors (docs/settings.md).",
             _S.scraped("scrape_samples_scraped"),
         ),
-        _graph(
-            "Exporters that are scraped",
-            "A fall is a part of the fleet that is not seen.",
-            Query(_S.scraped("up").by()),
-            width=8,
+    ]
+
+
+def _detail() -> list[Panel]:
+    """Return the panels about one exporter."""
+    failed = _ONE.rate("gpugauge_driver_errors_total").by("reading", "code")
+    return [
+        timeseries(
+            "Time in the driver, by call",
+            "Share of the time; the ten calls that take most.",
+            Query(_ONE.rate("gpugauge_driver_call_seconds_total").by("call").then("topk(10, {})"), "{{call}}"),
+            width=12,
         ),
-        both(
-            "Memory of a daemon, all exporters",
-            "Resident memory of the daemon.",
-            _S.read("gpugauge_resident_memory_bytes", part="daemon"),
-        ),
-        _graph(
-            "Trainings connected, all exporters",
-            "Training processes that report through the hook.",
-            Query(_S.read("gpugauge_hook_sessions").by()),
-            width=8,
+        timeseries(
+            "Failed readings",
+            "Per second, by reading and the driver's error code. Readings that a GPU does not support are not counted.",
+            Query(failed, "{{reading}}: {{code}}"),
+            width=12,
+            empty_text="none since the exporter started",
         ),
     ]

@@ -1,44 +1,19 @@
-"""The dashboard of the fleet: the GPUs wasted, by job and cause, and the state of nodes and GPUs."""
+"""The dashboard of the fleet: the GPUs wasted, by whom, why, and what to do; what is out of order or not seen."""
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
-from gpugauge.artifacts.rules.recording import DEVICES, DOMINANT, PROGRAMS
+from gpugauge.artifacts.rules.recording import ALIVE, DEVICE_BUSY, HELD, NOW, PROBLEM, PROGRAMS, SPEEDUP
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
-from grafana.build.common import (
-    CLUSTER_CHOICE,
-    FLEET,
-    JOB,
-    JOB_LABELS,
-    NODE,
-    TextBox,
-    Variable,
-    alerts,
-    exporters,
-    link,
-    make_dashboard,
-    with_cluster_choice,
-)
-from grafana.build.fleet_nodes import FLEET_SCOPE, faults, health, heat, missing_data, nodes
-from grafana.build.fleet_use import hours, unused, unused_gpus, where
+from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.missing import number, or_reason, raw_number, value
 from grafana.build.notifications import SEVERITIES, notifications
-from grafana.build.panels import BAD, LOAD, Query, bars, stat
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, keys, recorded
-from grafana.build.tables import Column, dropped, table
-from grafana.build.workloads import (
-    JOB_MATCHERS,
-    WINDOW,
-    held,
-    wasted,
-    wasted_by_cause,
-)
+from grafana.build.panels import BAD, HOT, LOAD, Column, Query, bars, dropped, stat, status_history, table, timeseries
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
-_TO_JOB = link("Open the job", JOB, kind="Kind", namespace="Namespace", workload="Job")
-_TO_NODE = link("Open the node", NODE, instance="Node")
-_CHOICE = Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
+_S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS)
+_NO_TRAINING = "no training that is judged"
+_NOBODY = "not known"
 
 
 def dashboard() -> Json:
@@ -46,160 +21,412 @@ def dashboard() -> Json:
     of_cluster = f'{CLUSTER}=~"${CLUSTER}"'
     kinds = f"label_values({PROCESS_JOB}{{{of_cluster}}}, workload_job_kind)"
     namespaces = f'label_values({PROCESS_JOB}{{{of_cluster},workload_job_kind=~"$kind"}}, workload_namespace)'
-    return make_dashboard(
-        FLEET,
+    return common.make_dashboard(
+        common.FLEET,
         "gpugauge / Fleet",
-        "Which GPUs are wasted, by whom, why and where. Jobs are judged by the recording rules of `gpugauge rules`.",
+        "Which GPUs are wasted, by whom, why, and what to do. Jobs are judged by the recording rules of "
+        "`gpugauge rules`.",
         [
-            *exporters(),
-            Variable("kind", "Kind", kinds),
-            Variable("namespace", "Namespace", namespaces),
-            TextBox("price", "Price of a GPU hour", "1"),
+            *common.exporters(),
+            common.Variable("kind", "Kind", kinds),
+            common.Variable("namespace", "Namespace", namespaces),
+            *common.PRICE,
         ],
         [
-            Row("", [*_now(), _jobs(), *_below()]),
-            Row("Nodes", nodes()),
-            Row("Health of the GPUs", health()),
-            Row("Where GPU time goes", where(), collapsed=True),
-            Row("GPU hours and cost", hours(), collapsed=True),
-            Row("Memory, power and temperature", heat(), collapsed=True),
-            Row("Given to a job and unused", [unused()], collapsed=True),
+            Row("", [*_now(), *_by_cause(), _jobs(), *_wrong(), *_nodes()]),
+            Row("GPUs out of order, or given and unused", [_faults(), _unused()], collapsed=True),
+            Row("GPU hours and cost", _hours(), collapsed=True),
+            Row("Memory, power and temperature", _heat(), collapsed=True),
         ],
-        alerts(severity="~critical|warning"),
+        common.alerts(severity="~critical|warning"),
         start="now-24h",
     )
 
 
 def _now() -> list[Panel]:
-    load = Expr(f"1 - sum ({wasted()}) / (sum ({held()}) > 0)", SHARE)
-    faulty = faults().by(keys("instance", "uuid"), operator="count").by(operator="count")
+    all_wasted, all_held = jobs.wasted().by(), jobs.held().by()
+    in_range = words.of_trainings(jobs.gpu_hours(all_wasted))
+    processes = _S.select("gpu_process_memory_used_bytes")
+    up, used = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')} == 1)", f"group by ({gpus.GPU_KEY}) ({processes})"
+    idle = f"({used} and on ({keys('uuid')}) {recorded(DEVICE_BUSY)} < 0.01)"
+    none = f"0 * count ({_S.select('gpu_up')})"
+    counted = (
+        ("held", f"count ({up} and {used}) or {none}"),
+        ("of these idle", f"count ({up} and {idle}) or 0 * count ({recorded(DEVICE_BUSY)})"),
+        ("free", f"count ({up} unless {used}) or {none}"),
+    )
+    told = notifications()
+    ranks = {name: f"count ({{}} == {rank})" for name, (rank, _) in SEVERITIES.items() if name != "info"}
+    scraped = f"({_S.scraped('up')} or {_S.select('gpugauge_build_info')})"
+    missed = Expr(f"count ({gpus.missing(_S)}) or 0 * count ({scraped})", COUNT)
+    judged = Expr(f"count ({gpus.out_of_order(_S)}) or 0 * count ({_S.select('gpu_problems')})", COUNT)
     return [
         stat(
-            "GPUs wasted",
-            f"GPU time that trainings held and did not use, {WINDOW}, as a number of GPUs: with perfect jobs as many "
-            "GPUs would be free. Processes without evidence of a training do not count, nor does a training in its "
-            "first 15 minutes.",
-            Query(number(wasted().by())),
-            sparkline=True,
+            "GPUs wasted now",
+            f"GPU time that trainings held and did not use, {jobs.WINDOW}, as a number of GPUs, and its share of what "
+            "they held: with perfect jobs as many GPUs would be free. Processes without evidence of a training do not "
+            "count, nor does a training in its first 15 minutes.",
+            Query(words.of_trainings(all_wasted), "GPUs"),
+            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of those held"),
+            mode="value_and_name",
+            units={"of those held": SHARE},
             decimals=1,
         ),
         stat(
-            "Training load",
-            f"Share of the GPU time held by trainings that was not wasted, {WINDOW}.",
-            Query(value(load)),
-            steps=LOAD,
-            empty_text="no training",
+            "Wasted in the time shown",
+            "GPU hours, and their cost with the price at the top of the dashboard, in its currency.",
+            Query(in_range, "GPU hours"),
+            Query(common.cost(jobs.gpu_hours(all_wasted)), "cost"),
+            mode="value_and_name",
+            units={"cost": COUNT},
+            decimals=1,
         ),
         stat(
-            "Given and unused",
-            f"GPUs that a scheduler allocated to a job and on which no kernel ran, {WINDOW}. A row below lists them.",
-            Query(number(unused_gpus().by(operator="count").with_unit(COUNT))),
-            steps=BAD,
+            "GPUs",
+            "GPUs that answer: those on which a process holds memory, those of them on which no kernel ran in the last "
+            "15 minutes, and the others.",
+            *(
+                Query(words.coded(Expr(text, COUNT)) if name == "held" else Expr(text, COUNT), name)
+                for name, text in counted
+            ),
+            mode="value_and_name",
         ),
         stat(
-            "GPUs with a fault",
-            "GPUs with a fault that is an alert: they do not answer, need a reset or a replacement, had errors of "
-            "memory or links, or are nearly too hot. The row on health lists them.",
-            Query(raw_number(faulty, FLEET_SCOPE, "gpu_problems")),
+            "GPUs out of order",
+            "GPUs with a fault about which an alert fires, or is about to, as their exporters judge it. A row below "
+            "lists them, with what to do.",
+            Query(words.coded(judged, (words.NO_REPORT, scraped))),
             steps=BAD,
         ),
         stat(
             "Notifications",
             "Notifications about firing alerts, grouped and inhibited like those of "
             "deploy/prometheus/alertmanager.yaml. They are listed below.",
-            Query(number(notifications().by(operator="count"))),
-            steps=BAD,
+            *(Query(words.counted(told.then(text)), name) for name, text in ranks.items()),
+            mode="value_and_name",
+            colors={name: ((None, "green"), (1, SEVERITIES[name][1])) for name in ranks},
         ),
         stat(
-            "Missing data",
-            "What this dashboard cannot see: exporters that are not scraped, drivers that do not answer, rules that "
-            "are not loaded. It is listed below.",
-            Query(missing_data().by(operator="count").then("{} or vector(0)", COUNT)),
+            "Nodes not seen",
+            "Nodes about which something is not known now: they are not scraped, their driver does not answer, or a "
+            "part of their exporter fails. They are listed below, and missing in the other values.",
+            Query(words.coded(missed)),
             steps=BAD,
         ),
     ]
 
 
+def _by_cause() -> list[Panel]:
+    by_cause = jobs.wasted_by_cause().by("cause").then("{} > 0")
+    available = _S.read("gpu_up").by()
+    users = jobs.wasted_by_user().by("workload_user")
+    return [
+        timeseries(
+            "GPUs wasted, by cause",
+            "GPU time that trainings wasted, as a number of GPUs; lines: the GPUs that they held, and all that answer. "
+            "docs/verdict.md lists the evidence of each cause.",
+            Query(by_cause, "{{cause}}"),
+            Query(jobs.held().by(), "held by trainings"),
+            Query(available, "GPUs that answer"),
+            Query(words.reason("cause").with_unit(COUNT), "{{cause}}", now=True),
+            width=16,
+            height=8,
+            stack=True,
+            names={**jobs.CAUSE_NAMES, "held by trainings": ("", "white"), "GPUs that answer": ("", words.GREY)},
+            lines=("held by trainings", "GPUs that answer"),
+            empty_text=_NO_TRAINING,
+        ),
+        bars(
+            "GPU hours wasted in the time shown, by user",
+            "In steps of 5 minutes. A number in place of a name is a user id that the exporter cannot resolve. Users "
+            "share a job in proportion to their processes.",
+            Query(_largest(jobs.gpu_hours(users), "workload_user"), "{{workload_user}}"),
+            height=8,
+            empty_text=_NO_TRAINING,
+        ),
+    ]
+
+
+def _largest(expr: Expr, label: str) -> Expr:
+    named = f'label_replace({{}}, "{label}", "{_NOBODY}", "{label}", "")'
+    return words.or_reason(expr.then(f"sort_desc(topk(12, {named} > 0))"), label)
+
+
+def _of_job(expr: Expr, *labels: str) -> Expr:
+    """Return the series of jobs that run."""
+    return expr.by(*jobs.JOB_LABELS, *labels, operator="max").then(f"({{}})\nand on ({jobs.JOB_KEY}) {recorded(ALIVE)}")
+
+
 def _jobs() -> Panel:
-    job = ", ".join(JOB_LABELS)
-    place = f"max by ({job}, instance) ({recorded(PROGRAMS, **JOB_MATCHERS)} > bool -1)"
-    devices = f"count by ({job}) ({recorded(DEVICES, **JOB_MATCHERS)})"
-    programs = f"topk by ({job}) (1, sum by ({job}, workload_command) ({recorded(PROGRAMS, **JOB_MATCHERS)}))"
-
-    def of_job(expr: Expr, *labels: str) -> Expr:
-        return with_cluster_choice(expr.by(*JOB_LABELS, *labels, operator="max"))
-
-    first = Expr(f"topk by ({job}) (1, {place})", COUNT)
-    number_of_nodes = Expr(f"count by ({job}) ({place})", COUNT)
+    programs = recorded(PROGRAMS, **jobs.JOB_MATCHERS)
+    whose = f"sum by ({jobs.JOB_KEY}, workload_user, workload_command) (last_over_time({programs}[1h]))"
+    trains = f"({recorded(HELD)} > 0 or on ({jobs.JOB_KEY}) {recorded(NOW)} or on ({jobs.JOB_KEY}) {recorded(PROBLEM)})"
+    nodes = (
+        f"count by ({jobs.JOB_KEY}) (group by ({jobs.JOB_KEY}, instance) ({programs})) and on ({jobs.JOB_KEY}) {trains}"
+    )
+    since = jobs.of_jobs(_S.select("training_start_timestamp_seconds"))
+    workers = jobs.of_jobs(_S.select("training_loader_workers_recommended"))
+    faster = (
+        f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})\n"
+        f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(_S.select('training_loader_expected_speedup_ratio'))} > 1.05"
+    )
+    known = jobs.why().then(
+        f"({{}})\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
+        f"(topk by ({jobs.JOB_KEY}) (1, {whose}) > bool 0)"
+    )
+    advice = known.then('label_replace({}, "advice", "$1", "state", "(.*)")')
     return table(
-        "What is wasted, by whom, why and where",
-        f"A line for each training job, {WINDOW}, the largest waste first. Job opens its causes and advice, Node its "
-        "first node; its dashboard lists all nodes and GPUs.",
-        Column("Job", "workload_job", link=_TO_JOB, size=230),
+        "Trainings: what is wasted, by whom, why, and what to do",
+        f"A line for each training, {jobs.WINDOW}, the largest waste first; also those that train on the CPU, stall, "
+        "are not judged yet, or ran on a node that is not seen now. Job opens all its causes. Faster: times as many "
+        "steps a second are expected without the cause.",
+        Column("User", "workload_user", size=90),
+        *common.job_columns(size=170),
+        Column("Program", "workload_command", size=120),
+        Column("Wasted", _of_job(jobs.wasted()), size=80, decimals=1),
+        Column("GPU hours", _of_job(jobs.gpu_hours(jobs.wasted())), size=90, decimals=1),
+        Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=70),
+        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=190),
+        Column("Do this", "advice", names=jobs.ADVICE_NAMES),
+        Column("Loader workers", Expr(workers, COUNT), size=80),
+        Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=70, decimals=1),
+        Column("Nodes", Expr(nodes, COUNT), size=70),
+        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=110),
         Column("Namespace", "workload_namespace", size=110),
-        Column("Wasted", or_reason(of_job(wasted()), "workload_job"), size=80, decimals=1),
-        Column("Held", of_job(held()), size=70, decimals=1),
-        Column("Load", of_job(recorded(TRAINING_LOAD, **JOB_MATCHERS)), steps=LOAD, size=70),
-        Column("Main cause", "cause", size=150),
-        Column("Its share", of_job(recorded(DOMINANT, **JOB_MATCHERS), "cause"), bar=True, size=130),
-        Column("Program", "workload_command", size=150),
-        Column("Node", "instance", link=_TO_NODE, size=140),
-        Column("Nodes", of_job(number_of_nodes), size=70),
-        Column("GPUs", of_job(Expr(devices, COUNT)), size=70),
-        Column("Cluster", CLUSTER),
-        Column("Kind", "workload_job_kind", size=110),
-        _CHOICE,
-        Column("first node", of_job(first, "instance"), hidden=True),
-        Column("processes", of_job(Expr(programs, COUNT), "workload_command"), hidden=True),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHOICE,
+        *dropped(words.or_reason(jobs.called(common.with_cluster_choice(advice)), "state")),
         sort="Wasted",
-        height=8,
-        empty_text="no training older than 15 minutes",
+        height=9,
+        empty_text=_NO_TRAINING,
     )
 
 
-def _below() -> list[Panel]:
-    ranks = {str(rank): severity for severity, (rank, _) in SEVERITIES.items()}
-    colors = {str(rank): color for rank, color in SEVERITIES.values()}
-    fires = or_reason(with_cluster_choice(notifications()), "alertname")
+def _wrong() -> list[Panel]:
+    ranks = {str(rank): (severity, color) for severity, (rank, color) in SEVERITIES.items()}
+    fires = jobs.called(common.with_cluster_choice(common.with_chapter(notifications(), "alertname")))
+    users = recorded(PROGRAMS, workload_user="!")
+    user = f"topk by ({jobs.JOB_KEY}) (1, sum by ({jobs.JOB_KEY}, workload_user) ({users}))"
+    nothing = f'label_replace(vector(0) unless on () {_S.scraped("up")}, "state", "no exporter is scraped", "", "")'
+    of_alert = notifications().then(f"({{}}) * on ({jobs.JOB_KEY}) group_left (workload_user) ({user} > bool -1)")
     return [
         table(
             "Notifications about firing alerts",
-            "A line for each notification: its most severe alert. Alert opens the runbook.",
-            Column("Severity", fires, texts={**ranks, "0": "-"}, colors=colors, size=80),
-            Column("Alert", "alertname", size=190, link={"title": "Open the runbook", "url": Parameters().runbook_url}),
-            Column("Job", "workload_job", link=_TO_JOB),
-            Column("Node", "instance", link=_TO_NODE),
-            Column("GPU", "index", size=50),
+            "A line for each notification: its most severe alert. Alert opens the chapter of the runbook.",
+            Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=80),
+            Column("Alert", "alertname", size=190, link=common.TO_RUNBOOK),
+            *common.job_columns(),
+            Column("User", "workload_user", size=90),
+            Column("Node", "instance", link=common.TO_NODE),
+            Column("GPU", "index", size=60),
             Column("Pod", "workload_pod"),
             Column("Namespace", "workload_namespace", hidden=True),
-            Column("Kind", "workload_job_kind", hidden=True),
-            _CHOICE,
-            *dropped("uuid", CLUSTER),
+            Column("Cluster", CLUSTER, size=80),
+            common.CHAPTER_COLUMN,
+            common.CHOICE,
+            *dropped("uuid", of_alert),
             sort="Severity",
-            width=11,
-            height=7,
+            width=14,
             empty_text="no alert fires",
         ),
         table(
-            "What is missing, since when and why",
-            "What the values on this dashboard do not include, since when, and why.",
-            Column("Node", "instance", link=_TO_NODE, size=140),
-            Column("What is missing", "gap"),
-            Column("Last seen", missing_data(), size=160),
-            _CHOICE,
-            *dropped(CLUSTER),
+            "Not seen: what, and since when",
+            "What the values on this dashboard do not include, why, and when it was seen last.",
+            Column("Node", "instance", link=common.TO_NODE, size=140),
+            Column("What", "state", names={**gpus.NODE_NAMES, **words.REASON_NAMES}),
+            Column(
+                "Seen last",
+                gpus.last_seen(_S).then(f"{{}}\nand on ({gpus.NODE_KEY}) {gpus.missing(_S)}"),
+                size=130,
+                empty="never",
+            ),
+            Column("Cluster", CLUSTER, size=80),
+            common.CHOICE,
+            *dropped(
+                words.or_reason(common.with_cluster_choice(gpus.missing(_S)).then(f"{{}}\nor {nothing}"), "state")
+            ),
             sort="Node",
             ascending=True,
-            width=7,
-            height=7,
+            width=10,
             empty_text="nothing: all exporters are scraped, all drivers answer, the rules are loaded",
         ),
-        bars(
-            "Why: GPUs wasted, by cause",
-            f"GPU time wasted, {WINDOW}, as a number of GPUs. The longest bar is the cause to work on first.",
-            Query(or_reason(wasted_by_cause().by("cause").then("sort_desc({} > 0.05)"), "cause"), "{{cause}}"),
-            width=6,
-            height=7,
-            empty_text="no training wastes GPU time",
+    ]
+
+
+def _nodes() -> list[Panel]:
+    def of_node(expr: Expr, operator: str = "max") -> Expr:
+        return expr.by(gpus.NODE_KEY, operator=operator)
+
+    used = _S.read("gpu_utilization_ratio").by(gpus.NODE_KEY, operator="avg")
+    held_now = f"group by ({gpus.NODE_KEY}) ({_S.select('gpu_process_memory_used_bytes')})"
+    worst = f"bottomk(30, avg by ({gpus.NODE_KEY}) (avg_over_time({_S.select('gpu_utilization_ratio')}[15m] @ end())))"
+    return [
+        table(
+            "Nodes",
+            "The values of each node now: its state, its GPUs and those on which a process holds memory, the mean "
+            "share of the time in which a kernel ran, memory, power, and the hottest GPU.",
+            # Its lines come first, in this order.
+            Column("level", common.with_cluster_choice(gpus.node_states(_S)).then("sort_desc({})"), hidden=True),
+            Column("Node", "instance", link=common.TO_NODE, size=140),
+            Column("State", "state", names=gpus.NODE_NAMES),
+            Column("GPUs", of_node(_S.read("gpu_up"), "sum"), size=65),
+            Column(
+                "Held",
+                of_node(
+                    Expr(f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_process_memory_used_bytes')})", COUNT), "count"
+                ),
+                size=65,
+            ),
+            Column("Busy", of_node(gpus.busy(_S), "avg"), bar=True, size=130),
+            Column("Memory", of_node(gpus.memory(_S), "avg"), bar=True, size=130),
+            Column("Power", of_node(gpus.power(_S), "sum"), size=90, decimals=0),
+            Column("Hottest", of_node(_S.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=80),
+            Column("Cluster", CLUSTER, size=80),
+            common.CHOICE,
+            width=14,
+            height=9,
+            empty_text="no exporter is scraped",
+        ),
+        status_history(
+            "Busy GPUs of the least busy nodes",
+            "The share of the time in which a kernel ran, mean over the GPUs of a node on which a process holds "
+            "memory, for the 30 nodes with the least. Red: held and idle; empty: free, or not seen.",
+            Query(
+                used.then(f"sort({{}}\nand on ({gpus.NODE_KEY}) {held_now}\nand on ({gpus.NODE_KEY}) {worst})"),
+                "{{cluster}} {{instance}}",
+            ),
+            steps=LOAD,
+            width=10,
+            height=9,
+            empty_text="no GPU reports its utilization (with MIG, see the node)",
+        ),
+    ]
+
+
+def _faults() -> Panel:
+    owners = (
+        f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, process) ({_S.select('gpu_process_memory_used_bytes')}))"
+    )
+    labels = "workload_user, workload_job_kind, workload_namespace, workload_job"
+    info = f"topk by ({keys('process')}) (1, group by ({keys('process')}, {labels}) ({_S.select('gpu_process_info')}))"
+    owner = Expr(f"{owners} * on ({keys('process')}) group_left ({labels}) {info}", COUNT)
+    told = common.with_chapter(common.with_cluster_choice(gpus.listed(_S)), "problem")
+    return table(
+        "Faults of GPUs",
+        "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Fault opens the chapter of "
+        "the runbook.",
+        Column("Node", "instance", link=common.TO_NODE, size=140),
+        Column("GPU", "index", size=60),
+        Column("Fault", "summary", link=common.TO_RUNBOOK, size=230),
+        Column("Do this", "advice"),
+        Column("User", "workload_user", size=90),
+        *common.job_columns(size=170),
+        Column("Namespace", "workload_namespace", hidden=True),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHAPTER_COLUMN,
+        common.CHOICE,
+        *dropped(
+            told,
+            jobs.called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.out_of_order(_S)}")),
+            *("uuid", "problem", "process"),
+        ),
+        sort="Node",
+        ascending=True,
+        width=14,
+        empty_text="no GPU that reports has a fault",
+    )
+
+
+def _unused() -> Panel:
+    labels = ("workload_job_kind", "workload_namespace", "workload_pod", "workload_job", "workload_user")
+    uuid = keys("uuid")
+    allocated = Expr(_S.select("gpu_allocation_info"), COUNT).by(keys("uuid", *labels), operator="max")
+    place = f"topk by ({uuid}) (1, group by ({uuid}, instance, index) ({_S.select('gpu_info')}))"
+    unused = allocated.then(
+        f"{{}}\n* on ({uuid}) group_left (instance, index) {place}\n"
+        f"* on ({uuid}) group_left () ({recorded(DEVICE_BUSY)} < 0.01)",
+        SHARE,
+    )
+    none = Expr(f'label_replace(0 * count ({_S.select("gpu_allocation_state")}), "instance", "none", "", "")', "")
+    return table(
+        "Given to a job and unused",
+        f"GPUs that a scheduler allocated to a job and on which no kernel ran, {jobs.WINDOW}. Ask their owner.",
+        Column("Node", "instance", link=common.TO_NODE),
+        Column("GPU", "index", size=60),
+        Column("User", "workload_user", size=90),
+        *common.job_columns(),
+        Column("Namespace", "workload_namespace"),
+        Column("Pod", "workload_pod"),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHOICE,
+        *dropped(
+            "uuid",
+            words.or_reason(jobs.called(common.with_cluster_choice(unused)), "instance").then(f"{{}}\nor on () {none}"),
+        ),
+        width=10,
+        empty_text="not known: no scheduler reports which GPUs it gave to whom (docs/attribution.md)",
+    )
+
+
+def _hours() -> list[Panel]:
+    runs = Expr(f"max_over_time(timestamp({jobs.held()})[$__range:1m]) * 1000", "dateTimeFromNow")
+
+    def of(expr: Expr, *labels: str) -> Expr:
+        return jobs.gpu_hours(expr.by(*labels))
+
+    user = ("workload_namespace", "workload_user", CLUSTER)
+    share = jobs.wasted_by_user()
+    return [
+        table(
+            "GPU hours, by job",
+            "The sum over the time shown, in steps of 5 minutes, also of jobs that ended. Cost: of the wasted hours.",
+            *common.job_columns(size=200),
+            Column("Namespace", "workload_namespace", size=120),
+            Column("Held", of(jobs.held(), *jobs.JOB_LABELS), size=90, decimals=1),
+            Column(
+                "Wasted",
+                jobs.called(
+                    common.with_cluster_choice(words.or_reason(of(jobs.wasted(), *jobs.JOB_LABELS), "workload_job"))
+                ),
+                size=90,
+                decimals=1,
+            ),
+            Column("Cost", common.cost(of(jobs.wasted(), *jobs.JOB_LABELS)), size=90, decimals=2),
+            Column("Judged last", runs.by(*jobs.JOB_LABELS, operator="max"), size=120),
+            Column("Cluster", CLUSTER, size=80),
+            common.CHOICE,
+            sort="Wasted",
+            width=14,
+            empty_text=_NO_TRAINING,
+        ),
+        table(
+            "GPU hours wasted, by namespace and user",
+            "The sum over the time shown, in steps of 5 minutes; the same hours as those by job.",
+            Column("Namespace", "workload_namespace"),
+            Column("User", "workload_user"),
+            Column("Wasted", words.or_reason(of(share, *user), "workload_user"), size=90, decimals=1),
+            Column("Cost", common.cost(of(share, *user)), size=90, decimals=2),
+            Column("Cluster", CLUSTER, size=80),
+            sort="Wasted",
+            width=10,
+            empty_text=_NO_TRAINING,
+        ),
+    ]
+
+
+def _heat() -> list[Panel]:
+    """Return memory, power and temperature of the fleet over time."""
+    used = f"sum ({_S.select('gpu_memory_used_bytes')}) / sum ({_S.select('gpu_memory_total_bytes')})"
+    temperature = _S.read("gpu_temperature_celsius", sensor="gpu")
+    return [
+        timeseries("Memory used", "Share of the memory of all GPUs.", Query(Expr(used, SHARE)), width=8, highest=1),
+        timeseries("Power", "Of all GPUs, from their energy counters.", Query(gpus.power(_S).by()), width=8),
+        timeseries(
+            "Temperature",
+            "The hottest GPU, and the median.",
+            Query(temperature.by(operator="max"), "hottest"),
+            Query(temperature.then("quantile (0.5, {})"), "median"),
+            width=8,
+            steps=HOT,
         ),
     ]

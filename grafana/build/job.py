@@ -1,197 +1,235 @@
-"""The dashboard of a job: its losses and their causes, its steps, memory and ranks. Only `judged` needs the rules."""
+"""The dashboard of a job: its state in words, why it wastes GPU time and what to do, its steps, GPUs and ranks. Only
+`Judged` and `Alerts` need the rules.
+"""
 
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.recording import ARMED
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.loaders import CHANGES, REASONS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.step import LIMITS
-from grafana.build.common import (
-    CLUSTER_CHOICE,
-    NODE,
-    ORDER_OF_QUERY,
-    Variable,
-    exporters,
-    link,
-    make_dashboard,
-    with_cluster_choice,
-)
-from grafana.build.common import JOB as UID
+from grafana.build import common, gpus, jobs, words
+from grafana.build.jobs import JOB_NODES as _S
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.missing import number
-from grafana.build.panels import BAD, LOAD, Query, stat, timeseries
+from grafana.build.panels import BAD, LOAD, Column, Query, dropped, stat, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
-from grafana.build.ranks import host, memory, ranks, steps
-from grafana.build.tables import Column, dropped, table
-from grafana.build.workloads import (
-    CAUSE_COLORS,
-    JOB_MATCHERS,
-    RANGE,
-    STATE_COLORS,
-    WINDOW,
-    alerts_of_job,
-    by_process,
-    job_held,
-    job_wasted,
-    wasted,
-)
-from grafana.build.workloads import JOB_NODES as _S
+from grafana.build.words import Line
 
 _TIMES = "suffix:\u00d7"
+_NO_GPU = "its processes hold no memory of a GPU"
+_OUTSIDE = "needs the hook (docs/hook.md), or a value that these processes do not report"
 _NONE, _UNKNOWN = "none found", "not known: no process reports through the hook (docs/hook.md)"
 
 
 def dashboard() -> Json:
     """Return the dashboard."""
-    cluster, *_ = exporters()
+    cluster, *_ = common.exporters()
     infos = '__name__=~"gpu_process_host_info|gpu_process_info|torch_process_info"'
     every = f'{{{infos},{CLUSTER}=~"${CLUSTER}"'
     kind = f'{every},workload_job_kind=~"$kind"'
     job = f'{kind},workload_namespace=~"$namespace",workload_job="$workload"'
-    info = Scope(JOB_MATCHERS).select("gpu_process_host_info", workload_job="!")
+    info = Scope(jobs.JOB_MATCHERS).select("gpu_process_host_info", workload_job="!")
     # The job that wastes most now is first: the dashboard opens on it. Ended jobs follow.
-    worst = wasted().by("workload_job", operator="max")
-    others = f"0 * count by (workload_job) (max_over_time({info}[$__range:5m]))"
+    worst = jobs.wasted().by("workload_job", operator="max")
+    others = f"0 * count by (workload_job) (last_over_time({info}[$__range]))"
     variables = [
         cluster,
-        Variable("kind", "Kind", f'label_values({every},workload_job!=""}}, workload_job_kind)'),
-        Variable("namespace", "Namespace", f'label_values({kind},workload_job!=""}}, workload_namespace)'),
-        Variable(
+        common.Variable("kind", "Kind", f'label_values({every},workload_job!=""}}, workload_job_kind)'),
+        common.Variable("namespace", "Namespace", f'label_values({kind},workload_job!=""}}, workload_namespace)'),
+        common.Variable(
             "workload",
             "Job",
             f"query_result(sort_desc({worst} or {others}))",
             '/workload_job="([^"]+)"/',
             multi=False,
             include_all=False,
-            sort=ORDER_OF_QUERY,
+            sort=common.ORDER_OF_QUERY,
         ),
         # All is the list of the job's nodes, so that no query touches the series of other nodes.
-        Variable("instance", "Node", f"label_values({job}}}, instance)", all_value=""),
+        common.Variable("instance", "Node", f"label_values({job}}}, instance)", all_value=""),
     ]
-    return make_dashboard(
-        UID,
+    return common.make_dashboard(
+        common.JOB,
         "gpugauge / Job",
-        "One training job: whether it uses its GPUs, and if not, why. Most of the data comes from inside the process: "
-        "run it under the hook (docs/hook.md).",
+        "One training job: whether it uses its GPUs, and if not, why, and what to do. Most of the data comes from "
+        "inside the process: run it under the hook (docs/hook.md).",
         variables,
         [
-            Row("", [*_now(), *_where()]),
-            Row("Nodes and GPUs", [_places()]),
-            Row("Steps", steps(), collapsed=True),
-            Row("Ranks side by side", ranks(), collapsed=True),
-            Row("Memory", memory(), collapsed=True),
-            Row("GPUs and host", host(), collapsed=True),
+            Row("", [_header(), *_now(), _what_to_do(), *_time(), *gpus.curves(_S, _on_its_gpus, _NO_GPU), _places()]),
+            Row("Ranks, memory of tensors, and host", _ranks(), collapsed=True),
         ],
-        alerts_of_job(),
+        _alerts(),
     )
+
+
+def _alerts() -> Expr:
+    """Return the alerts about the job and about its GPUs that fire."""
+    of_job = common.alerts(**jobs.JOB_MATCHERS, workload_job="$workload")
+    return common.alerts(uuid="~.+").then(f"{of_job} or {{}} and on ({gpus.GPU_KEY}) {_holds()}")
+
+
+def _holds() -> str:
+    """Return 1 for each GPU on which a process of the job holds memory."""
+    of = jobs.by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid")
+    return f"group by ({gpus.GPU_KEY}) ({of})"
+
+
+def _on_its_gpus(expr: Expr) -> Expr:
+    return expr.then(f"{{}}\nand on ({gpus.GPU_KEY}) {_holds()}")
 
 
 def _shares() -> Expr:
     """Return the share of the GPU time that the job holds and wastes, by cause."""
-    return Expr(f"{job_wasted()}\n/ on () group_left () ({job_held()} > 0)", SHARE)
+    return Expr(f"{jobs.job_wasted()}\n/ on () group_left () {jobs.job_held()}", SHARE)
 
 
-def _now() -> list[Panel]:
-    start = by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
-    armed = recorded(ARMED, **JOB_MATCHERS, workload_job="$workload").by(operator="max")
-    return [
-        stat(
-            "Load",
-            f"Share of the held GPU time that was used, {WINDOW}.",
-            Query(Expr(f"clamp_min(1 - sum ({job_wasted()}) / ({job_held()} > 0), 0)", SHARE)),
-            width=3,
-            steps=LOAD,
-            empty_text="holds no GPU",
-        ),
-        stat(
-            "Main cause",
-            f"The cause that wasted most GPU time, {WINDOW}, and its share, from 10 % on.",
-            Query(_shares().then("topk(1, {} >= 0.1)"), "{{cause}}"),
-            width=5,
-            names=True,
-            empty_text="none above 10 %",
-        ),
-        stat(
-            "GPUs wasted",
-            f"GPU time wasted, {WINDOW}, as a number of GPUs.",
-            Query(job_wasted().by()),
-            width=3,
-            empty_text="holds no GPU",
-            decimals=1,
-        ),
-        stat(
-            "GPUs held",
-            f"GPUs that its processes hold, {WINDOW}.",
-            Query(job_held()),
-            width=2,
-            empty_text="holds no GPU",
-            decimals=1,
-        ),
-        stat(
-            "Steps a second",
-            "Steps of the optimizer, summed over all ranks.",
-            Query(by_process(_S.rate("torch_steps_total")).by()),
-            width=3,
-            empty_text="needs the hook",
-        ),
-        stat(
-            "Training since",
-            "The first step, batch or watch() of its first process.",
-            Query(start),
-            width=3,
-            empty_text="needs the hook",
-        ),
-        stat(
-            "Judged",
-            "Whether alerts about its load may fire: the job is old enough and spends most of its time in training "
-            "steps.",
-            Query(number(armed)),
-            width=2,
-            texts={"0": "not yet", "1": "yes"},
-        ),
-        stat(
-            "Alerts",
-            "Alerts about this job that fire.",
-            Query(number(alerts_of_job().by(operator="count"))),
-            width=3,
-            steps=BAD,
-        ),
-        _what_to_do(_shares()),
-        _known_mistakes(),
-    ]
+def _of_gpus(expr: Expr) -> Expr:
+    """Return a value of a job that holds GPUs, or why there is none."""
+    ended = f"{jobs.last_known()} unless on () {jobs.by_process(_S.read('training_state'))}"
+    codes = ((words.NOT_SEEN, jobs.job_not_seen()), (words.ENDED, ended), (words.ON_CPU, _on_cpu()))
+    return words.coded(expr, *codes, (words.NO_GPU, jobs.last_known()))
 
 
-def _what_to_do(shares: Expr) -> Panel:
-    """Return the table of causes. `shares` are the shares of the GPU time that they waste."""
-    evidence = {cause.name: cause.evidence for cause in CAUSES.values()}
-    advice = {cause.name: cause.advice for cause in CAUSES.values()}
+def _on_cpu() -> str:
+    return jobs.by_process(_S.read("training_state", state="training_on_cpu").then("({} == 1)")).text
+
+
+def _header() -> Panel:
+    def most(label: str) -> Expr:
+        return Expr(f"topk by ({jobs.JOB_KEY}) (1, {jobs.last_known(label)})", COUNT)
+
+    nodes = Expr(f"count by ({jobs.JOB_KEY}) ({jobs.last_known('instance')})", COUNT)
+    start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
+    since = Expr(f"{start} + on () group_right () 0 * {jobs.last_known()}", "dateTimeAsLocal")
+    held = Expr(f"0 * {jobs.last_known()} + on () group_left () count ({_holds()})", COUNT)
+    end = f"max by ({jobs.JOB_KEY}) (max_over_time(timestamp({_any_info()})[$__range:1m])) * 1000"
     return table(
-        "What to do",
-        f"The causes that wasted 5 % or more, {WINDOW}, the largest first, and those with a known gain. Step rate "
-        "without it: how many times as many steps a second are expected without this cause alone, with its bounds, and "
-        "the limit that comes next; - without the hook, and where the evidence does not decide it (docs/verdict.md).",
-        Column("Cause", "cause", size=140),
-        Column("Share of GPU time", _explained(shares.then("{} >= 0.05")), bar=True, size=160),
-        Column("Step rate without it", _explained(_with_next(_gain("", "min"))), size=150, decimals=1),
-        Column("At least", _explained(_gain("_lower", "min")), size=80, decimals=1),
-        Column("At most", _explained(_gain("_upper", "max")), size=80, decimals=1),
-        Column("Next limit", "next", texts=LIMITS, size=190),
-        Column("What to do", "advice", texts=advice, size=500),
-        Column("Evidence", "evidence", texts=evidence),
-        sort="Share of GPU time",
-        height=6,
-        empty_text="nothing is worth naming, or the job holds no GPU now",
+        "Job",
+        "Whose job it is, where it runs, and its state now, the gravest of its processes. A job whose node is not seen "
+        "is neither well nor ended.",
+        Column("State", "state", names=jobs.JOB_STATE_NAMES, size=250),
+        Column("User", "workload_user", size=110),
+        Column("Program", "workload_command", size=170),
+        Column("Job", jobs.SHOWN),
+        Column("Namespace", "workload_namespace", size=140),
+        Column("Nodes", nodes, size=70),
+        Column("GPUs", held, size=70),
+        Column("Trains since", since, size=170),
+        Column("Seen last", Expr(end, "dateTimeAsLocal"), size=170),
+        Column("Cluster", CLUSTER, size=90),
+        *dropped(
+            jobs.called(jobs.job_states()),
+            most("workload_user"),
+            most("workload_command"),
+            *("workload_job", "workload_job_kind"),
+        ),
+        height=3,
+        empty_text="no such job in the time shown",
     )
 
 
-def _explained(expr: Expr) -> Expr:
-    """Return the series with labels for the columns whose texts follow from the cause."""
-    named = 'label_replace(label_replace({}, "evidence", "$1", "cause", "(.*)"), "advice", "$1", "cause", "(.*)")'
-    return expr.then(named)
+def _any_info() -> str:
+    chosen = Scope({"instance": "~$instance", **jobs.JOB_MATCHERS, "workload_job": "$workload"})
+    return " or ".join(chosen.select(name) for name in ("gpu_process_host_info", "torch_process_info"))
+
+
+def _now() -> list[Panel]:
+    armed = recorded(ARMED, **jobs.JOB_MATCHERS, workload_job="$workload").by(operator="max")
+    steps = jobs.by_process(_S.rate("torch_steps_total")).by()
+    start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
+    age = f"round((time() - {start} / 1000) / 60)"
+    minutes = f'count_values("minutes", ({age} < 15))'
+    young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
+    wasted_so_far = (
+        jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by().then("{} / 3600", "suffix: h")
+    )
+    limits = _limits()
+    return [
+        stat(
+            "Load",
+            f"Share of the held GPU time that was used, {jobs.WINDOW}.",
+            Query(_of_gpus(Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}) / {jobs.job_held()}, 0)", SHARE))),
+            width=3,
+            steps=LOAD,
+        ),
+        stat(
+            "GPUs wasted",
+            f"GPU time wasted, {jobs.WINDOW}, as a number of GPUs, and GPU hours in the time shown.",
+            Query(_of_gpus(jobs.job_wasted().by()), "GPUs now"),
+            Query(wasted_so_far, "in the time shown"),
+            mode="value_and_name",
+            units={"in the time shown": "suffix: h"},
+            decimals=1,
+        ),
+        stat(
+            "Why",
+            f"The cause that wasted most GPU time, {jobs.WINDOW}, from 10 % on; of a training on the CPU, its limit.",
+            Query(
+                Expr(
+                    f"topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
+                    f'or on () label_replace({jobs.job_held()}, "cause", "uses its GPUs", "", "")',
+                    SHARE,
+                ),
+                "{{cause}}",
+            ),
+            width=6,
+            mode="name",
+            names={cause: (text, "") for cause, (text, _) in jobs.CAUSE_NAMES.items()},
+            empty_text="not known, or it holds no GPU",
+        ),
+        stat(
+            "Possible",
+            "How many times as many steps a second are expected without the cause that limits most.",
+            Query(Expr(f"max ({_gain('', 'min')} or {_loader_gain('')})", _TIMES)),
+            width=3,
+            decimals=1,
+            empty_text="not known",
+        ),
+        stat(
+            "Steps a second now",
+            "Of the optimizer, summed over all ranks. It needs the hook.",
+            Query(steps.with_unit(COUNT)),
+            width=3,
+            empty_text="not known",
+        ),
+        stat(
+            "Alerts",
+            "Alerts about this job and about its GPUs that fire.",
+            Query(words.counted(_alerts().by(operator="count"))),
+            width=2,
+            steps=BAD,
+        ),
+        stat(
+            "Judged",
+            "Whether alerts about its load may fire: 15 minutes after its first step, while it spends most of its time "
+            "in training steps on a GPU.",
+            Query(
+                words.states(
+                    "",
+                    Line("yes", words.GOOD, f"count ({armed} == 1)"),
+                    Line("no: it is not seen", words.UNKNOWN, jobs.job_not_seen()),
+                    Line("never: it trains on the CPU", words.UNKNOWN, _on_cpu()),
+                    young,
+                    Line("no", words.UNKNOWN, jobs.last_known()),
+                ),
+                "{{state}}",
+            ),
+            width=3,
+            mode="name",
+            empty_text="no such job",
+        ),
+    ]
+
+
+def _limits() -> Expr:
+    """Return the causes that limit a training that loses no GPU time, by cause."""
+    limited = jobs.by_process(_S.read("training_limited_by").then("({} == 1)"), "cause").by("cause")
+    return limited.then(f"({{}} or on (cause) {_of_loader(_reason('!'))})")
 
 
 def _mean(part: str = "") -> Expr:
-    return Expr(f"avg_over_time({_S.select(f'training_expected_speedup{part}_ratio')}[{RANGE}])", _TIMES)
+    return Expr(f"avg_over_time({_S.select(f'training_expected_speedup{part}_ratio')}[{jobs.RANGE}])", _TIMES)
 
 
 def _gain(part: str, operator: str) -> Expr:
@@ -201,96 +239,211 @@ def _gain(part: str, operator: str) -> Expr:
     limited = _S.read("training_limited_by").then("({} == 1)")
     pair = keys("process", "cause")
     without = limited.then(f"({{}} unless on ({pair}) max by ({pair}) ({_mean()}))")
-    unknown = by_process(without, "cause").by("cause", operator="count")
+    unknown = jobs.by_process(without, "cause").by("cause", operator="count")
     # A job is as fast as its slowest process.
-    gain = by_process(_mean(part), "cause").by("cause", operator=operator)
+    gain = jobs.by_process(_mean(part), "cause").by("cause", operator=operator)
     return gain.then(f"({{}}\nunless on (cause) {unknown})")
 
 
-def _with_next(gain: Expr) -> Expr:
-    """Return the gain with a label for the limit that comes next most often."""
-    counts = Expr(f"count_over_time({_S.select('training_expected_speedup_info')}[{RANGE}])", COUNT)
-    most = by_process(counts, "cause", "next").by("cause", "next").then("topk by (cause) (1, {}) > bool 0")
-    return gain.then(f"{{}}\n* on (cause) group_left (next) ({most})")
+def _loader_gain(part: str) -> str:
+    gain = jobs.by_process(_S.read(f"training_loader_expected_speedup{part}_ratio")).by(operator="min")
+    return f'label_replace({gain} > 1.05, "cause", "data_loading", "", "")'
 
 
-def _known_mistakes() -> Panel:
-    """Return the table of the known mistakes that its processes make."""
-    evidence = {mistake.name: mistake.evidence for mistake in MISTAKES}
-    change = {mistake.name: mistake.change for mistake in MISTAKES}
-    made = by_process(_S.read("training_mistake"), "mistake").by("mistake")
-    named = (
-        'label_replace(label_replace({} > 0, "evidence", "$1", "mistake", "(.*)"), "change", "$1", "mistake", "(.*)")'
-    )
-    none = f'label_replace(sum ({made}) == 0, "mistake", "{_NONE}", "", "")'
-    unknown = f'label_replace(vector(0) unless on () sum ({made}), "mistake", "{_UNKNOWN}", "", "")'
+def _next() -> Expr:
+    """Return the limit that comes next most often without a cause."""
+    counts = Expr(f"count_over_time({_S.select('training_expected_speedup_info')}[{jobs.RANGE}])", COUNT)
+    most = jobs.by_process(counts, "cause", "next").by("cause", "next").then("topk by (cause) (1, {})")
+    return most.then(f"({{}}) and on (cause) {_gain('', 'min')}")
+
+
+def _what_to_do() -> Panel:
+    """Return the table of causes and known mistakes."""
+    evidence = {each.name: (each.evidence, "") for each in CAUSES.values()}
+    evidence |= {each.name: (each.evidence, "") for each in MISTAKES}
+    mistakes = {each.name: (f"mistake: {each.name.replace('_', ' ')}", "") for each in MISTAKES}
+    made = jobs.by_process(_S.read("training_mistake"), "mistake").by("mistake")
+    of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
+    causes = f"({_shares()} >= 0.05 or {_gain('', 'min')} or {_limits()} or {of_mistake})"
+    none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
+    unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
+    # The diagnosis of the loader is better than the general advice of its cause.
+    to_do = words.states(
+        "cause",
+        Line("$1", 0, _of_loader(_reason(f"~{'|'.join(CHANGES)}")), "reason"),
+        Line("$1", 0, _of_loader(_workers()), "number"),
+        Line("$1", 0, f'label_replace({causes}, "named", "$1", "cause", "(.*)")', "named"),
+    ).by("cause", "state", operator="max")
+    listed = to_do.then('label_replace({}, "evidence", "$1", "cause", "(.*)")')
+
+    def gain(part: str, operator: str = "min") -> Expr:
+        return _gain(part, operator).then(f"({{}})\nor on (cause) {_loader_gain(part)}")
+
     return table(
-        "Known mistakes",
-        "Settings and calls of the program that cost time in each step (docs/verdict.md), and the number of processes "
-        "in which they are seen now. A mistake that the reported facts do not decide is not listed.",
-        Column("Mistake", "mistake", size=170),
-        Column("Processes", made.then(f"{named}\nor {none}\nor {unknown}"), size=100),
-        Column("What to change", "change", texts=change, size=600),
-        Column("Evidence", "evidence", texts=evidence),
-        sort="Processes",
-        height=5,
+        "What to do",
+        f"The causes that wasted 5 % or more, {jobs.WINDOW}, the largest first, those with a known gain, and the known "
+        "mistakes of its program. Faster: how many times as many steps a second are expected without this cause alone, "
+        "with its bounds, and the limit that comes next; - where the evidence does not decide it (docs/verdict.md).",
+        Column("What", "cause", names={**jobs.CAUSE_NAMES, **mistakes}, size=200),
+        Column("Wasted", _shares().then("{} >= 0.05"), bar=True, size=110),
+        Column("Faster", gain(""), size=75, decimals=1),
+        Column("At least", gain("_lower"), size=75, decimals=1),
+        Column("At most", _gain("_upper", "max"), size=75, decimals=1),
+        Column("Then", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150),
+        Column("Do this", "state", names=jobs.ADVICE_NAMES, size=380),
+        Column("Evidence", "evidence", names=evidence),
+        Column("Processes", Expr(f"sum by (cause) ({of_mistake})", COUNT), size=85),
+        *dropped(listed.then(f"{{}}\nor on () {none}\nor on () {unknown}"), _next()),
+        sort="Wasted",
+        height=6,
+        empty_text=_UNKNOWN,
     )
 
 
-def _where() -> list[Panel]:
-    states = by_process(_S.rate("training_seconds_total"), "state").by("state")
+def _of_loader(series: str) -> str:
+    return f'label_replace({series}, "cause", "data_loading", "", "")'
+
+
+def _reason(reasons: str) -> str:
+    found = jobs.by_process(_S.read("training_loader_limited_by", reason=reasons).then("({} == 1)"), "reason")
+    return f"topk(1, {found.by('reason', operator='count')})"
+
+
+def _workers() -> str:
+    """Return the number of loader workers that helps, with the present one, as the label `number`."""
+    workers = jobs.by_process(_S.read("training_loader_workers_recommended")).by(operator="max")
+    present = jobs.by_process(_S.read("torch_loader_info"), "workers").by("workers", operator="count")
+    pair = f'count_values("number", {workers}) * on () group_left (workers) (topk(1, {present}) > bool 0)'
+    both = f'label_join({pair}, "number", " loader workers instead of ", "number", "workers")'
+    alone = f'label_replace(count_values("number", {workers}), "number", "$1 loader workers", "number", "(.*)")'
+    return f"({both} or on () {alone})"
+
+
+def _time() -> list[Panel]:
+    states_ = jobs.by_process(_S.rate("training_seconds_total"), "state").by("state")
+    held = jobs.job_held()
+    without_gpu = Expr(f"({states_} > 0 unless on () {held}) / on () group_left () sum ({states_})", SHARE)
+    used = Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}) / {held}, 0)", SHARE)
+    buckets = jobs.by_process(_S.rate("torch_step_duration_seconds_bucket"), "le").by("le")
     return [
         timeseries(
-            "GPU time wasted, by cause",
-            f"Share of the held GPU time, {WINDOW}. The rest to 100 % was used.",
+            "Where its GPU time goes",
+            f"Share of the held GPU time by cause, {jobs.WINDOW}; green is used. Of a job without a GPU: its states.",
             Query(_shares().then("{} > 0"), "{{cause}}"),
+            Query(used, "used"),
+            Query(without_gpu, "{{state}}"),
+            width=12,
             stack=True,
-            colors=CAUSE_COLORS,
+            names={**jobs.STATE_NAMES, **jobs.CAUSE_NAMES, "used": ("", "semi-dark-green")},
             highest=1,
-            empty_text="no GPU time wasted in the time shown",
+            empty_text="not known in the time shown",
         ),
         timeseries(
-            "States of its processes",
-            "Number of processes by state, averaged. Evaluation, checkpoints and compilation waste nothing; "
-            "`stalled` and `held_idle` do.",
-            Query(states.then("{} > 0", COUNT), "{{state}}"),
-            stack=True,
-            colors=STATE_COLORS,
+            "Steps a second",
+            "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
+            Query(jobs.by_rank(_S.rate("torch_steps_total")), jobs.RANK_LEGEND),
+            empty_text=_OUTSIDE,
+        ),
+        timeseries(
+            "Duration of a step",
+            "From one optimizer step to the next, over all ranks. A high 99 % with a low median indicates occasional "
+            "delays, such as a checkpoint, a slow batch or another process.",
+            *(
+                Query(Expr(f"histogram_quantile({q:g}, {buckets})", "s"), name)
+                for q, name in ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
+            ),
+            empty_text=_OUTSIDE,
         ),
     ]
 
 
 def _places() -> Panel:
-    device = keys("instance", "uuid")
-    nodes = Scope({"instance": "~$instance"})
-    held = by_process(nodes.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(device)
-    count = by_process(nodes.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(device, operator="count")
-    part, whole = (nodes.rate(f"gpu_{what}_seconds_total", engine="gpu").by(device) for what in ("busy", "observed"))
-    index = f"topk by ({device}) (1, max by ({device}, index) ({nodes.select('gpu_info')}))"
-    joined = f"{held}\n* on ({device}) group_left (index) {index}"
-    alone = f"{held}\nunless on ({device}) {index}"
+    held = jobs.by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(gpus.GPU_KEY)
 
-    def of_gpu(expr: Expr) -> Expr:
-        return with_cluster_choice(expr.then(f"{{}}\n* on ({device}) group_left (index) {index}"))
+    def of(expr: Expr) -> Expr:
+        return gpus.by_device(_S, _on_its_gpus(expr))
 
     return table(
-        "Nodes and GPUs",
-        "The GPUs and MIG devices on which its processes hold memory. Node opens the node.",
-        Column("Node", "instance", link=link("Open the node", NODE, instance="Node")),
+        "Its GPUs",
+        "The GPUs and MIG devices on which its processes hold memory, with the gravest fault of each. Node opens the "
+        "node.",
+        Column("Node", "instance", link=common.TO_NODE, size=150),
         Column("GPU", "index", size=60),
-        Column("Memory of the job", with_cluster_choice(held.then(f"{joined}\nor ({alone})"))),
-        Column("Processes of the job", of_gpu(count.with_unit(COUNT))),
-        Column(
-            "Busy",
-            of_gpu(Expr(f"{part} / ({whole} > 0)\nand on ({device}) {held}", SHARE).then("({})")),
-            bar=True,
-            size=200,
+        Column("Fault", "state", names={**gpus.GPU_NAMES, "ok": ("none", "green")}, size=220),
+        Column("Do this", "advice"),
+        Column("Memory of the job", held, size=110),
+        Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
+        Column("Busy", of(gpus.busy(_S)), bar=True, size=130),
+        Column("Temperature", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
+        Column("uuid", "uuid", size=200),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHOICE,
+        *dropped(
+            common.with_cluster_choice(_on_its_gpus(gpus.gpu_states(_S).then("({})"))),
+            _on_its_gpus(gpus.advice(_S).then("({})")),
         ),
-        Column("uuid", "uuid"),
-        Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True),
-        *dropped(CLUSTER),
         sort="Node",
         ascending=True,
-        height=7,
-        empty_text="its processes hold no memory of a GPU",
+        height=6,
+        empty_text=_NO_GPU,
     )
+
+
+def _ranks() -> list[Panel]:
+    def ratio(part: str, whole: str) -> Expr:
+        return Expr(f"{_S.rate(part)} / {_S.rate(whole)}", "s")
+
+    def of(expr: Expr, *labels: str) -> Expr:
+        return common.with_cluster_choice(jobs.by_rank(expr, *labels))
+
+    lost = _S.rate("training_lost_seconds_total", jobs.RANGE).by(jobs.PROCESS_KEY)
+    cpus = jobs.by_process(_S.rate("gpu_process_cpu_seconds_total"), "part").by("part")
+    run = keys("run_id", "world_size")
+    info = _S.select("torch_process_info")
+    rank = f"topk by ({jobs.PROCESS_KEY}) (1, group by ({jobs.PROCESS_KEY}, run_id, world_size) ({info}))"
+    work = jobs.by_process(_S.rate("torch_local_work_seconds_total", jobs.RANGE)).then(
+        f"({{}} * on ({jobs.PROCESS_KEY}) group_left (run_id, world_size) {rank})"
+    )
+    # Within a run, because only its ranks do the same work.
+    relative = Expr(f"{work} / on ({run}) group_left () (quantile by ({run}) (0.5, {work}) > 0)", _TIMES)
+    return [
+        table(
+            "Ranks",
+            "The processes that report through the hook: duration of a step, own work in it, also relative to the "
+            "median rank, waits for data, limit of the loader and the number of loader workers that helps. The others "
+            "wait for a rank far above 1: check its node and its data.",
+            Column("Rank", "rank", size=60),
+            Column("Node", "instance", link=common.TO_NODE, size=130),
+            Column("Step", of(ratio("torch_step_duration_seconds_sum", "torch_step_duration_seconds_count")), size=80),
+            Column("Own work", of(ratio("torch_local_work_seconds_total", "torch_steps_total")), size=80),
+            Column("Of median", of(relative), size=80, steps=((None, "green"), (1.25, "red")), decimals=2),
+            Column("Data wait", of(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True, size=110),
+            Column("Loader", "reason", names={name: (name.replace("_", " "), "") for name in REASONS}, size=130),
+            Column("Workers", of(_S.read("training_loader_workers_recommended")), size=80),
+            Column("Samples", of(_S.rate("torch_samples_total")), size=80),
+            Column("MFU", of(_S.read("training_mfu_ratio")), size=70),
+            Column("GPUs wasted", of(lost).with_unit(COUNT), size=80, decimals=2),
+            Column("Last step ago", of(_S.age("training_last_step_timestamp_seconds")), size=90),
+            Column("Cluster", CLUSTER, size=80),
+            common.CHOICE,
+            *dropped(of(_S.read("training_loader_limited_by").then("({} == 1)"), "reason"), "process"),
+            sort="Rank",
+            ascending=True,
+            height=9,
+            empty_text=_OUTSIDE,
+        ),
+        timeseries(
+            "Memory of tensors",
+            "By rank and GPU. The ranks of a data-parallel training should have similar values.",
+            Query(jobs.by_rank(_S.read("torch_memory_allocated_bytes"), "uuid"), jobs.RANK_LEGEND),
+            width=12,
+            empty_text=_OUTSIDE,
+        ),
+        timeseries(
+            "CPUs used",
+            "By the training threads, the whole processes, and their children, such as loader workers. A training "
+            "thread at 1 limits a training that has gaps on the GPU.",
+            Query(cpus.with_unit(COUNT), "{{part}}"),
+            width=12,
+        ),
+    ]

@@ -1,69 +1,29 @@
-"""The dashboard of a node: the load and the health of each GPU, and the processes on it."""
+"""The dashboard of a node: its state and that of each GPU in words, their curves, and the processes on them."""
 
 from __future__ import annotations
 
-from functools import partial
-
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
-from grafana.build.common import (
-    CLUSTER_CHOICE,
-    JOB,
-    Variable,
-    alerts,
-    exporters,
-    link,
-    make_dashboard,
-    node,
-    with_cluster_choice,
-)
-from grafana.build.common import NODE as UID
-from grafana.build.fleet_nodes import EXPORTER
-from grafana.build.health import DEVICES, NODE, UNSUPPORTED, by_chosen_device, health, links
-from grafana.build.heat import heat, mig
+from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.panels import GOOD, HOT, Query, timeseries
-from grafana.build.queries import (
-    CLUSTER,
-    DEVICE_LEGEND,
-    SHARE,
-    Expr,
-    Scope,
-    devices,
-    keys,
-    share,
-)
-from grafana.build.tables import Column, dropped, table
+from grafana.build.panels import BAD, HOT, LEVELS, Column, Query, dropped, stat, table, timeseries
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 
-_ON_DEVICE = keys("instance", "uuid")
-
-
-def _busy(scope: Scope = DEVICES) -> Expr:
-    part, whole = (scope.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
-    return share(part, whole, _ON_DEVICE)
-
-
-def _profiled(what: str) -> Expr:
-    """Return the mean from the integral, because the ratio is a sample that misses short changes."""
-    active = DEVICES.rate(f"gpu_{what}_active_seconds_total")
-    return share(active, DEVICES.rate("gpu_profiled_seconds_total"), _ON_DEVICE)
-
-
-def _memory() -> Expr:
-    return Expr(f"{DEVICES.select('gpu_memory_used_bytes')} / {DEVICES.select('gpu_memory_total_bytes')}", SHARE)
-
-
-_ANSWERS = {"0": "no", "1": "yes"}
-_graph = partial(timeseries, legend=False, empty_text=UNSUPPORTED)
+NODE = Scope({"job": "~$job", "instance": "~$instance"})
+DEVICES = NODE.with_labels(uuid="~$uuid")
+# All reasons but those of an idle GPU and of clocks that were set on request.
+_SLOWDOWN = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
+_HELD = DEVICES.select("gpu_process_memory_used_bytes")
+_LABELS = (*JOB_LABELS_OF_RULES, "workload_user")
 
 
 def dashboard() -> Json:
     """Return the dashboard."""
-    chosen, device = NODE.select("gpu_info"), keys("instance", "uuid")
-    known = f"topk by ({device}) (1, max by ({device}, index) (max_over_time({chosen}[$__range:5m])))"
+    seen = f"last_over_time({NODE.select('gpu_info')}[$__range])"
+    known = f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, index) ({seen}))"
     variables = [
-        *exporters(),
-        node(include_all=False),
-        Variable(
+        *common.exporters(),
+        common.node(include_all=False),
+        common.Variable(
             "uuid",
             "GPU",
             # A GPU of several nodes is shown with its node: two nodes have a GPU 0.
@@ -72,151 +32,292 @@ def dashboard() -> Json:
             regex='/shown="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
         ),
     ]
-    return make_dashboard(
-        UID,
+    return common.make_dashboard(
+        common.NODE,
         "gpugauge / Node",
-        "Each GPU of one or more nodes: its load, its health, and the processes on it.",
+        "One or more nodes: their state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [_exporter(), *_now()]),
-            Row("Work", _work(), collapsed=True),
-            Row("MIG devices", mig(), collapsed=True),
-            Row("Power, heat and clocks", heat(), collapsed=True),
-            Row("Health", health(), collapsed=True),
-            Row("Links", links(), collapsed=True),
+            Row("", [*_now(), _gpus(), *gpus.curves(DEVICES), _processes()]),
+            Row("Faults, errors and links", [_faults(), _errors()], collapsed=True),
+            Row("Inside the GPUs", _inside(), collapsed=True),
         ],
-        alerts(uuid="~$uuid").then(
-            f"{{}} and on ({keys('uuid')}) {DEVICES.select('gpu_up')} or {alerts(instance='~$instance')}"
+        common.alerts(uuid="~$uuid").then(
+            f"{{}} and on ({keys('uuid')}) {DEVICES.select('gpu_up')} or {common.alerts(instance='~$instance')}"
         ),
-    )
-
-
-def _exporter() -> Panel:
-    one = keys("instance")
-
-    def of_node(expr: Expr, *labels: str) -> Expr:
-        return expr.by(one, *labels, operator="max")
-
-    seen = of_node(NODE.read("gpugauge_snapshot_timestamp_seconds").then("max_over_time(({})[$__range:5m])"))
-    return table(
-        "Exporter",
-        "Whether the exporter is scraped and the driver answers, when its values were seen last, and its versions. "
-        "Without them the panels below are empty.",
-        Column("Node", "instance"),
-        Column("Exporter", of_node(NODE.scraped("up")), steps=GOOD, texts=EXPORTER),
-        Column("Driver answers", of_node(NODE.read("gpugauge_driver_up"), "reason"), steps=GOOD, texts=_ANSWERS),
-        Column("Why", "reason"),
-        Column("Last values", seen),
-        Column("GPUs that answer", NODE.read("gpu_up").by(one)),
-        Column("Version", "version"),
-        Column("Driver", "driver_version"),
-        Column("Simulated", "simulated"),
-        *dropped(CLUSTER, of_node(NODE.read("gpugauge_build_info"), "version", "driver_version", "simulated")),
-        height=4,
-        empty_text="no exporter of this name was scraped in the time shown",
     )
 
 
 def _now() -> list[Panel]:
-    device, one = keys("instance", "uuid"), keys("process")
-    on_devices = DEVICES.read("gpu_process_memory_used_bytes").by(keys("instance", "uuid", "process"), operator="max")
-    # Divided by the observed time, as for the GPU, so that the shares of the processes add up to that of the GPU.
-    used = DEVICES.rate("gpu_process_busy_seconds_total").by(keys("instance", "uuid", "process"), operator="max")
-    seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by(device)
-    shares = used.then(f"{{}}\n/ on ({device}) group_left () ({seen} > 0)")
-    labels = ("pid", *JOB_LABELS_OF_RULES, "workload_user", "workload_pod", "workload_command")
-    names = f"topk by ({one}) (1, max by ({one}, {', '.join(labels)}) ({NODE.select('gpu_process_info')}))"
-
-    def process(expr: Expr) -> Expr:
-        on_device = f"{{}}\n* on ({device}) group_left (index) {devices(DEVICES)}"
-        return with_cluster_choice(expr.then(f"{on_device}\n* on ({one}) group_left ({', '.join(labels)}) {names}"))
-
+    answers, temperature = DEVICES.read("gpu_up"), DEVICES.read("gpu_temperature_celsius", sensor="gpu")
+    judged = Expr(f"count ({gpus.out_of_order(DEVICES)}) or 0 * count ({DEVICES.select('gpu_problems')})", COUNT)
+    # Why there is no value: the node is not seen, or its exporter reports none.
+    down = (words.NOT_SEEN, NODE.scraped("up").then("{} == 0").text)
+    blind = (words.NO_REPORT, NODE.select("gpugauge_build_info"))
+    lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("process", "cause"), operator="max")
     return [
-        table(
-            "GPUs",
-            "The current values of each GPU. Busy: share of the time in which a kernel ran. SM active: share of the "
-            "multiprocessors in use (Hopper and newer). Up is 0 for a GPU that does not answer; unknown values are "
-            "empty.",
-            Column("Node", "instance"),
-            Column("GPU", "index", size=60),
-            Column("uuid", "short_uuid"),
-            Column("Up", by_chosen_device(DEVICES.read("gpu_up")), steps=GOOD, size=60),
-            Column("Busy", by_chosen_device(_busy()), bar=True, size=140),
-            Column("SM active", by_chosen_device(_profiled("sm")), bar=True, size=140),
-            Column("Memory", by_chosen_device(_memory()), bar=True, size=140),
-            Column("Power", by_chosen_device(DEVICES.read("gpu_power_watts"))),
-            Column("Limit", by_chosen_device(DEVICES.read("gpu_power_limit_watts"))),
-            Column("Temperature", by_chosen_device(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT),
-            *dropped("uuid", CLUSTER),
-            sort="GPU",
-            ascending=True,
-            height=9,
-            empty_text="no GPU reports: see the exporter above",
+        stat(
+            "State",
+            "What is wrong with the node, the gravest first: it is not seen, its driver does not answer, a part of its "
+            "exporter fails, or GPUs are out of order.",
+            Query(gpus.node_states(NODE), "{{state}}"),
+            width=6,
+            steps=LEVELS,
+            mode="name",
+            names={key: (text, "") for key, (text, _) in gpus.NODE_NAMES.items() if text},
+            empty_text="not known: it was not scraped in the time shown",
         ),
-        table(
-            "Processes",
-            "The processes on the GPUs, with the memory that they hold and their share of the GPU's time. The link "
-            "opens the job.",
-            Column("Node", "instance"),
-            Column("GPU", "index", size=60),
-            Column(
-                "Job",
-                "workload_job",
-                link=link("Open the job", JOB, kind="Kind", namespace="Namespace", workload="Job"),
+        stat(
+            "GPUs that answer",
+            "The number of GPUs that answer, and of those that the exporter knows.",
+            Query(
+                words.coded(answers.by(), (words.NOT_SEEN, NODE.scraped("up").then("{} == 0").text), blind), "answer"
             ),
-            Column("Kind", "workload_job_kind"),
-            Column("Namespace", "workload_namespace"),
-            Column("Pod", "workload_pod"),
-            Column("User", "workload_user"),
-            Column("Program", "workload_command"),
-            Column("pid", "pid"),
-            Column("Memory", process(on_devices)),
-            Column("Busy", process(shares), bar=True, size=140),
-            Column("process", "process"),
-            Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True),
-            *dropped("uuid", CLUSTER),
-            sort="Memory",
-            height=8,
-            empty_text="no process on these GPUs",
+            Query(answers.by(operator="count"), "of"),
+            mode="value_and_name",
+        ),
+        stat(
+            "Out of order",
+            "GPUs with a fault about which an alert fires, or is about to. The table below says which, and what to do.",
+            Query(words.coded(judged, down, blind)),
+            width=3,
+            steps=BAD,
+        ),
+        stat(
+            "GPUs wasted",
+            f"GPU time that trainings on this node held and did not use, {jobs.WINDOW}, as a number of GPUs.",
+            Query(words.of_trainings(jobs.of_judged(lost.by(keys("process"))), down)),
+            width=3,
+            decimals=1,
+        ),
+        stat(
+            "Power now",
+            "Mean power of its GPUs, from the energy counters.",
+            Query(words.coded(gpus.power(DEVICES).by(), down, blind)),
+            width=3,
+            decimals=0,
+        ),
+        stat(
+            "Hottest",
+            "The hottest of its GPUs.",
+            Query(words.coded(temperature.by(operator="max"), down, blind)),
+            width=3,
+            steps=HOT,
+        ),
+        stat(
+            "Alerts",
+            "Alerts about this node and its GPUs that fire; those about jobs are on their dashboards.",
+            Query(words.counted(common.alerts(instance="~$instance").by(operator="count"))),
+            width=2,
+            steps=BAD,
         ),
     ]
 
 
-def _work() -> list[Panel]:
+def _gpus() -> Panel:
+    def of(expr: Expr) -> Expr:
+        return gpus.by_device(DEVICES, expr)
+
+    largest = f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, process) ({_HELD}))"
+    info = (
+        f"topk by ({jobs.PROCESS_KEY}) (1, group by ({keys('process', *_LABELS)}) ({NODE.select('gpu_process_info')}))"
+    )
+    owner = f"{largest} * on ({jobs.PROCESS_KEY}) group_left ({', '.join(_LABELS)}) {info}"
+    holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.devices(DEVICES)}", "bytes")
+    model = Expr(
+        f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({DEVICES.select('gpu_info')}))", COUNT
+    )
+    return table(
+        "GPUs",
+        "A line for each GPU: its gravest fault and what to do, whose process holds most of its memory, and its values "
+        "now. Busy: share of the time in which a kernel ran. SM: share of the multiprocessors in use (Hopper and "
+        "newer). Empty: not reported.",
+        Column("Node", "instance", link=common.TO_NODE, size=120),
+        Column("GPU", "index", size=55),
+        Column("State", "state", names=gpus.GPU_NAMES, size=180),
+        Column("Do this", "advice"),
+        Column("User", "workload_user", size=80, empty="free"),
+        *common.job_columns(size=150),
+        Column("Namespace", "workload_namespace", hidden=True),
+        Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=105),
+        Column("SM", of(_profiled("sm")), bar=True, size=95),
+        Column("Memory", of(gpus.memory(DEVICES)), bar=True, size=105),
+        Column("Power", of(gpus.power(DEVICES)), size=80, decimals=0),
+        Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=75, decimals=0),
+        Column("Temperature", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=75),
+        Column("Model", "name", size=120),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHOICE,
+        *dropped(
+            common.with_cluster_choice(gpus.gpu_states(DEVICES)),
+            gpus.advice(DEVICES),
+            jobs.called(holds),
+            model,
+            "uuid",
+            "process",
+        ),
+        sort="GPU",
+        ascending=True,
+        height=9,
+        empty_text="no GPU was seen in the time shown",
+    )
+
+
+def _profiled(what: str) -> Expr:
+    """Return the mean from the integral, because the ratio is a sample that misses short changes."""
+    active = DEVICES.rate(f"gpu_{what}_active_seconds_total")
+    return share(active, DEVICES.rate("gpu_profiled_seconds_total"), gpus.GPU_KEY)
+
+
+def _processes() -> Panel:
+    # Divided by the observed time, as for the GPU, so that the shares of the processes add up to that of the GPU.
+    pair = keys("instance", "uuid", "process")
+    used = DEVICES.rate("gpu_process_busy_seconds_total").by(pair, operator="max")
+    seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by(gpus.GPU_KEY)
+    shares = used.then(f"{{}}\n/ on ({gpus.GPU_KEY}) group_left () ({seen} > 0)", SHARE)
+    on_devices = DEVICES.read("gpu_process_memory_used_bytes").by(pair, operator="max")
+
+    def on_device(expr: Expr) -> Expr:
+        return expr.then(f"{{}}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.devices(DEVICES)}")
+
+    def of_process(name: str, *labels: str) -> Expr:
+        return NODE.read(name).by(keys("instance", "process", *labels), operator="max")
+
+    labels = ("pid", *JOB_LABELS_OF_RULES, "workload_user", "workload_command")
+    held = NODE.rate("training_gpu_held_seconds_total", jobs.RANGE).by(keys("instance", "process"))
+    lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("instance", "process"))
+    load = Expr(f"clamp_min(1 - {lost} / ({held} > 0), 0)", SHARE)
+    # Trainings on the CPU have no memory on a GPU.
+    trains = f"group by ({jobs.PROCESS_KEY}) ({NODE.select('training_state', state='!not_training')} == 1)"
+    infos = " or ".join(NODE.select(name) for name in ("gpu_process_host_info", "gpu_process_info"))
+    who = f"group by ({keys('instance', 'process', *labels)}) ({infos})"
+    known = f"({who} and on ({jobs.PROCESS_KEY}) ({trains} or {_HELD}))"
+    return table(
+        "Processes",
+        "The processes on the GPUs, and the trainings on the CPU: what they do, the share of their GPU time that they "
+        "use, and the cause that they lose most to. Job opens the job.",
+        Column("GPU", "index", size=55, empty="CPU"),
+        Column("Node", "instance", size=120),
+        Column("User", "workload_user", size=80),
+        *common.job_columns(),
+        Column("Namespace", "workload_namespace", hidden=True),
+        Column("Program", "workload_command", size=130),
+        Column("State", "state", names=jobs.STATE_NAMES, size=150),
+        Column("Load", load, bar=True, size=105),
+        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=220),
+        Column("Memory", on_device(on_devices), size=90),
+        Column("Busy", on_device(shares), bar=True, size=105),
+        Column("pid", "pid", size=80),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHOICE,
+        *dropped(
+            jobs.called(common.with_cluster_choice(Expr(known, COUNT))),
+            of_process("training_state", "state").then("{} == 1"),
+            of_process("training_limited_by", "cause").then("{} == 1"),
+            *("uuid", "process"),
+        ),
+        sort="Memory",
+        height=8,
+        empty_text="no process on these GPUs, and no training on the CPU",
+    )
+
+
+def _faults() -> Panel:
+    return table(
+        "Faults",
+        "A line for each fault, as the exporter judges it. Fault opens the chapter of the runbook.",
+        Column("Node", "instance", size=120),
+        Column("GPU", "index", size=55),
+        Column("Fault", "summary", link=common.TO_RUNBOOK, size=230),
+        Column("Do this", "advice"),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHAPTER_COLUMN,
+        *dropped(common.with_chapter(gpus.listed(DEVICES), "problem"), "uuid", "problem"),
+        width=10,
+        empty_text="no GPU that reports has a fault",
+    )
+
+
+def _errors() -> Panel:
+    def of(expr: Expr, operator: str = "max") -> Expr:
+        return gpus.by_device(DEVICES, expr, operator=operator)
+
+    def errors(kind: str) -> Expr:
+        return of(DEVICES.read("gpu_ecc_errors_total", type=kind, scope="volatile"), "sum")
+
+    current, most = (DEVICES.read("gpu_pcie_width", when=when).by(gpus.GPU_KEY) for when in ("current", "max"))
+    newest = gpus.by_device(DEVICES, DEVICES.read("gpu_xid_last_timestamp_seconds"), "xid")
+    return table(
+        "Errors and links",
+        "Since the driver was loaded, by GPU: the newest Xid error, memory errors, memory rows that wait for a reset "
+        "or could not be replaced, errors of PCIe and NVLink, and the share of their lanes and links in use. -: not "
+        "reported.",
+        Column("Node", "instance", size=120),
+        Column("GPU", "index", size=55),
+        Column("Xid", "xid", size=55),
+        Column("Seen", newest.then(f"topk by ({gpus.GPU_KEY}) (1, {{}})"), size=150),
+        Column("Uncorrected", errors("uncorrected"), steps=BAD),
+        Column("Corrected", errors("corrected")),
+        Column("Rows pending", of(DEVICES.read("gpu_remapped_rows_pending")), steps=BAD),
+        Column("Rows failed", of(DEVICES.read("gpu_remapped_rows_failure")), steps=BAD),
+        Column("PCIe replays", of(DEVICES.read("gpu_pcie_replays_total"))),
+        Column("PCIe lanes", of(Expr(f"{current} / {most}", SHARE))),
+        Column("NVLink errors", of(DEVICES.read("gpu_nvlink_errors_total"), "sum")),
+        Column("NVLinks up", of(DEVICES.read("gpu_nvlink_active"), "avg").with_unit(SHARE)),
+        Column("Cluster", CLUSTER, size=80),
+        *dropped("uuid"),
+        sort="GPU",
+        ascending=True,
+        width=14,
+    )
+
+
+def _inside() -> list[Panel]:
+    def of_mig(expr: str) -> Query:
+        info = f"max by ({gpus.GPU_KEY}, parent_uuid, profile) ({NODE.select('gpu_mig_info', parent_uuid='~$uuid')})"
+        joined = f"max by ({gpus.GPU_KEY}) ({expr})\n* on ({gpus.GPU_KEY}) group_left (parent_uuid, profile) {info}"
+        return Query(Expr(joined, SHARE), "{{cluster}} {{instance}} MIG {{profile}} {{uuid}}")
+
+    def inside(what: str) -> Expr:
+        return gpus.by_device(DEVICES, _profiled(what))
+
+    active = f"avg_over_time({DEVICES.select('gpu_clocks_event_active', reason=_SLOWDOWN)}[$__rate_interval])"
+    lowered = gpus.by_device(DEVICES, Expr(f"({active} > 0)", SHARE), "reason")
+    none = f'label_replace(0 * max by ({gpus.NODE_KEY}) ({active}), "reason", "none of the others", "", "")'
+    ways = {
+        f"{kind} {way}": DEVICES.rate(f"gpu_{kind.lower()}_{name}_bytes_total").by(gpus.NODE_KEY)
+        for kind in ("PCIe", "NVLink")
+        for way, name in (("out", "transmitted"), ("in", "received"))
+    }
     return [
-        _graph(
-            "Busy",
-            "Share of the time in which a kernel ran, from every sample that the driver kept. A collective that waits "
-            "keeps a GPU busy, too: without progress, check SM active and the steps of the job.",
-            Query(by_chosen_device(_busy()), DEVICE_LEGEND),
+        timeseries(
+            "Multiprocessors and tensor cores active",
+            "Share of the multiprocessors with work, also of MIG devices: if the GPU is busy and it is low, the "
+            "kernels are small. Share of the time in which the tensor cores worked: near 0 in a training that fills "
+            "the GPU, it computes with 32 bits. Hopper and newer.",
+            Query(inside("sm"), gpus.GPU_LEGEND),
+            Query(inside("tensor"), gpus.GPU_LEGEND + " tensor cores"),
+            of_mig(NODE.select("gpu_mig_sm_active_ratio")),
+            width=10,
             highest=1,
+            empty_text=gpus.UNSUPPORTED,
         ),
-        _graph(
-            "SM active",
-            "Share of the multiprocessors with work. If the GPU is busy and this is low, the kernels are small: use "
-            "larger batches or fused kernels. Hopper and newer, not under MIG.",
-            Query(by_chosen_device(_profiled("sm")), DEVICE_LEGEND),
+        timeseries(
+            "Reasons for lowered clocks",
+            "Share of the scrapes at which a reason was active, without idle GPUs and clocks set on request. Thermal: "
+            "check the cooling; power cap: the power limit; brake: the power supply.",
+            Query(lowered, gpus.GPU_LEGEND + " {{reason}}"),
+            Query(Expr(none, SHARE), "{{instance}} {{reason}}"),
+            width=7,
             highest=1,
+            empty_text=gpus.UNSUPPORTED,
         ),
-        _graph(
-            "Tensor cores active",
-            "Share of the time in which the tensor cores worked. If it is near 0 in a training that fills the GPU, "
-            "the training computes with 32 bits: try TF32 or bfloat16.",
-            Query(by_chosen_device(_profiled("tensor")), DEVICE_LEGEND),
-            highest=1,
-        ),
-        _graph(
-            "Memory bandwidth used",
-            "Share of the bandwidth of the device memory. If it is high and the tensor cores are idle, the kernels "
-            "wait for memory.",
-            Query(by_chosen_device(_profiled("dram")), DEVICE_LEGEND),
-            highest=1,
-        ),
-        _graph(
-            "Memory used",
-            "Share of the device memory that processes hold. PyTorch keeps the memory that it once allocated, so a "
-            "full GPU is not an error by itself.",
-            Query(by_chosen_device(_memory()), DEVICE_LEGEND),
-            highest=1,
+        timeseries(
+            "PCIe and NVLink traffic",
+            "Bytes over the links of all GPUs of a node. High PCIe traffic while the GPUs have gaps means that they "
+            "wait for copies: use pinned memory.",
+            *(Query(expr, f"{{{{instance}}}} {way}") for way, expr in ways.items()),
+            width=7,
+            empty_text=gpus.UNSUPPORTED,
         ),
     ]

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from grafana.build import missing
 from grafana.build.layout import Json, Panel
-from grafana.build.queries import Expr
+from grafana.build.queries import COUNT, SHARE, Expr
+from grafana.build.words import CODES, GREY
 
 Steps: TypeAlias = "Sequence[tuple[float | None, str]]"
+# By value, or by a regular expression after ~: the text, "" for the value itself, and the colour, "" for none.
+Names: TypeAlias = "Mapping[str, tuple[str, str]]"
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 # Pairs of a lower bound and a colour; None is minus infinity.
-PLAIN: Steps = ((None, "blue"),)
+PLAIN: Steps = ((None, "text"),)
 LOAD: Steps = ((None, "red"), (0.5, "orange"), (0.8, "green"))
 HOT: Steps = ((None, "green"), (80, "orange"), (90, "red"))
 BAD: Steps = ((None, "green"), (1, "red"))
-GOOD: Steps = ((None, "red"), (1, "green"))
+# Those of words.LEVELS.
+LEVELS: Steps = ((None, "green"), (1, GREY), (2, "orange"), (3, "red"))
 # Grafana derives $__rate_interval from the interval of a query: it becomes 4 minutes or more, which has data with every
 # scrape interval up to a minute, whatever the settings of the data source say.
 MIN_INTERVAL = "1m"
 EMPTY = "no values in the time shown"
+# The upper end of the axis of values that are all smaller.
+_SOFT_MAXIMUM = {COUNT: 1, SHARE: 0.1, "s": 0.1, "suffix:/s": 1}
 
 
 class MixedUnitsError(ValueError):
@@ -42,66 +47,55 @@ def timeseries(
     title: str,
     description: str,
     *queries: Query,
-    width: int = 12,
+    width: int = 6,
     height: int = 8,
     stack: bool = False,
-    bars: bool = False,
     steps: Steps = (),
     highest: float | None = None,
-    colors: Mapping[str, str] | None = None,
-    legend: bool = True,
+    names: Names | None = None,
+    lines: Sequence[str] = (),
     empty_text: str = EMPTY,
 ) -> Panel:
-    """Return a graph over time. `colors` maps series names to colours, so that a cause has one colour everywhere.
-    Without a legend, the tooltip names the series.
+    """Return a graph over time, whose legend is a table. `names` are texts and colours of series by their legends, so
+    that a cause has one colour everywhere; `lines` are not stacked on the others.
     """
+    unit = _unit(queries)
     custom: Json = {
-        "drawStyle": "bars" if bars else "line",
+        "drawStyle": "line",
         "lineWidth": 1,
-        "fillOpacity": 40 if stack else 80 if bars else 0,
+        "fillOpacity": 40 if stack else 0,
         "showPoints": "never",
         "spanNulls": False,
         "stacking": {"group": "A", "mode": "normal" if stack else "none"},
         "thresholdsStyle": {"mode": "dashed" if steps else "off"},
+        **({"axisSoftMax": _SOFT_MAXIMUM[unit]} if unit in _SOFT_MAXIMUM else {}),
     }
     options = {
         "legend": {
-            "displayMode": "list",
+            "displayMode": "table",
             "placement": "bottom",
-            "showLegend": legend and any(query.legend for query in queries),
-            "calcs": [],
+            "showLegend": any(query.legend for query in queries),
+            "calcs": ["lastNotNull", "mean", *([] if stack else ["max"])],
         },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     defaults = {
-        **_defaults(_unit(queries), steps or PLAIN),
+        **_defaults(unit, steps or PLAIN),
         "color": {"mode": "palette-classic"},
         "custom": custom,
         "min": 0,
         **({} if highest is None else {"max": highest}),
         "noValue": empty_text,
     }
-    overrides = [
-        {
-            "matcher": {"id": "byName", "options": name},
-            "properties": [{"id": "color", "value": {"mode": "fixed", "fixedColor": color}}],
-        }
-        for name, color in (colors or {}).items()
-    ]
-    return panel(
-        "timeseries", title, description, _targets(queries), options, defaults, overrides, width=width, height=height
-    )
+    overrides = [*_named(names or {}), *(_override(line, **_LINE) for line in lines)]
+    return panel("timeseries", title, description, _targets(queries), options, defaults, overrides, width, height)
+
+
+_LINE: Json = {"custom.stacking": {"group": "B", "mode": "none"}, "custom.fillOpacity": 0, "custom.lineWidth": 2}
 
 
 def status_history(
-    title: str,
-    description: str,
-    query: Query,
-    *,
-    steps: Steps,
-    width: int = 24,
-    height: int = 10,
-    empty_text: str = EMPTY,
+    title: str, description: str, query: Query, *, steps: Steps, width: int, height: int, empty_text: str = EMPTY
 ) -> Panel:
     """Return a line of coloured cells over time for each series."""
     options: Json = {
@@ -111,25 +105,15 @@ def status_history(
         "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
         "tooltip": {"mode": "single", "sort": "none"},
     }
-    custom = {"lineWidth": 0, "fillOpacity": 90}
     defaults = {
         **_defaults(query.expr.unit, steps),
         "color": {"mode": "thresholds"},
-        "custom": custom,
+        "custom": {"lineWidth": 0, "fillOpacity": 90},
         "noValue": empty_text,
     }
+    made = panel("status-history", title, description, _targets([query]), options, defaults, (), width, height)
     # Each cell is at least a few pixels wide.
-    return panel(
-        "status-history",
-        title,
-        description,
-        _targets([query]),
-        options,
-        defaults,
-        width=width,
-        height=height,
-        max_points=150,
-    )
+    return Panel({**made.body, "maxDataPoints": 150}, width, height)
 
 
 def stat(
@@ -137,36 +121,43 @@ def stat(
     description: str,
     *queries: Query,
     width: int = 4,
+    height: int = 3,
     steps: Steps = PLAIN,
-    empty_text: str = "none",
-    names: bool = False,
-    sparkline: bool = False,
-    texts: Mapping[str, str] | None = None,
+    empty_text: str = "no data",
+    mode: str = "value",
+    names: Names | None = None,
+    units: Mapping[str, str] | None = None,
+    colors: Mapping[str, Steps] | None = None,
     decimals: int | None = None,
 ) -> Panel:
-    """Return the current values in large type. `empty_text` is shown without series, `names` adds the legends, `texts`
-    replaces values, in addition to the keys of missing.TEXTS.
+    """Return the current values in large type. `mode` is Grafana's: value, name for words in a legend, or
+    value_and_name. `units` and `colors` are those of queries whose unit or thresholds differ, by their legends.
     """
     options: Json = {
         "colorMode": "value",
-        "graphMode": "area" if sparkline else "none",
+        "graphMode": "none",
         "justifyMode": "auto",
         "orientation": "auto",
         "percentChangeColorMode": "standard",
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "showPercentChange": False,
-        "textMode": "value_and_name" if names else "value",
+        "textMode": mode,
         "wideLayout": True,
     }
+    own = units or {}
     defaults = {
-        **_defaults(_unit(queries), steps),
+        **_defaults(_unit([query for query in queries if query.legend not in own]), steps),
         "color": {"mode": "thresholds"},
         "noValue": empty_text,
-        "mappings": [mapping({**missing.TEXTS, **(texts or {})}, dict.fromkeys(missing.TEXTS, "orange"))],
+        "mappings": mappings(CODES),
         **({} if decimals is None else {"decimals": decimals}),
     }
-    targets = _targets(queries if sparkline else _now(queries))
-    return panel("stat", title, description, targets, options, defaults, width=width, height=4)
+    overrides = [
+        *_named(names or {}),
+        *(_override(legend, unit=unit) for legend, unit in own.items()),
+        *(_override(legend, thresholds=thresholds(of)) for legend, of in (colors or {}).items()),
+    ]
+    return panel("stat", title, description, _targets(_now(queries)), options, defaults, overrides, width, height)
 
 
 def bars(
@@ -175,7 +166,6 @@ def bars(
     *queries: Query,
     width: int = 8,
     height: int = 8,
-    steps: Steps = PLAIN,
     decimals: int = 1,
     empty_text: str = EMPTY,
 ) -> Panel:
@@ -193,16 +183,119 @@ def bars(
         "sizing": "auto",
         "valueMode": "color",
     }
-    unit = _unit(queries)
     defaults = {
-        **_defaults(unit, steps),
+        **_defaults(_unit(queries), ((None, "blue"),)),
         "color": {"mode": "thresholds"},
         "min": 0,
         "decimals": decimals,
         "noValue": empty_text,
+        "mappings": mappings(CODES),
     }
-    targets = _targets(_now(queries))
-    return panel("bargauge", title, description, targets, options, defaults, width=width, height=height)
+    return panel("bargauge", title, description, _targets(_now(queries)), options, defaults, (), width, height)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, from a query or from a label. `steps` are thresholds that colour its text, `names` replace
+    and colour values. Links can use a hidden column, but not a dropped one.
+    """
+
+    title: str
+    source: Expr | str
+    steps: Steps = ()
+    bar: bool = False
+    names: Names = field(default_factory=dict)
+    link: Json | None = None
+    size: int = 0
+    hidden: bool = False
+    dropped: bool = False
+    decimals: int | None = None
+    empty: str = "-"
+
+
+def dropped(*sources: Expr | str) -> list[Column]:
+    """Return columns that are not shown."""
+    return [Column("", source, dropped=True) for source in sources]
+
+
+def table(
+    title: str,
+    description: str,
+    *columns: Column,
+    sort: str = "",
+    ascending: bool = False,
+    width: int = 24,
+    height: int = 8,
+    empty_text: str = EMPTY,
+) -> Panel:
+    """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `empty_text` is
+    shown in place of an empty table.
+    """
+    values = [column.source for column in columns if isinstance(column.source, Expr)]
+    refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
+
+    def name(column: Column) -> str:
+        if isinstance(column.source, str):
+            return column.source
+        return f"Value #{refs[id(column.source)]}" if len(values) > 1 else "Value"
+
+    targets = [{**target(refs[id(value)], Query(value, now=True)), "format": "table"} for value in values]
+    hidden = {name(column): True for column in columns if column.dropped}
+    organize = {
+        "excludeByName": {"Time": True, "__name__": True, **hidden},
+        "indexByName": {name(column): place for place, column in enumerate(columns)},
+        "renameByName": {name(column): column.title for column in columns if not column.dropped},
+    }
+    options: Json = {
+        "showHeader": True,
+        "cellHeight": "sm",
+        "frameIndex": 0,
+        "sortBy": [{"displayName": sort, "desc": not ascending}] if sort else [],
+    }
+    cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "wrapText": True}
+    defaults: Json = {"custom": cells, "noValue": empty_text}
+    overrides = [_column(column) for column in columns if not column.dropped]
+    made = panel("table", title, description, targets, options, defaults, overrides, width, height)
+    transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
+    return Panel({**made.body, "transformations": transformations}, width, height)
+
+
+def _column(column: Column) -> Json:
+    bar = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+    colored = column.steps or any(color for _, color in column.names.values())
+    return _override(
+        column.title,
+        unit=column.source.unit if isinstance(column.source, Expr) else None,
+        **{
+            "custom.cellOptions": bar if column.bar else {"type": "color-text"} if colored else None,
+            "min": 0 if column.bar else None,
+            "max": 1 if column.bar else None,
+            "color": {"mode": "thresholds"} if column.steps or column.bar else None,
+            "thresholds": thresholds(column.steps or ((None, "blue"),)) if column.steps or column.bar else None,
+            "mappings": mappings(column.names) if column.names else None,
+            "links": [column.link] if column.link else None,
+            "custom.width": column.size or None,
+            "decimals": column.decimals,
+            # The older form and that of Grafana 12.2 and newer.
+            "custom.hidden": column.hidden or None,
+            "custom.hideFrom": {"viz": True, "legend": False, "tooltip": False} if column.hidden else None,
+            # The text of an empty table is not that of an empty cell.
+            "noValue": column.empty,
+        },
+    )
+
+
+def _override(name: str, **properties: object) -> Json:
+    chosen = [{"id": each, "value": value} for each, value in properties.items() if value not in (None, "")]
+    return {"matcher": {"id": "byName", "options": name}, "properties": chosen}
+
+
+def _named(names: Names) -> list[Json]:
+    """Return the overrides for the texts and colours of series."""
+    return [
+        _override(name, color={"mode": "fixed", "fixedColor": color} if color else None, displayName=text)
+        for name, (text, color) in names.items()
+    ]
 
 
 def _unit(queries: Sequence[Query]) -> str:
@@ -218,14 +311,21 @@ def thresholds(steps: Steps) -> Json:
     return {"mode": "absolute", "steps": [{"value": value, "color": color} for value, color in steps]}
 
 
-def mapping(texts: Mapping[str, str], colors: Mapping[str, str] | None = None) -> Json:
-    """Return the mapping of values to texts and colours in Grafana's form."""
-    known = colors or {}
-    options = {
-        value: {"text": text, **({"color": known[value]} if value in known else {}), "index": number}
-        for number, (value, text) in enumerate(texts.items())
+def mappings(names: Names) -> list[Json]:
+    """Return the mappings of values to texts and colours in Grafana's form. The first that matches is taken."""
+    results = {
+        value: {**({"text": text} if text else {}), **({"color": color} if color else {}), "index": number}
+        for number, (value, (text, color)) in enumerate(names.items())
     }
-    return {"type": "value", "options": options}
+    plain = {value: result for value, result in results.items() if not value.startswith("~")}
+    return [
+        *([{"type": "value", "options": plain}] if plain else []),
+        *(
+            {"type": "regex", "options": {"pattern": f"^(?:{value[1:]})$", "result": result}}
+            for value, result in results.items()
+            if value not in plain
+        ),
+    ]
 
 
 def _defaults(unit: str, steps: Steps) -> Json:
@@ -261,11 +361,9 @@ def panel(
     targets: list[Json],
     options: Json,
     defaults: Json,
-    overrides: Sequence[Json] = (),
-    *,
+    overrides: Sequence[Json],
     width: int,
     height: int,
-    max_points: int | None = None,
 ) -> Panel:
     """Return a panel of any kind, with the options of that kind."""
     body = {
@@ -273,7 +371,6 @@ def panel(
         "title": title,
         "description": description,
         "datasource": DATASOURCE,
-        **({} if max_points is None else {"maxDataPoints": max_points}),
         "targets": targets,
         "options": options,
         "fieldConfig": {"defaults": defaults, "overrides": list(overrides)},

@@ -136,18 +136,3 @@ def keys(*labels: str) -> str:
 def share(part: Expr, whole: Expr, *labels: str) -> Expr:
     """Return one sum by the labels divided by the other; absent where `whole` is 0."""
     return Expr(f"{part.by(*labels)}\n/ ({whole.by(*labels)} > 0)", SHARE)
-
-
-DEVICE_LEGEND = "{{instance}} · {{index}} · {{short_uuid}}"
-
-
-def devices(scope: Scope) -> str:
-    """Return the GPUs with the labels of the legend: the index, and the beginning of the uuid."""
-    named = f"max by ({keys('instance', 'uuid', 'index')}) ({scope.select('gpu_info')})"
-    return f'label_replace({named}, "short_uuid", "$1", "uuid", "(.{{12}}).*")'
-
-
-def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
-    """Return the aggregation to GPUs and the labels, with the labels that DEVICE_LEGEND needs."""
-    one = expr.by(keys("instance", "uuid", *labels), operator=operator)
-    return one.then(f"{{}}\n* on ({keys('instance', 'uuid')}) group_left (index, short_uuid) {devices(scope)}")

@@ -14,6 +14,8 @@ from tests.status.statusfacts import ROWS
 MINUTE, SECONDS = 60, 3600
 # Names that several clusters, namespaces and kinds share.
 _NAMES, _NAMESPACES, _KINDS = ("llm", "1000", "résumé-7", "a b"), ("ml", "web", ""), ("slurm", "jobset", "user")
+# By fault of a GPU, its alert and the severity.
+FAULTS = {"lost": ("GpuLost", "critical"), "ecc": ("GpuUncorrectedEcc", "warning")}
 # The bounds of each exported gain, relative to it.
 SPREAD = {"": 1.0, "_lower": 0.8, "_upper": 1.3}
 _CAUSES = ("data_loading", "host_bound", "transfer", "underfilled")
@@ -87,6 +89,10 @@ class DrawnJob:
         counts = {mistake: sum(map(bool, self.of_seen(made))) for mistake, made in self.mistakes.items()}
         return {mistake: count for mistake, count in counts.items() if count}
 
+    def not_seen(self) -> set[str]:
+        """Return the nodes that are not scraped now and on which it ran when they were seen last."""
+        return {node.name for node, _ in self.places if node.down and not node.blind and node.down >= self.ended}
+
     @property
     def wasted(self) -> float:
         """The number of GPUs that it wastes, those of nodes that are seen."""
@@ -158,6 +164,11 @@ def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[
     errors = 2 if fault == "ecc" else 0
     yield from row("gpu_ecc_errors_total", errors, uuid=uuid, type="uncorrected", scope="volatile")
     yield from row("gpu_remapped_rows_pending", fault == "ecc", uuid=uuid)
+    yield from row("gpu_problems", bool(fault), uuid=uuid)
+    if fault:
+        alert, severity = FAULTS[fault]
+        yield from row("gpu_problem", 1, uuid=uuid, problem=alert, severity=severity)
+        yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=f"mend {fault}")
     yield from row("gpu_utilization_ratio", 0.5, uuid=uuid)
     yield from row("gpu_busy_seconds_total", age * 0.5, uuid=uuid, engine="gpu")
     yield from row("gpu_observed_seconds_total", age, uuid=uuid, engine="gpu")

@@ -7,6 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from grafana.build.jobs import SHOWN, called
+from grafana.build.queries import Expr
 from tests.drawn import draws, seeds
 from tests.needs import need
 
@@ -40,11 +42,26 @@ def test_the_words_of_alerts_are_those_of_the_status(tmp_path: Path, seed: int) 
         {"exp_labels": each, "exp_annotations": {"words": job_words(*job)}}
         for each, job in zip(labels, jobs, strict=True)
     ]
-    test = {
+    test: dict[str, object] = {
         "interval": "1m",
         "input_series": [{"series": each, "values": "1 1"} for each in series],
         "alert_rule_test": [{"eval_time": "1m", "alertname": "A", "exp_alerts": alerts}],
     }
+    on_dashboards = [
+        {
+            "labels": "up{"
+            + ",".join(f'{key}="{value}"' for key, value in {**each, SHOWN: job_words(*job)}.items())
+            + "}"
+        }
+        for each, job in zip(labels, jobs, strict=True)
+    ]
+    test["promql_expr_test"] = [
+        {
+            "expr": called(Expr("up", "")).text,
+            "eval_time": "1m",
+            "exp_samples": [{**each, "value": 1} for each in on_dashboards],
+        }
+    ]
     (tmp_path / "rules.yaml").write_text(dump({"groups": [{"name": "g", "rules": [rule]}]}))
     (tmp_path / "test.yaml").write_text(dump({"rule_files": ["rules.yaml"], "tests": [test]}))
     command = [need("promtool"), "test", "rules", str(tmp_path / "test.yaml")]

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from grafana.build.fleet_nodes import HEADINGS
 from tests.doctor.cases import NO_DRIVER, case
 
 from gpugauge.doctor import machine
@@ -23,7 +22,7 @@ from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES, xid_labels
-from gpugauge.faults.table import FAULTS, NVLINK_CORRECTED, NVLINK_NEVER
+from gpugauge.faults.table import NVLINK_CORRECTED, NVLINK_NEVER
 from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
 from gpugauge.hook.record import phase_index
 from gpugauge.status.model import GpuStatus, ProcessStatus, Status
@@ -154,13 +153,6 @@ def test_problems_of_the_gpu_of_a_process_are_in_its_answer() -> None:
     of_programs = {"no_gpu", "wasted", "on_cpu", "slowed", "waits", "unjudged", "unused", "collector", "hook"}
 
     assert {each.kind for each in StatusReply(own, status).gpu_problems()} == set(KINDS) - of_programs
-
-
-def test_each_fault_of_a_gpu_has_one_heading_on_the_dashboard_of_the_fleet() -> None:
-    faults = [name for name, fault in FAULTS.items() if fault.severity != "info"]
-    headings = {name: [each for each, (_, found) in HEADINGS.items() if re.fullmatch(found, name)] for name in faults}
-
-    assert [name for name, found in headings.items() if len(found) != 1] == []
 
 
 # By state: the level of a process in it without a cause and with one, and what a terminal says of it.

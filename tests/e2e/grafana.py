@@ -37,9 +37,9 @@ class Shown:
     def series(self) -> Result:
         return [series for result in self.results for series in result]
 
-    def number(self) -> float:
-        """Return the value of a stat."""
-        (series,) = self.series
+    def number(self, of: int = 0) -> float:
+        """Return the value of a query of a stat."""
+        (series,) = self.results[of]
         return float((series.get("value") or series["values"][-1])[1])
 
     def by(self, *labels: str, of: int = 0) -> dict[tuple[str, ...], float]:

@@ -25,8 +25,7 @@ from tests.grafana.dashboard_reading import instant, panels
 pytestmark = pytest.mark.e2e
 
 NODES = {"trainings": "node", "causes": "bottlenecks", "mig": "a100-mig", "failing": "failing-card", "fans": "geforce"}
-# The scenarios have no MIG devices with performance counters, and no scheduler.
-ABSENT = {"SM active, MIG devices", "Tensor cores active, MIG devices", "Given to a job and unused"}
+ABSENT = {"Given to a job and unused"}  # the scenarios have no scheduler
 SCRAPES = (60, 30, 15) if EVERYTHING else (60,)
 MILLION = 1_000_000
 

@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 import yaml
 from grafana.build import DASHBOARDS
-from grafana.build.missing import TEXTS
-from qa.worlds.drawn_fleets import SECONDS, DrawnFleet, DrawnJob, JobId, draw
+from grafana.build.words import CODES, ENDED, NO_DATA, NO_RULES, NOT_SEEN, ON_CPU
+from grafana.build.words import JUDGING as YOUNG
+from qa.worlds.drawn_fleets import MINUTE, SECONDS, DrawnFleet, DrawnJob, JobId, draw
 
 from gpugauge.artifacts.rules.options import Parameters
 from tests.drawn import draws, seeds
-from tests.e2e.backfill import Api, evaluate_rules, written
+from tests.e2e.backfill import Api, evaluate_rules, labelled, written
 from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 
@@ -28,7 +29,10 @@ pytestmark = pytest.mark.e2e
 FLEETS = 50
 ALERTMANAGER = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/alertmanager.yaml").read_text())
 JOB = ("cluster", "workload_job_kind", "workload_namespace", "workload_job")
-NO_RULES = "-1"
+GPU = ("cluster", "instance", "uuid")
+TRAININGS = "Trainings: what is wasted, by whom, why, and what to do"
+GAPS = "Not seen: what, and since when"
+NOTIFICATIONS = "Notifications about firing alerts"
 
 
 @dataclass
@@ -63,7 +67,7 @@ def no_query_fails(world: World) -> None:
     for name in DASHBOARDS:
         shown = list(world.open(name).shown())
 
-        assert len(shown) > 15
+        assert len(shown) > 13
         assert [panel.title for panel in shown if not panel.series and not panel.empty_text] == [], name
 
 
@@ -71,15 +75,26 @@ def wasted_gpus(world: World) -> None:
     fleet = world.open("fleet")
     truth = sum(job.wasted for job in world.fleet.judged)
 
-    assert fleet.panel("GPUs wasted").number() == pytest.approx(truth, abs=0.02)
-    table = fleet.panel("What is wasted, by whom, why and where").by(*JOB)
+    shown = fleet.panel("GPUs wasted now").number()
+    assert shown == pytest.approx(truth, abs=0.02) if world.fleet.judged else str(int(shown)) in CODES
+    nodes = (world.open("node", cluster=node.cluster or ".*", instance=node.name) for node in world.fleet.nodes)
+    by_node = [node.panel("GPUs wasted").number() for node in nodes]
+    assert sum(number for number in by_node if number > 0) == pytest.approx(truth, abs=0.1)
+    table = fleet.panel(TRAININGS).by(*JOB)
     assert {JobId(*key): value for key, value in table.items()} == {
         job.id: pytest.approx(job.wasted, abs=0.02) for job in world.fleet.judged
     }
 
 
 def gpu_hours_by_job(world: World) -> None:
-    table = world.open("fleet").panel("GPU hours, by job").by(*JOB, of=1)
+    fleet = world.open("fleet")
+    table = fleet.panel("GPU hours, by job").by(*JOB, of=1)
+    by_user, by_namespace = (
+        sum(float(series["value"][1]) for series in fleet.panel(title).results[0])
+        for title in ("GPU hours wasted in the time shown, by user", "GPU hours wasted, by namespace and user")
+    )
+    headline = fleet.panel("Wasted in the time shown").number()
+    assert {round(by_user, 3), round(by_namespace, 3), round(max(headline, 0.0), 3)} == {round(sum(table.values()), 3)}
     running = {job.id: job.wasted for job in world.fleet.judged if all(not node.down for node, _ in job.places)}
 
     assert {key: table[key] for key in running} == {
@@ -91,30 +106,54 @@ def gpu_hours_by_job(world: World) -> None:
 
 def ended_jobs(world: World) -> None:
     """Those are trainings; of others it is not known when they end."""
-    shown = {JobId(*key) for key in world.open("fleet").panel("Ended jobs").by(*JOB)}
+    shown = {JobId(*key) for key in world.open("fleet").panel("GPU hours, by job").by(*JOB)}
+    listed = {JobId(*key) for key in world.open("fleet").panel(TRAININGS).by(*JOB, of=-1)}
     fleet = world.fleet
     gone = {
         job.id
         for job in fleet.jobs
         if job.trains and job.ended and any(not node.blind and node.down < 50 for node, _ in job.places)
     }
-    others = {job.id for job in fleet.jobs if not job.trains or (not job.ended and fleet.seen(job))}
 
     assert gone - shown == set()
-    assert others & shown == set()
+    assert {job.id for job in fleet.jobs if job.ended and not job.not_seen()} & listed == set()
 
 
 def missing_data_names_the_nodes(world: World) -> None:
-    gaps = world.open("fleet").panel("What is missing, since when and why").by("cluster", "instance", "gap") or {}
+    opened = world.open("fleet")
+    missing = [node for node in world.fleet.nodes if node.blind or node.down]
+    gaps, seen = (opened.panel(GAPS).by("cluster", "instance", *more, of=of) for more, of in ((("state",), 1), ((), 0)))
 
-    assert set(gaps) == {
-        (node.cluster, node.name, "no driver: driver_not_loaded" if node.blind else DOWN)
+    assert set(gaps) == {(node.cluster, node.name, BLIND if node.blind else DOWN) for node in missing}
+    assert opened.panel("Nodes not seen").number() == len(missing)
+    for node in missing:
+        ago = world.api.end - seen[node.cluster, node.name] / 1000
+        assert node.down * MINUTE <= ago < node.down * MINUTE + world.fleet.scrape
+
+
+DOWN, BLIND = "not seen: the node is down, or its exporter", "sees no GPU: driver driver_not_loaded"
+
+
+def faults_are_the_same_everywhere(world: World) -> None:
+    """The headline, the list, the states of GPUs on the nodes, and the alerts."""
+    truth = {
+        (node.cluster, node.name, uuid): fault
         for node in world.fleet.nodes
-        if node.blind or node.down
+        if not (node.down or node.blind)
+        for uuid, fault in node.faults.items()
     }
+    fleet, listed = world.open("fleet"), "Faults of GPUs"
+    alerts = world.api.now('ALERTS{alertstate="firing",uuid!="",severity!="info"}')
 
-
-DOWN = "the node is down, or its exporter is not scraped"
+    assert fleet.panel("GPUs out of order").number() == len(truth)
+    assert set(fleet.panel(listed).by(*GPU, "summary")) == {(*gpu, fault) for gpu, fault in truth.items()}
+    assert {tuple(alert["metric"].get(label, "") for label in GPU) for alert in alerts} == set(truth)
+    for node in world.fleet.nodes:
+        opened = world.open("node", cluster=node.cluster or ".*", instance=node.name)
+        ok = "not seen" if node.down else "ok"
+        states = {} if node.blind else {uuid: ok if node.down else node.faults.get(uuid, ok) for uuid in node.uuids}
+        found = opened.panel("GPUs").by("cluster", "uuid", "state", of=-4)
+        assert {key[1:] for key in found if key[0] == node.cluster} == set(states.items()), node
 
 
 def notifications_are_those_of_alertmanager(world: World) -> None:
@@ -127,9 +166,12 @@ def notifications_are_those_of_alertmanager(world: World) -> None:
         for route in [receiver(alert)]
     }
 
-    shown = world.open("fleet").panel("Notifications").number()
+    fleet = world.open("fleet")
+    ranks = fleet.panel(NOTIFICATIONS).by(*JOB, "instance", "uuid", "alertname")
+    shown = fleet.panel("Notifications")
 
-    assert shown == len(groups)
+    assert len(ranks) == len(groups) or not groups
+    assert [shown.number(of) for of in (0, 1)] == [list(ranks.values()).count(rank) for rank in (3, 2)]
 
 
 def matches(alert: dict[str, str], matchers: list[str]) -> bool:
@@ -172,11 +214,29 @@ def the_job_dashboard_opens_on_the_worst_job(world: World) -> None:
     assert job.values()["workload"] in names or not worst
 
 
-def the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
+def the_job_dashboard_says_what_the_job_wastes(world: World, with_rules: bool = True) -> None:
     for job, opened in each_job(world):
         assert opened.panel("GPUs wasted").number() == pytest.approx(job.wasted, abs=0.02)
+        if not job.not_seen() and with_rules:
+            assert set(opened.panel("Judged").by("state")) == {("yes",)}
         places = {(node.name, uuid) for node, uuid in job.places if not (node.down or node.blind)}
-        assert set(opened.panel("Nodes and GPUs").by("instance", "uuid")) == places
+        assert set(opened.panel("Its GPUs").by("instance", "uuid")) == places
+
+
+def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> None:
+    table = {JobId(*key[:-1]): key[-1] for key in world.open("fleet").panel(TRAININGS).by(*JOB, "state", of=-1)}
+    for job in world.fleet.jobs:
+        missing = {f"not known: {name} is not seen" for name in job.not_seen()}
+        ended = job.ended and not missing and any(not node.blind for node, _ in job.places)
+        if job.trains and (missing or ended):
+            opened = opened_on(world, job)
+            (state,) = {key[0] for key in opened.panel("Job").by("state", of=4)}
+            assert state in (missing or {"ended"})
+            assert not missing or table[job.id] in missing
+            if not world.fleet.seen(job) or job.ended:
+                assert opened.panel("Load").number() == int(NOT_SEEN if missing else ENDED)
+                judged = {key[0] for key in opened.panel("Judged").by("state")}
+                assert judged == {"no: it is not seen" if missing else "no"}
 
 
 def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
@@ -185,7 +245,7 @@ def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
         for query in range(3):
             truth = {(cause,): pytest.approx(bounds[query]) for cause, bounds in job.gains().items()}
             assert panel.by("cause", of=query + 1) == truth, job
-        assert {limit for _, limit in panel.by("cause", "next", of=1)} == ({job.after} if job.gains() else set())
+        assert {limit for _, limit in panel.by("cause", "next", of=6)} == ({job.after} if job.gains() else set())
 
 
 def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
@@ -198,17 +258,20 @@ def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
 
 def the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
     for job, opened in each_job(world):
-        shown = opened.panel("Known mistakes").by("mistake")
-        decided = any(value is not None for made in job.mistakes.values() for value in job.of_seen(made))
-        absent = "none found" if decided else "not known: no process reports through the hook (docs/hook.md)"
+        shown = opened.panel("What to do")
 
-        assert shown == ({(mistake,): count for mistake, count in job.made().items()} or {(absent,): 0})
+        assert shown.by("cause", of=4) == {(mistake,): count for mistake, count in job.made().items()}
+        assert {(mistake,) for mistake in job.made()} <= shown.by("cause", of=5).keys() != set()
+
+
+def opened_on(world: World, job: DrawnJob) -> Grafana:
+    chosen = {"cluster": job.id.cluster or ".*", "kind": job.id.kind, "namespace": job.id.namespace}
+    return world.open("job", **chosen, workload=job.id.name)
 
 
 def each_job(world: World) -> Iterator[tuple[DrawnJob, Grafana]]:
     for job in world.fleet.judged:
-        chosen = {"cluster": job.id.cluster or ".*", "kind": job.id.kind, "namespace": job.id.namespace}
-        yield job, world.open("job", **chosen, workload=job.id.name)
+        yield job, opened_on(world, job)
 
 
 def each_gpu_of_a_node_is_once_in_the_list(world: World) -> None:
@@ -230,6 +293,8 @@ def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
         gpu_hours_by_job(world)
         ended_jobs(world)
         missing_data_names_the_nodes(world)
+        faults_are_the_same_everywhere(world)
+        a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world)
         notifications_are_those_of_alertmanager(world)
         the_job_dashboard_opens_on_the_worst_job(world)
         the_job_dashboard_says_what_the_job_wastes(world)
@@ -241,30 +306,64 @@ def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
 def test_without_rules_no_panel_is_calm(without_rules: World) -> None:
     shown = {panel.title: panel for panel in without_rules.open("fleet").shown()}
 
-    for title in ("GPUs wasted", "Training load", "Given and unused", "Notifications"):
-        assert str(int(shown[title].number())) == NO_RULES
-    assert TEXTS[NO_RULES] == "no rules loaded"
+    for title in ("GPUs wasted now", "Wasted in the time shown", "Notifications"):
+        assert shown[title].number() == int(NO_RULES)
+    assert CODES[NO_RULES][0] == "no rules loaded"
     for title, label in (
-        ("What is wasted, by whom, why and where", "workload_job"),
-        ("Notifications about firing alerts", "alertname"),
-        ("Why: GPUs wasted, by cause", "cause"),
+        (TRAININGS, "state"),
+        (NOTIFICATIONS, "alertname"),
         ("GPUs wasted, by cause", "cause"),
-        ("GPU hours wasted, by user", "workload_user"),
-        ("Ended jobs", "workload_job"),
-        ("What is missing, since when and why", "gap"),
+        ("GPU hours wasted in the time shown, by user", "workload_user"),
+        ("GPU hours, by job", "workload_job"),
+        ("GPU hours wasted, by namespace and user", "workload_user"),
     ):
         assert "no rules loaded" in {series["metric"].get(label) for series in shown[title].series}, title
 
 
 def test_without_rules_the_job_dashboard_works(without_rules: World) -> None:
-    the_job_dashboard_says_what_the_job_wastes(without_rules)
+    the_job_dashboard_says_what_the_job_wastes(without_rules, with_rules=False)
+
+
+def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
+    """Exporters that were started two minutes ago, and a training on the CPU whose loader needs more workers."""
+    fleet = draw(0)
+    end = int(time.time()) // 60 * 60
+    named = {"workload_job_kind": "slurm", "workload_job": "7", "job": "gpugauge", "instance": "gpu-0", "process": "p"}
+    ids = {key: named[key] for key in ("job", "instance", "process")}
+    facts = {
+        labelled("gpu_process_host_info", {**named, "workload_user": "bo", "workload_command": "cpu.py"}): 1.0,
+        labelled("training_state", {**ids, "state": "training_on_cpu"}): 1.0,
+        labelled("training_loader_limited_by", {**ids, "reason": "too_few_workers"}): 1.0,
+        labelled("training_loader_workers_recommended", ids): 16.0,
+        labelled("torch_loader_info", {**ids, "workers": "1"}): 1.0,
+        labelled("training_loader_expected_speedup_ratio", ids): 15.5,
+    }
+    young = [sample for sample in fleet.samples(end) if end - sample[2] < 2 * MINUTE]
+    written(tmp_path, [*young, *((name, value, end - ago) for name, value in facts.items() for ago in (60, 0))])
+    with prometheus(tmp_path) as server:
+        api = Api(server.url, end, SECONDS)
+        opened = Grafana(api, DASHBOARDS["fleet"]())
+        for title in ("GPUs wasted now", "Wasted in the time shown", "Notifications"):
+            assert opened.panel(title).number() == int(YOUNG), title
+        assert {series["metric"]["state"] for series in opened.panel(TRAININGS).series} == {"being judged"}
+        job = Grafana(api, DASHBOARDS["job"](), {"workload": "7"})
+        assert {key[0] for key in job.panel("Job").by("state", of=4)} == {"training_on_cpu"}
+        assert job.panel("Load").number() == int(ON_CPU)
+        assert set(job.panel("What to do").by("cause", "state", of=5)) == {
+            ("data_loading", "16 loader workers instead of 1")
+        }
+        assert job.panel("Possible").number() == 15.5
+        assert {series["metric"]["state"] for series in job.panel("Judged").series} == {"never: it trains on the CPU"}
 
 
 def test_without_exporters_nothing_is_calm(tmp_path: Path) -> None:
     written(tmp_path, [('other{a="b"}', 1.0, int(time.time()) - 60)])
     with prometheus(tmp_path) as server:
         fleet = Grafana(Api(server.url, int(time.time()), SECONDS), DASHBOARDS["fleet"]())
-        assert fleet.panel("GPUs wasted").number() == -2
-        assert fleet.panel("GPUs with a fault").number() == -2
-        gaps = {series["metric"]["gap"] for series in fleet.panel("What is missing, since when and why").series}
+        for title in ("GPUs wasted now", "GPUs out of order", "Nodes not seen", "GPUs"):
+            assert fleet.panel(title).number() == int(NO_DATA), title
+        gaps = {series["metric"]["state"] for series in fleet.panel(GAPS).series}
         assert gaps == {"no exporter is scraped", "no data"}
+        cost = next(each for each in fleet.dashboard["templating"]["list"] if each["name"] == "cost")
+        typed = {"1,5": "1.50", "2.5 €": "2.50", "3": "3.0", "": "NaN", "much": "NaN"}
+        assert {text: fleet.options(cost, {"price": text}) for text in typed} == {k: [v] for k, v in typed.items()}

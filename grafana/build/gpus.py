@@ -1,0 +1,228 @@
+"""GPUs and nodes: their states in words, their faults as the exporter judges them, and the curves of GPUs. None of it
+needs the rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpugauge.driver.advice import WITHOUT_GPU
+from gpugauge.driver.advice import words as driver_words
+from gpugauge.driver.codes import CODES
+from gpugauge.faults.table import FAULTS
+from grafana.build.layout import Panel
+from grafana.build.panels import HOT, Query, timeseries
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
+from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, names, states
+
+NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
+GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
+UNSUPPORTED = "not reported by these GPUs"
+SEVERITIES = {"critical": "red", "warning": "orange", "info": "blue"}
+_EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains)
+# Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
+_STUCK = 120
+
+
+def devices(scope: Scope) -> str:
+    """Return 1 for each GPU, with its index. One that was lost before the start of the exporter has none."""
+    index = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, index) ({scope.select('gpu_info')}))"
+    return f"({index} or on ({GPU_KEY}) group by ({GPU_KEY}) ({scope.select('gpu_up')}))"
+
+
+def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
+    """Return the aggregation to GPUs and the labels, with the index that GPU_LEGEND needs."""
+    one = expr.by(keys("instance", "uuid", *labels), operator=operator)
+    return one.then(f"{{}}\n* on ({GPU_KEY}) group_left (index) {devices(scope)}")
+
+
+def busy(scope: Scope) -> Expr:
+    """Return the share of the time in which a kernel ran, for each GPU."""
+    part, whole = (scope.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
+    return share(part, whole, GPU_KEY)
+
+
+def memory(scope: Scope) -> Expr:
+    """Return the share of the memory that is used, for each GPU."""
+    used, total = (scope.read(f"gpu_memory_{what}_bytes").by(GPU_KEY) for what in ("used", "total"))
+    return Expr(f"{used} / {total}", SHARE)
+
+
+def power(scope: Scope) -> Expr:
+    """Return the power of each GPU, from its energy: a reading in each scrape misses what is between. GPUs without a
+    counter of energy have only the reading.
+    """
+    energy, reading = scope.rate("gpu_energy_joules_total").by(GPU_KEY), scope.read("gpu_power_watts").by(GPU_KEY)
+    return energy.then(f"({{}}\nor on ({GPU_KEY}) {reading})")
+
+
+def curves(scope: Scope, of: Callable[[Expr], Expr] = lambda expr: expr, empty_text: str = UNSUPPORTED) -> list[Panel]:
+    """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
+
+    def graph(title: str, text: str, expr: Expr, **options: object) -> Panel:
+        query = Query(by_device(scope, of(expr)), GPU_LEGEND)
+        return timeseries(title, text, query, empty_text=empty_text, **options)  # type: ignore[arg-type]
+
+    temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
+    return [
+        graph(
+            "Busy",
+            "Share of the time in which a kernel of any process ran, from every sample that the driver kept. A "
+            "collective that waits keeps a GPU busy, too.",
+            busy(scope),
+            highest=1,
+        ),
+        graph(
+            "Memory used",
+            "Share of the device memory. PyTorch keeps the memory that it once allocated, so a full GPU is no error.",
+            memory(scope),
+            highest=1,
+        ),
+        graph(
+            "Power",
+            "Mean power, from the energy counters. A busy GPU far below its limit waits for data, memory or peers.",
+            power(scope),
+        ),
+        graph("Temperature", "Of the GPU itself. Dashed: 80 and 90 °C.", temperature, steps=HOT),
+    ]
+
+
+def faults(scope: Scope) -> Expr:
+    """Return a series for each fault of a GPU, as its exporter judges it, by the name of its alert."""
+    return scope.read("gpu_problem", severity="!info").by(GPU_KEY, "problem", operator="max")
+
+
+def out_of_order(scope: Scope) -> Expr:
+    """Return 1 for each GPU with a fault, or that does not answer."""
+    down = scope.read("gpu_up").then("({} == 0)")
+    return Expr(f"group by ({GPU_KEY}) ({faults(scope)} or {down})", COUNT)
+
+
+def listed(scope: Scope) -> Expr:
+    """Return a series for each fault of a GPU, with its words and the index of the GPU."""
+    words = scope.read("gpu_problem_info").by(keys("instance", "uuid", "problem", "summary", "advice"), operator="max")
+    return words.then(
+        f"{{}}\n* on ({keys('instance', 'uuid', 'problem')}) group_left () {faults(scope)}\n"
+        f"* on ({GPU_KEY}) group_left (index) {devices(scope)}"
+    )
+
+
+def _gravest(scope: Scope) -> str:
+    """Return the words of the gravest fault of each GPU; one that explains others is graver than these."""
+    fault = keys("instance", "uuid", "problem")
+    critical, warning, explains = (
+        f"group by ({fault}) ({scope.select('gpu_problem', **labels)})"
+        for labels in (
+            {"severity": "critical"},
+            {"severity": "!info"},
+            {"severity": "!info", "problem": f"~{_EXPLAINING}"},
+        )
+    )
+    rank = f"({critical} * 3 or {explains} * 2 or {warning})"
+    words = f"group by ({fault}, summary, advice) ({scope.select('gpu_problem_info')})"
+    return f"topk by ({GPU_KEY}) (1, {words} * on ({fault}) group_left () {rank})"
+
+
+_OK = Line("ok", GOOD, "")
+_NOT_JUDGED = "its faults are not judged"
+
+
+def gpu_states(scope: Scope) -> Expr:
+    """Return the state of each GPU in words, with its index; also of GPUs that were seen in the time shown only."""
+    up = scope.select("gpu_up")
+    judged = f"{up} and on ({GPU_KEY}) {scope.select('gpu_problems')}"
+    now = states(
+        GPU_KEY,
+        Line("$1", CRITICAL, _gravest(scope), "summary"),
+        Line("does not answer", CRITICAL, f"{up} == 0"),
+        _OK._replace(when=judged),
+        Line(_NOT_JUDGED, UNKNOWN, up),
+    )
+    seen = f"max by ({GPU_KEY}, index) (last_over_time({scope.select('gpu_info')}[$__range]))"
+    gone = f"topk by ({GPU_KEY}) (1, {seen} unless on ({GPU_KEY}) {up})"
+    return now.then(
+        f"({{}})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}\n"
+        f'or on ({GPU_KEY}) label_replace({gone}, "state", "not seen", "", "")'
+    )
+
+
+def advice(scope: Scope) -> Expr:
+    """Return what to do about the gravest fault of each GPU, as the label `advice`."""
+    return Expr(f"({_gravest(scope)})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}", COUNT).by(
+        GPU_KEY, "index", "advice"
+    )
+
+
+GPU_NAMES = {
+    "ok": ("", "green"),
+    "not seen": ("", GREY),
+    _NOT_JUDGED: ("", GREY),
+    **{fault.summary: ("", SEVERITIES[fault.severity]) for fault in FAULTS.values() if "Xid" not in fault.name},
+    "~had Xid.*": ("", "red"),
+}
+
+
+def _node_lines(s: Scope) -> list[Line]:
+    """Return what an exporter may not see, the gravest first."""
+    seen = f"last_over_time({s.select('gpugauge_snapshot_timestamp_seconds')}[$__range])"
+    down = s.scraped("up").then("({} == 0)")
+    judged = s.select("gpugauge_collector_success", collector="faults")
+    # A machine without a GPU, for which no alert fires.
+    without = f"{s.select('gpugauge_driver_up', reason='~off|' + '|'.join(sorted(WITHOUT_GPU)))} == 0"
+    had = f"last_over_time({s.select('gpu_up')}[$__range])"
+    return [
+        Line("not seen: the node is down, or its exporter", CRITICAL, f"{down} and on ({NODE_KEY}) {seen}"),
+        Line("never seen in the time shown: the node is down, or its exporter", CRITICAL, down),
+        Line("sees no GPU: driver $1", UNKNOWN, f"({without} unless on ({NODE_KEY}) {had})", "reason"),
+        Line(
+            "blind: driver $1",
+            CRITICAL,
+            s.read("gpugauge_driver_up", reason="!~released|off").then("({} == 0)"),
+            "reason",
+        ),
+        Line("the driver is released on request", UNKNOWN, f"{s.select('gpugauge_driver_released')} == 1"),
+        Line("no new values", CRITICAL, f"{s.age('gpugauge_snapshot_timestamp_seconds')} > {_STUCK}"),
+        Line("the collector $1 fails", WARNING, f"{s.select('gpugauge_collector_success')} == 0", "collector"),
+        Line(
+            "too old to judge the faults of its GPUs",
+            WARNING,
+            f"({s.select('gpu_up')} unless on ({NODE_KEY}) {judged})",
+        ),
+    ]
+
+
+def missing(scope: Scope) -> Expr:
+    """Return what is not seen of each node, in words."""
+    return states(NODE_KEY, *_node_lines(scope))
+
+
+def _with_gpus(s: Scope) -> list[Line]:
+    number = f'count_values by ({NODE_KEY}) ("number", count by ({NODE_KEY}) ({out_of_order(s)}))'
+    return [
+        *_node_lines(s),
+        Line("GPUs out of order: $1", CRITICAL, number, "number"),
+        _OK._replace(when=f"{s.scraped('up')} or {s.select('gpugauge_build_info')}"),
+    ]
+
+
+def node_states(scope: Scope) -> Expr:
+    """Return the state of each node in words."""
+    return states(NODE_KEY, *_with_gpus(scope))
+
+
+def last_seen(scope: Scope) -> Expr:
+    """Return when values of each node were seen last in the time shown, by its newest sample."""
+    newest = f"last_over_time({scope.select('gpugauge_snapshot_timestamp_seconds')}[$__range])"
+    return Expr(f"max by ({NODE_KEY}) ({newest}) * 1000", "dateTimeFromNow")
+
+
+# The reasons of a driver in words.
+_REASONS = {
+    code: driver_words(code) for code in sorted({*CODES, "off", "starting", "worker_unkillable", "failed", "stuck"})
+}
+NODE_NAMES = {
+    f"{state}: driver {code}": (f"{state}: driver {words}", color)
+    for state, color in (("blind", "red"), ("sees no GPU", GREY))
+    for code, words in _REASONS.items()
+    if not words.endswith(code)
+} | names(*_with_gpus(Scope()))

@@ -1,0 +1,259 @@
+"""Jobs: their identity, which is that of the rules, their state in words, causes and advice, and queries about them.
+
+Those about all jobs read recorded series, those about one job do not.
+"""
+
+from __future__ import annotations
+
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, HELD, LOST, LOST_GPUS, NOW, PROBLEM, PROGRAMS
+from gpugauge.status.words import _STATES, HOOK_COMMAND
+from gpugauge.verdict.causes import CAUSES, ON_CPU
+from gpugauge.verdict.loaders import CHANGES
+from gpugauge.verdict.mistakes import MISTAKES
+from gpugauge.workload.job import UNIQUE, WORDS
+from grafana.build.gpus import NODE_KEY
+from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
+from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, states
+
+JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
+JOB_KEY = ", ".join(JOB_LABELS)
+PROCESS_KEY = keys("process")
+# The window of the rules, and the same for descriptions of panels.
+RANGE = "15m"
+WINDOW = "over the last 15 minutes"
+SHOWN = "shown"
+"""The label with what people call a job."""
+# The nodes of the chosen job.
+JOB_NODES = Scope({"instance": "~$instance"})
+JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
+CHOSEN = Scope({"instance": "~$instance", **JOB_MATCHERS, "workload_job": "$workload"})
+RANK_LEGEND = "{{instance}} rank {{rank}}"
+# Each has the labels of the job; in a sidecar there is only that of the hook.
+_INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
+# In place of three selectors, because most queries about a job have it.
+_INFO = CHOSEN.select(_INFOS[0]).replace(f"{_INFOS[0]}{{", f'{{__name__=~"{"|".join(_INFOS)}",')
+# Grafana's names of colours, for states of a process. On the CPU: red. Unknown: grey.
+STATE_COLORS = {
+    "training": "green",
+    "evaluating": "super-light-green",
+    "checkpointing": "dark-green",
+    "generating": "light-green",
+    "starting": "super-light-blue",
+    "compiling": "blue",
+    "not_training": "dark-blue",
+    "unknown": GREY,
+    "stalled": "red",
+    "held_idle": "orange",
+    "training_on_cpu": "dark-red",
+}
+CAUSE_NAMES = {cause.name: (cause.phrase, cause.colour) for cause in CAUSES.values()}
+_STATE_WORDS = _STATES | {"unknown": "not known without the hook", "held_idle": "holds GPUs, idle"}
+STATE_NAMES = {state: (_STATE_WORDS[state], color) for state, color in STATE_COLORS.items()}
+_PROBLEMS = {
+    "stalled": ("does not advance", "find where it waits: py-spy dump --pid PID, on its node"),
+    "out_of_memory": ("ran out of GPU memory", CAUSES["memory_pressure"].advice),
+    "held_idle": ("holds GPUs without using them", CAUSES["unused_gpus"].advice),
+    "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
+}
+_NOT_SEEN, _FINE, _CPU = "not known: $1 is not seen", "uses its GPUs", "trains on the CPU"
+_YOUNG = "being judged: 15 minutes of training are needed"
+# By the labels `why` and `advice` of a job.
+WHY_NAMES = {
+    _FINE: ("", "green"),
+    _CPU: ("", GREY),
+    _YOUNG: ("", GREY),
+    **{name: (words, "red") for name, (words, _) in _PROBLEMS.items()},
+    **{cause.name: (cause.phrase, "orange") for cause in CAUSES.values()},
+    "~not known.*": ("", GREY),
+}
+ADVICE_NAMES = {
+    **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
+    **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
+    "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),
+    **{mistake.name: (mistake.change, "") for mistake in MISTAKES},
+    **{reason: (text, "") for reason, text in CHANGES.items()},
+}
+_UP = "up" + "{" + f'{CLUSTER}=~"${CLUSTER}",' + Parameters().up_matchers + "}"
+ENDED_TEXT = "ended"
+# States of processes by the level of a job with one of them, the gravest first.
+_BY_LEVEL = (
+    (CRITICAL, "stalled"),
+    (WARNING, "training_on_cpu"),
+    (GOOD, "training"),
+    (GOOD, "~evaluating|checkpointing|generating|compiling|starting"),
+    (WARNING, "held_idle"),
+    (UNKNOWN, "~not_training|unknown"),
+)
+
+
+def called(expr: Expr) -> Expr:
+    """Return the series of jobs with what people call them as the label SHOWN, as alerts and page call them."""
+    text = 'label_join({}, "job_of_kind", "/", "workload_job_kind", "workload_job")'
+    # Host and user in a name only make it unique.
+    unique, rows = "(?:[^/]*/)?(.*)", [("[^/]*", "$1 $2", "(?:[^/]*/)?(.*)")]
+    for kind, (words, pattern, shown) in WORDS.items():
+        plain = unique if pattern == UNIQUE else "(.*)"
+        rows += [(kind, f"{words}$2", plain), (kind, words + shown.replace("$1", "$2"), pattern[1:-1])][
+            : 1 + bool(shown)
+        ]
+    for kind, words, pattern in rows:
+        text = f'label_replace({text}, "{SHOWN}", "{words}", "job_of_kind", "({kind})/{pattern}")'
+    return expr.then(f'label_replace({text}, "job_of_kind", "", "", "")')
+
+
+def judged() -> str:
+    """Return 1 for each job with evidence of a training: its load is judged, or it has a problem of its own."""
+    return f"(max by ({JOB_KEY}) ({recorded(ARMED)}) or max by ({JOB_KEY}) ({recorded(PROBLEM)}))"
+
+
+def _of_judged(name: str) -> Expr:
+    return recorded(name, **JOB_MATCHERS).then(f"({{}} and on ({JOB_KEY}) {judged()})")
+
+
+def wasted() -> Expr:
+    """Return the number of GPUs that each job with evidence of a training wastes."""
+    return _of_judged(LOST_GPUS)
+
+
+def held() -> Expr:
+    """Return the number of GPUs that each job with evidence of a training holds."""
+    return _of_judged(HELD)
+
+
+def wasted_by_cause() -> Expr:
+    """Return the number of GPUs wasted, by job and cause."""
+    shares = recorded(LOST, **JOB_MATCHERS)
+    return shares.then(f"({{}}\n* on ({JOB_KEY}) group_left () {held()})", COUNT)
+
+
+def wasted_by_user() -> Expr:
+    """Return the number of GPUs wasted, by job and user: users share a job in proportion to their processes."""
+    processes = recorded(PROGRAMS, **JOB_MATCHERS)
+    part, whole = (f"sum by ({by}) ({processes})" for by in (f"{JOB_KEY}, workload_user", JOB_KEY))
+    share = f"{part} / on ({JOB_KEY}) group_left () {whole}"
+    return wasted().then(f"({share} * on ({JOB_KEY}) group_left () {{}} or on ({JOB_KEY}) {{}})")
+
+
+def gpu_hours(expr: Expr) -> Expr:
+    """Return a number of GPUs as GPU hours in the time shown, in steps of five minutes, twelve in an hour."""
+    return expr.then("sum_over_time(({})[$__range:5m]) / 12", "suffix: h")
+
+
+def of_jobs(expr: str, *labels: str) -> str:
+    """Return series of processes by job and the labels; only of jobs that the variables select."""
+    matched = recorded(PROCESS_JOB, **JOB_MATCHERS)
+    return (
+        f"max by ({', '.join((JOB_KEY, *labels))}) ({expr}\n  * on ({PROCESS_KEY}) group_left "
+        f"({', '.join(JOB_LABELS_OF_RULES)}) {matched})"
+    )
+
+
+def of_judged(expr: Expr) -> Expr:
+    """Return the sum over the processes of judged jobs."""
+    labels = ", ".join(JOB_LABELS_OF_RULES)
+    of_job = f"{{}}\n* on ({PROCESS_KEY}) group_left ({labels}) {recorded(PROCESS_JOB)}"
+    return expr.then(f"sum ({of_job}\nand on ({JOB_KEY}) {judged()})", COUNT)
+
+
+def not_seen() -> str:
+    """Return the jobs that ran on a node when it was seen last, by job and node."""
+    last = f"max by ({JOB_KEY}, instance) (max_over_time(timestamp({recorded(PROGRAMS, **JOB_MATCHERS)})[1h:1m]))"
+    trains = " or ".join(f"last_over_time({recorded(name)}[1h])" for name in (HELD, NOW, PROBLEM))
+    return f"({last} >= on ({NODE_KEY}) group_left () {of_down('1h')} and on ({JOB_KEY}) ({trains}))"
+
+
+def of_down(window: str) -> str:
+    """Return when each node was seen last whose exporter cannot be scraped."""
+    newest = f"max_over_time(timestamp({Scope().select('gpugauge_snapshot_timestamp_seconds')})[{window}:1m])"
+    return f"(max by ({NODE_KEY}) ({newest}) and on ({NODE_KEY}) ({_UP} == 0))"
+
+
+def why() -> Expr:
+    """Return why each training wastes GPUs, or what else is known of it, as the label `why`."""
+    s, problem = Scope(), recorded(PROBLEM, **JOB_MATCHERS)
+    on_cpu = of_jobs(f"({s.select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)", "cause")
+    waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
+    loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
+    alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
+    found = states(
+        JOB_KEY,
+        Line(_NOT_SEEN, UNKNOWN, not_seen(), "instance"),
+        Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
+        Line("$1", CRITICAL, on_cpu, "cause"),
+        Line("$1", CRITICAL, problem, "problem"),
+        Line("data_loading", WARNING, loading),
+        Line("$1", WARNING, _of_judged(DOMINANT), "cause"),
+        Line(_FINE, GOOD, recorded(ARMED, **JOB_MATCHERS)),
+        Line(_YOUNG, UNKNOWN, f"({recorded(HELD, **JOB_MATCHERS)} > 0 or {recorded(NOW, **JOB_MATCHERS)}) {alive}"),
+        Line(_CPU, GOOD, of_jobs(f"({s.select('training_state', state='training_on_cpu')} == 1)")),
+    )
+    # Labels of the conditions are not those of a job.
+    return found.by(*JOB_LABELS, "state", operator="max")
+
+
+# --- The chosen job, whose queries need no rules ---
+
+
+def members() -> str:
+    """Return 1 for each process of the chosen job."""
+    return f"max by ({PROCESS_KEY}) ({_INFO})"
+
+
+def by_process(expr: Expr, *labels: str) -> Expr:
+    """Return the series of the processes of the chosen job, by process and the labels."""
+    kept = expr.by(PROCESS_KEY, *labels, operator="max")
+    return kept.then(f"({{}}\n* on ({PROCESS_KEY}) group_left () {members()})")
+
+
+def by_rank(expr: Expr, *labels: str) -> Expr:
+    """Return the same for processes with the hook, with the labels that RANK_LEGEND needs."""
+    info = JOB_NODES.select("torch_process_info")
+    rank = f"topk by ({PROCESS_KEY}) (1, group by ({PROCESS_KEY}, instance, rank) ({info}))"
+    return by_process(expr, *labels).then(f"{{}}\n* on ({PROCESS_KEY}) group_left (instance, rank) {rank}")
+
+
+def job_held() -> Expr:
+    """Return the number of GPUs that the chosen job holds, nothing if it holds none."""
+    return by_process(JOB_NODES.rate("training_gpu_held_seconds_total", RANGE)).by().then("({} > 0)", COUNT)
+
+
+def job_wasted() -> Expr:
+    """Return the number of GPUs that the chosen job wastes, by cause."""
+    lost = by_process(JOB_NODES.rate("training_lost_seconds_total", RANGE), "cause")
+    return lost.by("cause").then(f"({{}} and on () {job_held()})", COUNT)
+
+
+def last_known(*labels: str) -> str:
+    """Return the newest facts of the chosen job in the time shown, also after its end: a series by the labels."""
+    return f"group by ({', '.join((JOB_KEY, *labels))}) (last_over_time({_INFO}[$__range]))"
+
+
+def job_not_seen() -> str:
+    """Return the processes that ran on a node when it was seen last, if it is not seen now."""
+    last = " or ".join(
+        f"max_over_time(timestamp({CHOSEN.select(name)})[$__range:1m])" for name in (_INFOS[0], _INFOS[2])
+    )
+    by = f"{JOB_KEY}, instance, process"
+    return f"(max by ({by}) ({last}) >= on ({NODE_KEY}) group_left () {of_down('$__range')})"
+
+
+def job_states() -> Expr:
+    """Return the state of the chosen job in words: the gravest of its processes."""
+    jobs = f"topk by ({PROCESS_KEY}) (1, group by ({keys('process', *JOB_LABELS_OF_RULES)}) ({_INFO}))"
+
+    def those(only: str) -> str:
+        state = JOB_NODES.read("training_state", state=only).by(PROCESS_KEY, "state", operator="max")
+        return f"({state} == 1) * on ({PROCESS_KEY}) group_left ({', '.join(JOB_LABELS_OF_RULES)}) {jobs}"
+
+    return states(
+        JOB_KEY,
+        Line(_NOT_SEEN, UNKNOWN, job_not_seen(), "instance"),
+        *(Line("$1", level, those(only), "state") for level, only in _BY_LEVEL),
+        Line(ENDED_TEXT, UNKNOWN, last_known()),
+    )
+
+
+JOB_STATE_NAMES = {**STATE_NAMES, ENDED_TEXT: ("", GREY), "~not known.*": ("", GREY)}

@@ -1,0 +1,106 @@
+"""States in words, and what stands in place of a value that is not known, so that it never looks like a healthy one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpugauge.artifacts.rules.health import IDENTITY
+from gpugauge.artifacts.rules.promql import JOB_LABELS
+from gpugauge.artifacts.rules.recording import ARMED, HELD, NOW, PROBLEM
+from grafana.build.queries import COUNT, Expr, Scope, keys, recorded
+
+GREY = "#8e8e8e"
+STATE = "state"
+"""The label with the words of a state."""
+GOOD, UNKNOWN, WARNING, CRITICAL = range(4)
+_COLORS = {GOOD: "green", UNKNOWN: GREY, WARNING: "orange", CRITICAL: "red"}
+
+# What a number is in place of a value; values are never negative.
+NO_RULES, NO_DATA, JUDGING, NOT_SEEN, ENDED, NO_TRAINING, ON_CPU, NO_GPU, NO_HOOK, NO_REPORT = map(
+    str, range(-1, -11, -1)
+)
+CODES = {
+    NO_RULES: ("no rules loaded", "orange"),
+    NO_DATA: ("no data", "orange"),
+    JUDGING: ("being judged", GREY),
+    NOT_SEEN: ("not known", GREY),
+    ENDED: ("ended", GREY),
+    NO_TRAINING: ("no training", GREY),
+    ON_CPU: ("on the CPU", "orange"),
+    NO_GPU: ("holds no GPU", GREY),
+    NO_HOOK: ("needs the hook", GREY),
+    NO_REPORT: ("not reported", GREY),
+}
+# The rules record a series for each GPU that has an info metric.
+_RULES = f"count ({recorded(IDENTITY)})"
+_GPUS = f"count ({Scope().select('gpu_info')})"
+# In the first minutes of the exporters there can be no recorded series.
+_YOUNG = f"(count ({Scope().select('gpu_info')}) unless on () count ({Scope().select('gpu_info')} offset 5m))"
+_JOB = keys(*JOB_LABELS)
+# Trainings whose load is not judged yet.
+_JUDGING = (
+    f"count (({recorded(HELD)} > 0 or on ({_JOB}) {recorded(NOW)}) "
+    f"unless on ({_JOB}) ({recorded(ARMED)} or on ({_JOB}) {recorded(PROBLEM)}))"
+)
+_MISSING = ((JUDGING, f"({_YOUNG} unless on () {_RULES})"), (NO_RULES, f"({_GPUS} unless on () {_RULES})"))
+
+
+# The reasons that stand in a table in place of its lines.
+REASON_NAMES = {text: ("", "orange") for text, color in CODES.values() if color == "orange"} | {
+    "no exporter is scraped": ("", "orange")
+}
+
+
+class Line(NamedTuple):
+    """A state: its words, its level, and the series that are in it. $1 in the words is the value of `label`."""
+
+    words: str
+    level: int
+    when: object
+    label: str = ""
+
+
+def states(by: str, *lines: Line) -> Expr:
+    """Return the first state that applies, for each value of the labels `by`: its words as the label STATE, its level
+    as the value.
+    """
+    return Expr(f"\nor on ({by}) ".join(_state(by, line) for line in lines), COUNT)
+
+
+def _state(by: str, line: Line) -> str:
+    one = f"group by ({', '.join(filter(None, (by, line.label)))}) ({line.when})"
+    one = f"topk by ({by}) (1, {one})" if line.label else one
+    return f'label_replace({one} * {line.level}, "{STATE}", "{line.words}", "{line.label}", "(.*)")'
+
+
+def names(*lines: Line) -> dict[str, tuple[str, str]]:
+    """Return the colours of the words of states, for a column."""
+    return {f"~{line.words}".replace("$1", ".*"): ("", _COLORS[line.level]) for line in lines}
+
+
+def coded(expr: Expr, *codes: tuple[str, str]) -> Expr:
+    """Return a value without labels, or the first code whose series are there, or that of no data."""
+    every = [*codes, (NO_DATA, "vector(0)")]
+    return expr.then("{}" + "".join(f"\nor count ({when}) * 0 - {code[1:]}" for code, when in every))
+
+
+def of_trainings(expr: Expr, *codes: tuple[str, str]) -> Expr:
+    """Return a recorded value about judged trainings, or why there is none."""
+    return coded(expr, *codes, (JUDGING, _JUDGING), (NO_TRAINING, _RULES), *_MISSING)
+
+
+def counted(expr: Expr) -> Expr:
+    """Return a number of recorded series, 0 if the rules record none, or why it is not known."""
+    return coded(expr.then(f"{{}}\nor 0 * {_RULES}"), *_MISSING)
+
+
+def reason(label: str) -> Expr:
+    """Return a series whose label gives the reason for missing recorded series; nothing if they are there."""
+    every = [(code, when) for code, when in _MISSING] + [(NO_DATA, f"(vector(0) unless on () {_GPUS})")]
+    lines = (f'label_replace(0 * {when}, "{label}", "{CODES[code][0]}", "", "")' for code, when in every)
+    return Expr("(" + "\nor on () ".join(lines) + ")", "")
+
+
+def or_reason(expr: Expr, label: str) -> Expr:
+    """Return recorded series, or the reason for which they are missing."""
+    return expr.then(f"{{}}\nor {reason(label)}")
