@@ -199,7 +199,7 @@ def test_run_starts_without_the_daemons_libraries() -> None:
 
 @cases(
     ("words", "completed"),
-    [("gpugauge sta", "plain,status"), ("gpugauge rules --thresh", "plain,--threshold"), ("gpugauge to", "plain,top")],
+    [("gpugauge stat", "plain,status"), ("gpugauge rules --thresh", "plain,--threshold"), ("gpugauge to", "plain,top")],
 )
 def test_shell_completion(words: str, completed: str) -> None:
     environ = {**os.environ, "_GPUGAUGE_COMPLETE": "bash_complete", "COMP_WORDS": words}

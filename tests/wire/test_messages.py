@@ -84,7 +84,7 @@ def test_a_newer_minor_version_is_understood() -> None:
         (raw(v=[2, 0]), "foreign", "major version is 1"),
         (b" " * (wire.MAX_MESSAGE_BYTES + 1), "oversized", "at most 16384 bytes"),
         (raw(v="1"), "malformed", "v in the message is a list"),
-        (raw(kind="greeting"), "malformed", "hello, snap, bye"),
+        (raw(kind="greeting"), "malformed", "hello, snap, answer, bye"),
         (raw(kind=...), "malformed", "kind in the message is 1 to 64"),
         (raw(session=...), "malformed", "session in the message is 1 to 64"),
         (raw(session="x" * 65), "malformed", "session in the message is 1 to 64"),

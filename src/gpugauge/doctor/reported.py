@@ -15,6 +15,10 @@ from gpugauge.wire.shares import sentence
 from gpugauge.workload import processfiles
 
 _RUN_ADVICE = f"start it with the hook: {HOOK_COMMAND}"
+_RECORDER_ADVICE = (
+    "No collective is known: before its first one, or because the flight recorder of torch is off; "
+    "TORCH_FR_BUFFER_SIZE=2000 switches it on."
+)
 _STEP_ADVICE = "if its optimizer is not one of torch's, call gpugauge.hook.step() after each step"
 
 
@@ -35,7 +39,8 @@ def daemon(case: Case) -> Finding:
         found = f"it reports process {facts.process} from outside only.{note}"
         return ok(title, f"{found} It is a {facts.role}") if facts.role in ROLES else warning(title, found, _RUN_ADVICE)
     rank = f", rank {facts.rank} of {facts.world_size or '?'}" if facts.rank is not None else ""
-    return ok(title, f"the hook of process {facts.process} reports: torch {inside.torch or '?'}{rank}.{note}")
+    off = f" {_RECORDER_ADVICE}" if inside.recorder is False else ""
+    return ok(title, f"the hook of process {facts.process} reports: torch {inside.torch or '?'}{rank}.{off}{note}")
 
 
 def not_reported(case: Case) -> str:

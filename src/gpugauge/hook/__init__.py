@@ -1,7 +1,7 @@
 """The hook: reports the training in this process to the gpugauge daemon of the machine. `gpugauge run -- python
 train.py` loads it without a change to the program; `gpugauge.hook.watch()` loads it from the program. It starts no
-thread, never initialises CUDA, never synchronises, and no error of the hook reaches the program. `GPUGAUGE_HOOK=0` in
-the environment switches it off.
+thread, but in a distributed training one that sleeps until the daemon asks. It never initialises CUDA, never
+synchronises, and no error of the hook reaches the program. `GPUGAUGE_HOOK=0` in the environment switches it off.
 """
 
 from __future__ import annotations

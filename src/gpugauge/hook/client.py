@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import os
+import signal
 import socket
 from collections.abc import Callable, Sequence
 
@@ -27,6 +29,7 @@ class Client:
         self._socket: socket.socket | None = None
         self._inode = 0
         self._opened = 0
+        self._listener = 0  # the process with a thread that listens on the connection
         self._pause = NS_PER_SECOND
         self._not_before = 0
 
@@ -52,7 +55,8 @@ class Client:
                 if isinstance(error, OSError):
                     continue
                 raise
-            self._socket = candidate
+            candidate.setblocking(True)
+            self._socket, self._listener = candidate, 0
             self._inode = os.fstat(candidate.fileno()).st_ino
             self._opened = now
             return True
@@ -72,7 +76,7 @@ class Client:
         if own is None:
             return False
         try:
-            own.send(data, socket.MSG_NOSIGNAL)
+            own.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
         except BlockingIOError:
             pass  # counts are cumulative: the next message has them all
         except OSError:
@@ -88,8 +92,21 @@ class Client:
     def close(self) -> None:
         """Close the connection. In a forked child the connection of the parent stays open."""
         if (own := self._own()) is not None:
+            if self._listener == os.getpid():
+                with contextlib.suppress(OSError):
+                    own.shutdown(socket.SHUT_RDWR)  # a thread that listens would keep it open
             own.close()
             self._socket = None
+
+    def listen(self, answer: Callable[[], bytes]) -> bool:
+        """Return whether a thread sends the `answer` to each question that arrives; start it, once for a connection."""
+        if self._listener == os.getpid():
+            return True
+        if (own := self._own()) is not None:
+            # Not of the module threading: the program does not see it, and does not wait for it.
+            _thread.start_new_thread(_serve, (own, self._inode, answer))
+            self._listener = os.getpid()
+        return own is not None
 
     def leave(self) -> None:
         """Leave the connection open until the process ends."""
@@ -108,3 +125,13 @@ class Client:
         own.detach()
         self._socket = None
         return None
+
+
+def _serve(own: socket.socket, inode: int, answer: Callable[[], bytes]) -> None:
+    """Answer each question until the connection ends, or the program has closed its descriptor."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # they are for the program's threads
+        while own.recv(16) and os.fstat(own.fileno()).st_ino == inode:
+            own.send(answer(), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+    except Exception:
+        pass

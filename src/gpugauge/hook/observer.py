@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gpugauge.hook.answers import answer
 from gpugauge.hook.client import Client
 from gpugauge.hook.clock import CLOCKS, NS_PER_SECOND
+from gpugauge.hook.collectives import is_distributed
 from gpugauge.hook.process import hello, loader
 from gpugauge.hook.purposes import Run
 from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_index
@@ -407,9 +409,14 @@ class Observer:
         return wire.encode(self._hello), self.record.descriptor
 
     def _snapshot(self, now: int) -> bytes:
-        snapshot = self.state.snapshot(self._session, self.sequence + 1, self.errors, now)
+        answers = is_distributed() and self.client.listen(self._answer)
+        snapshot = self.state.snapshot(self._session, self.sequence + 1, self.errors, now, answers=answers)
         self.sequence += 1
         return wire.encode(snapshot)
+
+    def _answer(self) -> bytes:
+        """Return the datagram with the answer to a question. Runs on a thread of its own."""
+        return wire.encode(answer(self._session, self.sequence, self.record.thread))
 
     def end_session(self, reason: str) -> None:
         """Send the last snapshot and the reason for the end of the process."""

@@ -10,6 +10,7 @@ import torch
 from gpugauge.hook import models
 from gpugauge.hook import process as facts
 from gpugauge.hook.clock import NS_PER_SECOND
+from gpugauge.hook.collectives import groups
 from gpugauge.hook.devices import Point, StepMemory, allocated, devices
 from gpugauge.hook.modes import AUTOCAST, Modes
 from gpugauge.hook.peers import LocalWork
@@ -201,8 +202,10 @@ class TrainingState:
         found = [optimizer() for key, optimizer in tuple(self._optimizers.items()) if not loop or key in loop]
         return [optimizer for optimizer in found if optimizer is not None]
 
-    def snapshot(self, session: str, sequence: int, errors: int, now: int) -> wire.Snap:
-        """Return the snapshot message at `now` (perf_counter_ns). `errors` are those of the hook itself."""
+    def snapshot(self, session: str, sequence: int, errors: int, now: int, *, answers: bool = False) -> wire.Snap:
+        """Return the snapshot message at `now` (perf_counter_ns). `errors` are those of the hook itself, `answers` is
+        whether this rank of a distributed training answers questions.
+        """
         if now >= self._scan_due:
             self._scan_due = now + _PARAMETER_SCAN_NS
             optimizers = self._optimizers_of_loop()
@@ -249,6 +252,8 @@ class TrainingState:
             tokens=recorder.counted(TOKENS),
             flops=dict(self.flops.sums) or None,
             loader=self.loads.message("loader_workers" not in self._seen_facts, self.record.on_training_thread()),
+            groups=groups() if answers else (),
+            answers=1 if answers else None,
         )
 
     def _scan_model(self, optimizers: list[Any]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from gpugauge.base.text import whole
 from gpugauge.metric import HistogramValue
+from gpugauge.sessions.inquiry import WAITING
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 
@@ -51,6 +52,33 @@ def loader_options(session: Session) -> dict[str, str]:
     """Return the options of the data loader, without those that are not known; {} after the end."""
     facts = session.facts if session.connected else {}
     return {name.removeprefix("loader_"): facts[name] for name in LOADER_FACTS if facts.get(name)}
+
+
+def groups(session: Session) -> dict[tuple[str, str, str], wire.Group]:
+    """Return the process groups of a rank by name, description and size, as of its last message or answer."""
+    sent, inquiry = session.snap.groups if session.snap else (), session.inquiry
+    names = {group.name for group in sent}
+    latest = inquiry.answer.groups if inquiry and inquiry.answer else ()
+    found = {group.name: group for group in (*sent, *latest) if group.name in names}  # the budget counts these
+    return {(group.name, group.kind, str(group.size)): group for group in found.values()}
+
+
+def in_flight(session: Session) -> dict[tuple[str, str, str], float]:
+    """Return the seconds for which a collective of a group has not completed, at the last answer of the process."""
+    inquiry = session.inquiry
+    if inquiry is None or inquiry.answered is None:
+        return {}
+    known = {key: inquiry.in_flight.get(key[0]) for key in groups(session)}
+    return {key: inquiry.answered - since for key, since in known.items() if since is not None}
+
+
+def position(session: Session) -> tuple[str, str] | None:
+    """Return where a rank is that makes no progress: its position, and the function in which it waits."""
+    inquiry = session.inquiry if session.connected else None
+    if inquiry is None or inquiry.position is None:
+        return None
+    waits_in = inquiry.answer.waits_in if inquiry.answer and inquiry.position == WAITING else None
+    return inquiry.position, waits_in or ""
 
 
 def phase(session: Session) -> str | None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from gpugauge.wire import messages as wire
 
 # Series of one session without details, with those of its verdict; tests/sessions/test_budget.py counts them.
-PLAIN_SERIES = 85
-_BY_DEVICE, _BY_PARAMETERS, _BY_PHASE, _OF_LOADER = 10, 2, 3, 30
+PLAIN_SERIES = 86
+_BY_DEVICE, _BY_PARAMETERS, _BY_PHASE, _BY_GROUP, _OF_LOADER = 10, 2, 3, 3, 30
 _RETURN_SHARE = 0.9  # of a limit: what was cut returns below it
 _FEW_SHARE = 1 / 16  # of the limit in all
 
@@ -38,7 +38,7 @@ def series_of(snap: wire.Snap | None, phases: int = 0) -> int:
     parameters = len(snap.parameters) + len(snap.optimizer_state)
     loader = _OF_LOADER if snap.loader else 0
     details = loader + _BY_DEVICE * len(snap.devices) + _BY_PARAMETERS * parameters + _BY_PHASE * phases
-    return PLAIN_SERIES + details
+    return PLAIN_SERIES + details + _BY_GROUP * len(snap.groups)
 
 
 class Budget:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugauge.sessions.ends import PROC, Ending
+from gpugauge.sessions.inquiry import Inquirer
 from gpugauge.sessions.receiver.protocol import PEER
 from gpugauge.sessions.threads import TrainingThread
 from gpugauge.wire import record as wire_record
@@ -42,6 +43,7 @@ class Connection:
         self.memory: Path | None = None  # the folder of its cgroup that MemoryKills watches
         self.record: SharedRecord | None = None
         self.thread = TrainingThread(self.pid)
+        self.inquirer = Inquirer()
         self._record_descriptor: int | None = None
         self.lost_at: float | None = None  # monotonic time at which the receiver that held the connection ended
 
@@ -71,6 +73,16 @@ class Connection:
             self.record = replace(found, seconds=seconds)
             if self.pid:
                 self.thread.read(found.thread, seconds, now / 1e9)
+        return True
+
+    def asks(self, now: float) -> bool:
+        """Return whether to ask the process now (monotonic seconds) where it is."""
+        inquirer, unix = self.inquirer, time.time()
+        if self.bye is not None or not inquirer.is_due(self.record, now, unix) or inquirer.current is None:
+            return False
+        stat = PROC.stat(self.pid) if self.pid else None
+        stopped = stat is not None and stat.start == self.start and stat.state in "Tt"
+        inquirer.current = inquirer.current.ask(unix, stopped=stopped)
         return True
 
     def end(self, reason: str) -> None:

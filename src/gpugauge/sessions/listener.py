@@ -217,6 +217,10 @@ class Sessions:
         if isinstance(message, wire.Bye):
             connection.end(message.reason)
             return
+        if isinstance(message, wire.Answer):
+            connection.inquirer.take(message, time.time())
+            return
+        connection.inquirer.answers = bool(message.answers)
         connection.bye = None  # the process continues: the program that was to replace it could not be started
         connection.read_record()  # its phase and the counts of the message are of one time
         self._store.update(connection, message)
@@ -260,6 +264,9 @@ class Sessions:
         """Read the shared records, drop old sessions, and end those whose process is gone or did not come back."""
         connections = (*self._connections.values(), *self._lost.values())
         self._store.sweep(connections, now)
+        for connection in self._connections.values():
+            if connection.asks(now):
+                self._reception.command(p.ASK, connection.number)
         self._kills.read((connection.memory for connection in connections), now)
         settled = [(ending, ending.reason()) for ending in self._endings]
         self._endings = [ending for ending, reason in settled if not reason]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gpugauge.sessions.budget import LIMITS
+from gpugauge.sessions.inquiry import Inquiry
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
 
@@ -49,6 +50,7 @@ class Session:
     thread: Mapping[str, ThreadTime] = field(default_factory=dict)
     peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
     owner: tuple[str, ...] = NO_OWNER  # values of workload.identity.JOB_LABELS, added by the collector
+    inquiry: Inquiry | None = None  # of a process that makes no progress
     mistakes: Mapping[str, bool] = field(default_factory=dict)  # known ones that it makes or does not, added likewise
 
     @property

@@ -72,7 +72,7 @@ class Store:
         """Set the last message of a session, as far as the budget allows."""
         with self._lock:
             if self._place(snap.session, connection, snap) != WHOLE:
-                snap = replace(snap, parameters=(), optimizer_state=(), devices=(), loader=None)
+                snap = replace(snap, parameters=(), optimizer_state=(), devices=(), loader=None, groups=())
             self._update(snap.session, connection, snap=snap)
 
     def close(self, connection: Connection, reason: str, status: int | None = None) -> None:
@@ -159,6 +159,6 @@ class Store:
         """Change a session, also by what was read of its process. The caller holds the lock."""
         if connection is not None:
             thread = {} if self._budget.limit(name) else connection.thread.seconds
-            changes |= {"record": connection.record, "thread": thread}
+            changes |= {"record": connection.record, "thread": thread, "inquiry": connection.inquirer.current}
         self._sessions[name] = replace(self._sessions[name], **changes)
         self._view = None

@@ -12,7 +12,15 @@ from gpugauge.status import measured_advice
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice
-from gpugauge.status.words import IDLE_ADVICE, RUN_ADVICE, STALLED_ADVICE, STALLED_ELSEWHERE, cause_phrase, factor
+from gpugauge.status.words import (
+    IDLE_ADVICE,
+    RUN_ADVICE,
+    STACK_ADVICE,
+    STALLED_ADVICE,
+    STALLED_ELSEWHERE,
+    cause_phrase,
+    factor,
+)
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, Cause
 from gpugauge.verdict.gain import LEAST
@@ -65,6 +73,8 @@ def _stalled(subject: Subject) -> Advice | None:
     if subject.process.state != "stalled":
         return None
     pid = subject.process.pid
+    if pid and subject.process.standstill:
+        return Advice(None, "stalled", STACK_ADVICE.format(pid))
     return Advice(None, "stalled", STALLED_ADVICE.format(pid) if pid else STALLED_ELSEWHERE)
 
 

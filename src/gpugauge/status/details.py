@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpugauge.status.model import GpuStatus, ProcessStatus
+from gpugauge.status.standstill import words
 from gpugauge.status.words import cause_phrase, duration, loader_advice, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
@@ -44,6 +45,9 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(f"{percent(waits)} waiting for data")
     if process.rank is not None and (process.world_size or 1) > 1:
         found.append(f"rank {process.rank} of {process.world_size}")
+    if process.standstill:
+        held = ": the other ranks here wait for it" if process.standstill.behind else ""
+        found.append(f"{words(process.standstill)}{held}")
     if loader := _loader(process.loader):
         found.append(f"loader: {loader}")
     if process.last_step is not None:

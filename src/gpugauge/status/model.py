@@ -46,6 +46,31 @@ class Inside:
     parameter_bytes: Mapping[str, float] = field(default_factory=dict)  #: the size of the parameters by device
     ooms: float | None = None  #: out-of-memory errors of the allocator
     alloc_retries: float | None = None  #: retries of the allocator
+    #: Whether the flight recorder of torch reports the collectives of this rank; null if it is not distributed
+    recorder: bool | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """A frame of a stack."""
+
+    file: str  #: its last 64 characters, below the folder of installed packages
+    line: int  #: the line that runs
+    function: str  #: its name
+    own: bool = True  #: whether it is of the program, not of torch or Python
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standstill:
+    """A rank of a distributed training that has made no step, taken no batch and changed no phase for 10 s."""
+
+    position: str  #: as in `training_rank_position`
+    function: str | None = None  #: likewise
+    since: float  #: Unix time of its last progress
+    at: float | None = None  #: Unix time of the stack
+    stopped: bool = False  #: whether a signal has stopped the process
+    behind: bool = False  #: whether the other ranks of its job on this node wait for it
+    stack: tuple[Frame, ...] = ()  #: of the training thread, the innermost call last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +97,8 @@ class ProcessStatus:
     phase: str | None = None  #: as in `torch_phase`
     rank: int | None = None  #: as in `torch_process_info`
     world_size: int | None = None  #: as in `torch_process_info`
+    #: Where it is, of a rank that makes no progress
+    standstill: Standstill | None = field(default=None, metadata={"absent": True})
     loader: Mapping[str, str] = field(default_factory=dict)  #: the data loader, as in `torch_loader_info`
     starting: bool = False  #: no report yet, but it was started with the hook, or is too young to know
     silent: bool = False  #: it was started with the hook, and nothing has arrived for two minutes

@@ -14,10 +14,11 @@ from gpugauge.status.ended import MAX_LISTED, with_end
 from gpugauge.status.history import WAITING_RATIO, History, is_wasted
 from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
-from gpugauge.status.model import Inside, ProcessStatus, Use
+from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
 from gpugauge.status.words import cause_phrase, state_words
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.ranks import behind
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 
 _WINDOW_SECONDS = 300.0
@@ -46,7 +47,7 @@ def processes_of(
         if process in alive:
             load = history.process_load(process, uuid, _WINDOW_SECONDS)
             devices.setdefault(process, {})[uuid] = Use(use.memory, load)
-    result = []
+    result, still = [], standstills(node)
     for process, who in (identities(node, alive | gone) if known is None else known).items():
         if process in alive or process in gone:
             hooked = process in inside or process in gone
@@ -54,6 +55,7 @@ def processes_of(
                 _process(who, node, history, hooked=hooked),
                 mfu=node.judged[process].mfu if process in node.judged else None,
                 devices=devices.get(process, {}),
+                standstill=still.get(process),
             )
             silent = history.silent_seconds(process)
             if not hooked and shown.role in {"training", None} and _starts(who, process in node.hosts, shown, now):
@@ -68,6 +70,33 @@ def processes_of(
                 shown = _judging(shown, history.reporting_seconds(process), now)
             result.append(shown)
     return result
+
+
+def standstills(node: Node) -> dict[str, Standstill]:
+    """Return where each rank is that makes no progress."""
+    found = {process: at for process, session in node.sessions.items() if (at := training.position(session))}
+    jobs: dict[tuple[str, ...], set[str]] = {}
+    for process in found:
+        session = node.sessions[process]
+        jobs.setdefault((*session.owner, session.facts.get("world_size", "")), set()).add(process)
+    late = {process for ranks in jobs.values() for process in behind({rank: found[rank] for rank in ranks})}
+    return {process: _standstill(node.sessions[process], *at, process in late) for process, at in found.items()}
+
+
+def _standstill(session: Session, position: str, function: str, late: bool) -> Standstill:
+    inquiry = session.inquiry
+    assert inquiry is not None
+    sent = inquiry.answer.frames if inquiry.answer else ()
+    frames = tuple(Frame(file=f.file, line=f.line, function=f.function, own=bool(f.own)) for f in sent)
+    return Standstill(
+        position=position,
+        function=function or None,
+        since=inquiry.progress,
+        at=inquiry.answered,
+        stopped=inquiry.stopped,
+        behind=late,
+        stack=frames,
+    )
 
 
 def _judging(process: ProcessStatus, seconds: float | None, now: float) -> ProcessStatus:
@@ -118,6 +147,7 @@ def _inside(session: Session) -> Inside:
         parameter_bytes=training.parameter_bytes(session),
         ooms=sum(ooms.values()) if ooms else None,
         alloc_retries=sum(retries.values()) if retries else None,
+        recorder=bool(session.snap.groups) if session.snap and session.snap.answers else None,
     )
 
 

@@ -9,6 +9,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
 from gpugauge.status.details import details, remark
 from gpugauge.status.model import Advice
+from gpugauge.status.standstill import stack_lines
 from gpugauge.status.words import cause_phrase, loader_advice, percent
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, age, gib, safe
@@ -51,6 +52,7 @@ class _Screen:
     def lines(self) -> list[str]:
         facts = self._facts
         sections: dict[str, Iterable[str]] = {
+            "Where it is": self._standstill(),
             "What limits it": self._limit(),
             "What to change": self._changes(),
             "Known mistakes": self._mistakes(),
@@ -137,6 +139,11 @@ class _Screen:
             yield from self._text(f"not decidable here: {', '.join(map(safe, facts.undecidable))}", "  ", DIM)
             if advice := loader_advice(facts.undecidable):
                 yield from self._text(advice, "  ", DIM)
+
+    def _standstill(self) -> Iterator[str]:
+        if self._facts.standstill:
+            for line in stack_lines(self._facts.standstill):
+                yield from self._text(safe(line), "  ")
 
     def _changes(self) -> Iterator[str]:
         found = [change for change in self._facts.changes if change.topic not in _MISTAKES]

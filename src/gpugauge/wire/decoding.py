@@ -168,6 +168,8 @@ _BY_TYPE: dict[str, Callable[[_Fields, str], Any]] = {
     "tuple[int, ...]": _counts,
     "tuple[Parameters, ...]": functools.partial(_parts, wire.Parameters, wire.MAX_ENTRIES),
     "tuple[Device, ...]": functools.partial(_parts, wire.Device, wire.MAX_DEVICES),
+    "tuple[Group, ...]": functools.partial(_parts, wire.Group, wire.MAX_GROUPS),
+    "tuple[Frame, ...]": functools.partial(_parts, wire.Frame, wire.MAX_FRAMES),
     "Progress | None": functools.partial(_part, wire.Progress),
     "Loader | None": functools.partial(_part, wire.Loader),
     "Mapping[str, str]": _facts,
@@ -177,6 +179,6 @@ _BY_TYPE: dict[str, Callable[[_Fields, str], Any]] = {
 # By dataclass, the readers of its fields.
 _READERS = {
     kind: {field.name: _BY_TYPE[str(field.type)] for field in dataclasses.fields(kind)}
-    for kind in (wire.Hello, wire.Snap, wire.Bye, wire.Device, wire.Loader, wire.Parameters, wire.Progress)
+    for kind in (*wire.KIND_NAMES, wire.Device, wire.Frame, wire.Group, wire.Loader, wire.Parameters, wire.Progress)
 }
 _READERS[wire.Snap].update(facts=_long_facts, flops=_flops)

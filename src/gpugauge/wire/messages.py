@@ -15,12 +15,14 @@ from typing import Any, Union
 
 from gpugauge.base.text import printable
 
-VERSION = (1, 3)  # major, minor
+VERSION = (1, 4)  # major, minor
 MAX_MESSAGE_BYTES = 16 * 1024
 MAX_TEXT_CHARACTERS = 64
 MAX_LONG_TEXT_CHARACTERS = 256  # of a fact in a snapshot: lists of architectures or of visible devices
 MAX_DEVICES = 16
 MAX_ENTRIES = 64  # facts, and kinds of parameters
+MAX_GROUPS = 8  # process groups of a rank: those of most collectives
+MAX_FRAMES = 24
 
 # Histograms of durations have buckets by powers of two: bucket i counts durations of at most 2^(i + LOG2_FIRST) seconds
 # and more than half of that. The first bucket also counts shorter durations, the last one longer durations.
@@ -31,6 +33,7 @@ SYSTEM_SOCKET = "/run/gpugauge/hook.sock"
 SOCKET_VARIABLE = "GPUGAUGE_HOOK_SOCKET"
 # The hook prints one line on stderr at the end of the training: always with 1, or on the file that `recap_on` states.
 RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"
+ANSWERS_VARIABLE = "GPUGAUGE_HOOK_ANSWERS"  # 0: no thread that answers the daemon
 COUNT_FLOPS_VARIABLE = "GPUGAUGE_HOOK_COUNT_FLOPS"  # 1: the hook counts the FLOPs of one step
 
 END_REASONS = ("finished", "error", "out_of_memory", "interrupted")
@@ -157,6 +160,29 @@ class Loader:
 
 
 @dataclass(frozen=True)
+class Group:
+    """The collectives of a process group: the numbers of the last one that the rank has enqueued and of the last one
+    that has completed. All ranks know the group by the same `name`; `kind` is the program's description of it.
+    """
+
+    name: str
+    kind: str
+    size: int
+    enqueued: int
+    completed: int
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a stack. `own` is 1 if it is of the program, not of torch or Python."""
+
+    file: str
+    line: int
+    function: str
+    own: int
+
+
+@dataclass(frozen=True)
 class Snap:
     """Cumulative counts since the session began; what is not known is None. `monotonic_ns` is the clock of the sender.
 
@@ -165,7 +191,8 @@ class Snap:
     without waits for other ranks. Version 1.2 added the waits for batches in seconds, by the phase that they served
     (see gpugauge.wire.record), and the samples and tokens that the program reports. Before it, the waits are the
     seconds of `batches`. Version 1.3 added the model FLOPs by source, the loading of the batches, and for each device
-    the memory after a step and its limit; its samples and tokens are also those in batches.
+    the memory after a step and its limit; its samples and tokens are also those in batches. Version 1.4 added the
+    process groups, and `answers`: 1 if the process answers questions, which are datagrams of any content.
     """
 
     session: str
@@ -187,6 +214,21 @@ class Snap:
     tokens: int | None = None
     flops: Mapping[str, float] | None = None
     loader: Loader | None = None
+    groups: tuple[Group, ...] = ()
+    answers: int | None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question, also while the training thread is blocked: its stack, the innermost frame last, the
+    function of torch in which it waits for other ranks, None if it does not, and its process groups.
+    """
+
+    session: str
+    sequence: int
+    waits_in: str | None = None
+    frames: tuple[Frame, ...] = ()
+    groups: tuple[Group, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -198,8 +240,8 @@ class Bye:
     reason: str
 
 
-Message = Union[Hello, Snap, Bye]
-KIND_NAMES = {Hello: "hello", Snap: "snap", Bye: "bye"}
+Message = Union[Hello, Snap, Answer, Bye]
+KIND_NAMES = {Hello: "hello", Snap: "snap", Answer: "answer", Bye: "bye"}
 
 
 def encode(message: Message) -> bytes:

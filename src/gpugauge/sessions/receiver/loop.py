@@ -321,6 +321,11 @@ class Receiver:
         for kind, number, body in self._channel.commands():
             if kind == p.CLOSE and number in self._numbers:
                 self._end(self._numbers[number], "rejected")
+            elif kind == p.ASK and number in self._numbers:
+                try:
+                    self._numbers[number].sock.send(b"?", _socket.MSG_NOSIGNAL)
+                except OSError:
+                    pass  # it reads nothing, or ends
             elif kind == p.BAN:
                 uid, seconds = p.BAN_BODY.unpack_from(body)
                 self._limits.ban(CgroupUser(uid, body[p.BAN_BODY.size :].decode()), seconds)

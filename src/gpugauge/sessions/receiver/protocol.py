@@ -26,7 +26,7 @@ MANY_USERS = -1  # in the place of the uid
 ) = range(1, 12)
 
 # From the daemon.
-CLOSE, BAN = range(64, 66)  # close a connection; ban an owner for the seconds in BAN_BODY
+CLOSE, BAN, ASK = range(64, 67)  # close a connection; ban an owner for the seconds in BAN_BODY; ask a process
 BAN_BODY = struct.Struct("=id")  # uid, seconds; the cgroup follows
 
 REST_SECONDS = 5.0

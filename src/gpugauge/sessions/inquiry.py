@@ -1,0 +1,76 @@
+"""Questions to a training process that makes no progress: where its training thread is, and whether it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from gpugauge.wire import messages as wire
+from gpugauge.wire.record import SharedRecord
+
+QUIET_SECONDS = 10.0  # without a step, a batch or another phase, until a process is asked, and between two questions
+SILENT_SECONDS = 25.0  # without an answer
+BACKWARD = "backward"  # the function in which a rank waits by the stack of its training thread
+WAITING, ELSEWHERE, SILENT = "waiting", "elsewhere", "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Inquiry:
+    """What a process has answered since its last progress. All times are Unix times: of the `progress`, of the first
+    question that is `asked` in vain, None without one, and of the last answer. `in_flight` has the groups with a
+    collective that has not completed, with the first answer that showed it. `stopped` is whether a signal has stopped
+    the process.
+    """
+
+    progress: float
+    asked: float | None = None
+    answer: wire.Answer | None = None
+    answered: float | None = None
+    in_flight: Mapping[str, float] = field(default_factory=dict)
+    position: str | None = None  # one of these three, None while it is not known
+    stopped: bool = False
+
+    def ask(self, unix: float, *, stopped: bool) -> Inquiry:
+        """Return the inquiry after another question."""
+        asked = unix if self.asked is None else self.asked
+        silent = stopped or unix - asked >= SILENT_SECONDS
+        return replace(self, asked=asked, position=SILENT if silent else self.position, stopped=stopped)
+
+    def take(self, answer: wire.Answer, unix: float) -> Inquiry:
+        """Return the inquiry after an answer."""
+        before = self.answer.groups if self.answer else ()
+        flying = {group.name: group for group in answer.groups if group.enqueued > group.completed}
+        since = {name: self.in_flight.get(name, unix) if group in before else unix for name, group in flying.items()}
+        # A backward pass can compute for long; where the groups are known, they decide.
+        waits = answer.waits_in and (answer.waits_in != BACKWARD or not answer.groups)
+        position = WAITING if waits or flying else ELSEWHERE
+        return replace(self, asked=None, answer=answer, answered=unix, in_flight=since, position=position)
+
+
+class Inquirer:
+    """The inquiry of one connection. `answers` is whether its process answers."""
+
+    def __init__(self) -> None:
+        self.answers = False
+        self.current: Inquiry | None = None
+        self._before: tuple[object, ...] = ()
+        self._changed = self._due = 0.0
+
+    def is_due(self, record: SharedRecord | None, now: float, unix: float) -> bool:
+        """Return whether to ask, by the shared record at the monotonic time `now`. Progress ends the inquiry."""
+        if not self.answers or record is None:
+            return False
+        found = record.steps, record.batches, record.phase, record.since
+        if found != self._before:
+            self._before, self._changed, self.current = found, now, None
+            self._due = now + QUIET_SECONDS
+        if now < self._due:
+            return False
+        self._due = now + QUIET_SECONDS
+        self.current = self.current or Inquiry(unix - (now - self._changed))
+        return True
+
+    def take(self, answer: wire.Answer, unix: float) -> None:
+        """Take an answer; one that comes late, after progress, says nothing about the present."""
+        if self.current is not None:
+            self.current = self.current.take(answer, unix)

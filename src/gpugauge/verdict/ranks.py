@@ -1,0 +1,25 @@
+"""The ranks that hold the others of their job up, by what each has answered while none makes progress."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpugauge.sessions.inquiry import WAITING
+
+FOR_ONE = ("send", "recv", "wait")  # functions that may wait for one other rank only
+Position = tuple[str, str]  # a position of sessions.inquiry, and the function of torch in which it waits
+
+
+def behind(positions: Mapping[str, Position]) -> frozenset[str]:
+    """Return the ranks, of those of one job, for which most others wait: those that wait for none, or where all wait,
+    the few that do so in another collective than most. None if the answers do not decide.
+    """
+    waiting = {rank: function for rank, (position, function) in positions.items() if position == WAITING}
+    others = positions.keys() - waiting.keys()
+    if not others:
+        collective = {rank: function for rank, function in waiting.items() if function not in FOR_ONE}
+        function, most = max(Counter(collective.values()).items(), key=lambda each: each[1], default=("", 0))
+        few = {rank for rank, other in collective.items() if other != function}
+        return frozenset(few if most > len(few) else ())
+    return frozenset(others if len(others) <= len(waiting) else ())
