@@ -24,8 +24,9 @@ class Inhibition(NamedTuple):
 # A test compares them with deploy/prometheus/alertmanager.yaml.
 INHIBITIONS = (
     *(Inhibition(fault.name, "|".join(fault.explains), _GPU) for fault in FAULTS.values() if fault.explains),
-    Inhibition("TrainingOutOfMemory", f"TrainingStalled|TrainingOnCpu|GpuHeldIdle|{_LOW}", _JOB),
-    Inhibition("TrainingStalled", f"TrainingOnCpu|GpuHeldIdle|{_LOW}", _JOB),
+    Inhibition("TrainingOutOfMemory", f"Training(Stalled|RankBehind|OnCpu)|GpuHeldIdle|{_LOW}", _JOB),
+    Inhibition("TrainingRankBehind", "TrainingStalled", _JOB),
+    Inhibition("TrainingStalled|TrainingRankBehind", f"TrainingOnCpu|GpuHeldIdle|{_LOW}", _JOB),
     Inhibition("TrainingOnCpu|GpuHeldIdle", _LOW, _JOB),
     Inhibition("TrainingLoadVeryLow", "TrainingLoadLow", _JOB),
     Inhibition(_LOW, "AllocatedGpuUnused|TorchCpuBuildBusy", _JOB),

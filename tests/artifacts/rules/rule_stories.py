@@ -112,6 +112,18 @@ def _stalled(busy: float) -> tuple[Row, ...]:
     )
 
 
+def _behind() -> tuple[Row, ...]:
+    """Two ranks that make no progress; the last waits for the first."""
+    p1, elsewhere, waiting = {"process": "p1"}, {"position": "elsewhere", "function": ""}, {"position": "waiting"}
+    return (
+        *_stalled(0.9),
+        Row("training_state", {**p1, "state": "stalled"}, 1, 0),
+        *(_same("torch_process_info", 1, {"process": f"p{rank}", "rank": str(rank)}) for rank in range(2)),
+        Row("training_rank_position", {**_PROCESS_0, **elsewhere}, 1, None),
+        Row("training_rank_position", {**p1, **waiting, "function": "all_reduce"}, 1, None),
+    )
+
+
 def _unused() -> tuple[Row, ...]:
     return (
         _same("gpu_allocation_info", 1, {**UUID, "workload_user": "1000", **JOB}),
@@ -193,6 +205,7 @@ STORIES = (
     Story("TrainingOnCpu", JOB, _ON_CPU),
     Story("TorchCpuBuildBusy", JOB, _CPU_BUILD, "info"),
     Story("TrainingStalled", JOB, _stalled(0.0)),
+    Story("TrainingRankBehind", JOB, _behind()),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", JOB, _unused(), "info"),
     *(_fault(name, lasting=True) for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot")),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import ALIVE, PROBLEM, STALLED, Recording, problem
+from gpugauge.artifacts.rules.recording import ALIVE, PROBLEM, RANK_BEHIND, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import IDLE_USE
@@ -14,16 +14,25 @@ from gpugauge.base.serving import IDLE_USE
 def of_processes(s: Selectors) -> list[Alert]:
     """Return the alerts about the progress of the processes of jobs."""
     t = Texts(s)
+    stalled = s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5)) + s.and_job(ALIVE)
     return [
         Alert(
             "TrainingStalled",
-            s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5)) + s.and_job(ALIVE),
+            stalled + s.unless_job(RANK_BEHIND),
             f"Training {t.job()} makes no progress{t.nodes(' on ')}",
             f"No step or batch for more than {format_duration(s.stall_patience)}. If its GPUs are busy, a collective "
             f"probably waits for a rank that is gone. End it and start it from its last checkpoint.{t.places()}",
             s.stall_patience,
             f"a training makes no step and takes no batch for {format_duration(s.stall_patience)}",
-        )
+        ),
+        Alert(
+            "TrainingRankBehind",
+            stalled + s.and_job(RANK_BEHIND),
+            f"A rank of training {t.job()} holds the others up{t.nodes(', on ')}",
+            f"{t.behind()}Where each rank is, with its stack, shows `gpugauge stack` on the node.{t.places()}",
+            s.stall_patience,
+            f"a training makes no step for {format_duration(s.stall_patience)}, and its ranks wait for one of them",
+        ),
     ]
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.promql import CLOCK, FAILING, HAS_JOB, JOB_LABELS, PROCESS_JOB, SEEN, Selectors
 from gpugauge.base.duration import format_duration
+from gpugauge.verdict.ranks import FOR_ONE
 
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"
@@ -38,6 +39,8 @@ USER_LOST = "gpugauge:user_training_lost:gpus"
 TRAINING = "gpugauge:process_training:bool"
 STALLED = "gpugauge:process_training_stalled:bool"
 RANK_WORK = "gpugauge:rank_local_work:ratio"
+RANK_POSITION = "gpugauge:rank_position:info"
+RANK_BEHIND = "gpugauge:rank_behind:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
 # Share of the window that a job must spend in training steps for its load to be judged.
 _MIN_TRAINING_SHARE = 0.5
@@ -100,6 +103,8 @@ def of_processes(s: Selectors) -> list[Recording]:
         *_now(s),
         *([Recording(RANK_WORK, _rank_work(s))] if s.per_cause else []),
         Recording(STALLED, stalled),
+        Recording(RANK_POSITION, _rank_position(s)),
+        Recording(RANK_BEHIND, _rank_behind(s)),
         problem("stalled", s.jobs_with(STALLED) + s.and_job(ALIVE)),
     ]
 
@@ -306,12 +311,39 @@ def _rank_work(s: Selectors) -> str:
     share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, s.patience)})"
     alive = s.on_process("and", s("training_state", state="training"))
     work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, s.patience)})"
-    ranks = f"sum by ({process}, rank, world_size, run_id) (count_over_time({s('torch_process_info', s.patience)}))"
-    rank = f"topk by ({process}) (1, {ranks}) > bool 0"
     return (
-        f"{work}\n* on ({process}) group_left (rank, world_size, run_id) ({rank})\n"
+        f"{work}\n* on ({process}) group_left (rank, world_size, run_id) ({_rank(s, 'world_size', 'run_id')})\n"
         f"* on ({process}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}"
     )
+
+
+def _rank_position(s: Selectors) -> str:
+    """Return 1 for each rank that is stalled, with its position, the function in which it waits, instance and rank."""
+    position = s.keys("process", "instance", "position", "function")
+    last = f"max by ({position}) ({s.present('training_rank_position')}) {s.on_process('and', STALLED)}"
+    return (
+        f"{last}\n* on ({s.keys('process')}) group_left (rank) ({_rank(s)})\n"
+        f"* on ({s.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}"
+    )
+
+
+def _rank(s: Selectors, *more: str) -> str:
+    """Return 1 for each process, with its rank and further labels of its facts."""
+    process = s.keys("process")
+    labels = ", ".join(("rank", *more))
+    ranks = f"sum by ({process}, {labels}) (count_over_time({s('torch_process_info', s.patience)}))"
+    return f"topk by ({process}) (1, {ranks}) > bool 0"
+
+
+def _rank_behind(s: Selectors) -> str:
+    """Return 1 for the ranks that hold the others up, as verdict.ranks.behind() decides on one node."""
+    others, waiting = (f'{RANK_POSITION}{{position{sign}"waiting"}}' for sign in ("!=", "="))
+    count, by_function = f"count by ({s.job})", f"{s.job}, function"
+    few = f"{others}{s.and_job(f'({count} ({others}) <= on ({s.job}) {count} ({waiting}))')}"
+    collective = f'{RANK_POSITION}{{position="waiting",function!~"{"|".join(FOR_ONE)}"}}'
+    most = f"2 * count by ({by_function}) ({collective}) > on ({s.job}) group_left () {count} ({collective})"
+    other = f"{collective} unless on ({by_function}) ({most})"
+    return f"({few})\nor ({other}{s.and_job(f'({most})')}{s.unless_job(others)})"
 
 
 def of_devices(s: Selectors) -> list[Recording]:

@@ -21,6 +21,8 @@ from gpugauge.artifacts.rules.recording import (
     NEXT_LIMIT,
     OUTSIDE,
     PROGRAMS,
+    RANK_BEHIND,
+    RANK_POSITION,
     RANK_WORK,
 )
 from gpugauge.verdict import loaders
@@ -222,6 +224,19 @@ class Texts:
         return self._each(begin, "Low since {{ .Value | humanizeTimestamp }}. ") + self._each(
             hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. '
         )
+
+    def behind(self) -> str:
+        """Return the ranks that hold the others up, with their nodes, and what they do; nothing for Grafana."""
+        if not self._queries:
+            return ""
+        waits = "waits{{ with $one.Labels.function }} in {{ . }}{{ end }}"
+        does = {"silent": "does not answer", "waiting": waits}
+        item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }} "
+        item += cases("$one.Labels.position", does, "waits for no other rank")
+        ranks = self._query(f"{RANK_BEHIND}{{@job}}")
+        waiting = self._query(f'topk(1, count by (function) ({RANK_POSITION}{{@job,position="waiting"}}))')
+        others = "{{ .Value }} ranks wait{{ with .Labels.function }} in {{ . }}{{ end }}. "
+        return self._listed("ranks", ranks, "rank", item, "Behind: ") + self._each(waiting, f"; {others}")
 
     def ranks(self) -> str:
         """Return the slowest rank and the median rank."""
