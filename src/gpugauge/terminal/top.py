@@ -36,7 +36,7 @@ class Top(App[None]):
     OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     OptionList, VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     #answer, #worst, #gpus-heading, #processes-heading, #details { padding: 0 1; }
-    #answer { max-height: 3; } #worst { max-height: 33%; }
+    #answer { max-height: 3; } #worst { max-height: 25%; }
     #problems, #gpus, #processes { height: 1fr; }
     #details { height: 3fr; background: $boost; }
     #filter { height: 1; display: none; }
