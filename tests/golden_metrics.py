@@ -249,6 +249,8 @@ SHIPPED = {
     "h200-gpm": 20,
     "b200": 10,
     "geforce": 10,
+    "mi300x": 60,
+    "amd-workstation": 20,
     "absent-links": 20,
     "failing-card": 40,
     "card-lost-shift": 40,

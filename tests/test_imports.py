@@ -137,5 +137,5 @@ def test_only_the_assembly_and_the_simulator_know_a_backend_and_one_module_its_l
     importing = re.compile(r"^ *(import|from) pynvml", re.MULTILINE)
     importers = [p.relative_to(SOURCE).as_posix() for p in SOURCE.rglob("*.py") if importing.search(p.read_text())]
 
-    assert knowing == {"daemon", "simulator", "simulator.nvml", "simulator.scenario"}
+    assert knowing == {"daemon", "driver.amd", "simulator", "simulator.nvml", "simulator.scenario"}
     assert importers == ["driver/nvidia/binding.py"]

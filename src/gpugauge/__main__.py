@@ -37,10 +37,11 @@ def _serve(arguments: list[str]) -> None:
 
     known = plain_settings(arguments[1:], os.environ)
     reader = SettingsReader(arguments, known)
+    from gpugauge.driver.bus import worker_module
     from gpugauge.driver.client import Worker, ahead
-    from gpugauge.driver.vendors import VENDORS
 
-    spawn = ahead(VENDORS[0].worker) if known and known.driver.mode != "off" and not known.simulate else Worker
+    real = known and known.driver.mode != "off" and not known.simulate
+    spawn = ahead(worker_module(known.path.sysfs)) if known and real else Worker
     from gpugauge.daemon import serve as daemon
 
     sys.exit(daemon.serve(reader.read, spawn))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 from gpugauge.catalog import CATALOG
+from gpugauge.driver.vendors import VENDORS
 
 _INTRODUCTION = """\
 # Metrics
@@ -28,7 +30,7 @@ The label `workload_job_source` says whose word a job is: the kernel's, the clus
 
 
 def entries() -> list[dict[str, Any]]:
-    """Return one entry for each row: name, type, unit, labels, help, source, devices, collector."""
+    """Return one entry for each row: name, type, unit, labels, help, source, devices, vendors, collector."""
     return [
         {
             "name": row.name,
@@ -38,11 +40,18 @@ def entries() -> list[dict[str, Any]]:
             "help": row.help,
             "source": row.source,
             "devices": row.devices,
+            "vendors": vendors(row.name),
             "collector": collector,
         }
         for collector, rows in CATALOG.items()
         for row in rows
     ]
+
+
+def vendors(metric: str) -> list[str]:
+    """Return the vendors whose GPUs can have a metric, none for one that is not about a GPU."""
+    of_gpu = metric.startswith("gpu_")
+    return [v.name for v in VENDORS if of_gpu and not any(fnmatchcase(metric, pattern) for pattern in v.lacks)]
 
 
 def as_json() -> str:
@@ -65,11 +74,14 @@ def as_markdown() -> str:
     parts = [_INTRODUCTION]
     for collector, rows in CATALOG.items():
         parts.append(
-            f"\n## {collector}\n\n| metric | type | labels | meaning | source | GPUs |\n|---|---|---|---|---|---|\n"
+            f"\n## {collector}\n\n| metric | type | labels | meaning | source | GPUs | vendors |\n"
+            "|---|---|---|---|---|---|---|\n"
         )
         for row in rows:
-            labels = " ".join(f"`{label}`" for label in row.labels)
-            parts.append(f"| `{row.name}` | {row.kind} | {labels} | {row.help} | {row.source} | {row.devices} |\n")
+            labels, made = " ".join(f"`{label}`" for label in row.labels), ", ".join(vendors(row.name))
+            parts.append(
+                f"| `{row.name}` | {row.kind} | {labels} | {row.help} | {row.source} | {row.devices} | {made} |\n"
+            )
     return "".join(parts)
 
 

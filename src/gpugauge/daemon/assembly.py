@@ -254,7 +254,7 @@ def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast, 
         return None
     return Supervisor(
         _reading_intervals(settings),
-        partial(spawn, machine.worker_module),
+        lambda: spawn(machine.worker_module()),
         machine.simulated_driver,
         devices=settings.driver.devices,
         limits=_recycling_limits(settings),
@@ -265,6 +265,8 @@ def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast, 
         state_file=StateFile(machine.state_file, machine.scenario or machine_id()),
         forget_after=settings.driver.forget_after_seconds,
         host="" if machine.scenario else host_digest(settings.path.procfs),
+        vendor=machine.vendor,
+        paths={"sysfs": str(settings.path.sysfs), "procfs": str(settings.path.procfs)},
     )
 
 

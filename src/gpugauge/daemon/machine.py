@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.systemd import listen_fds
+from gpugauge.driver.bus import amd_devices, bound_to_amd, joined, worker_module
 from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.nvidia.bus import bound_devices, bus_devices, is_suspended
 from gpugauge.driver.nvidia.kernellog import parse
 from gpugauge.driver.remembered import default_path
+from gpugauge.driver.vendors import Vendor
+from gpugauge.driver.vendors.amd import AMD
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.sessions.listener import Sessions, SessionsError
 from gpugauge.sessions.session import Session
@@ -42,7 +45,8 @@ class Machine:
     kernel_log: KernelLog
     kubelet_socket: Path | None
     pod_logs: Path | None
-    worker_module: str  # runs in the worker process
+    worker_module: Callable[[], str]  # runs in the next worker process
+    vendor: Vendor  # of GPUs that have not been read
     bound_devices: Callable[[], frozenset[str] | None]  # the GPUs of the kernel driver, None if they cannot be listed
     bus_devices: Callable[[], tuple[BusDevice, ...] | None]  # the GPUs on the PCI bus, None if they cannot be listed
     state_file: Path | None  # in which the GPUs are remembered
@@ -55,22 +59,23 @@ class Machine:
 
 def real_machine(settings: Settings, stack: ExitStack) -> Machine:
     """Return the sources of this machine; `stack` closes them. Raises SessionsError."""
-    procfs = Procfs(str(settings.path.procfs))
+    procfs, sysfs = Procfs(str(settings.path.procfs)), settings.path.sysfs
     sessions = _listen(settings, stack)
     kernel_log = KernelLog(settings.path.kmsg, parse)
     stack.callback(kernel_log.close)
     return Machine(
         procfs=procfs,
-        cgroup_root=settings.path.sysfs / "fs/cgroup",
+        cgroup_root=sysfs / "fs/cgroup",
         session_sources=(sessions,) if sessions else (),
         session_procfs=lambda _: procfs,
         kernel_log=kernel_log,
         kubelet_socket=settings.kubernetes.kubelet_socket,
         pod_logs=settings.path.pod_logs,
-        worker_module=NVIDIA.worker,
-        bound_devices=lambda: bound_devices(settings.path.procfs),
-        bus_devices=lambda: bus_devices(settings.path.sysfs, settings.path.procfs),
-        is_suspended=lambda address: is_suspended(settings.path.sysfs, address),
+        worker_module=lambda: worker_module(sysfs),
+        vendor=AMD if amd_devices(sysfs) and not bus_devices(sysfs, settings.path.procfs) else NVIDIA,
+        bound_devices=lambda: _united(bound_devices(settings.path.procfs), bound_to_amd(sysfs)),
+        bus_devices=lambda: joined(bus_devices(sysfs, settings.path.procfs), amd_devices(sysfs)),
+        is_suspended=lambda address: is_suspended(sysfs, address),
         state_file=settings.driver.state_file or default_path(dict(os.environ)),
     )
 
@@ -98,7 +103,8 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
         kernel_log=kernel_log,
         kubelet_socket=settings.kubernetes.kubelet_socket if "kubernetes.kubelet_socket" in settings.given else None,
         pod_logs=settings.path.pod_logs if "path.pod_logs" in settings.given else simulation.pod_logs,
-        worker_module=WORKER,
+        worker_module=lambda: WORKER,
+        vendor=simulation.vendor,
         bound_devices=simulation.devices,
         bus_devices=simulation.bus,
         state_file=settings.driver.state_file,
@@ -107,6 +113,11 @@ def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Ma
         host_procfs=host_procfs,
         update=simulation.update,
     )
+
+
+def _united(*found: frozenset[str] | None) -> frozenset[str] | None:
+    known = [each for each in found if each is not None]
+    return frozenset().union(*known) if known else None
 
 
 def pod_metadata(settings: Kubernetes) -> PodMetadata | None:

@@ -15,7 +15,7 @@ NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE = "no_permission", "not_found", "ins
 DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = "driver_not_loaded", "timeout", "library_not_found"
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = "function_not_found", "gpu_is_lost", "reset_required"
 LIBRARY_MISMATCH, ARGUMENT_VERSION_MISMATCH = "library_mismatch", "argument_version_mismatch"
-GPU_NOT_FOUND, UNKNOWN = "gpu_not_found", "unknown"
+GPU_NOT_FOUND, UNKNOWN, IN_USE, NOT_READY = "gpu_not_found", "unknown", "in_use", "not_ready"
 # The call succeeded with a value that cannot be true; the worker itself failed; the calls of the GPU before this one
 # took so long that it was not made.
 IMPLAUSIBLE, WORKER_ERROR, TOO_SLOW = "implausible_value", "worker_error", "too_slow"
@@ -24,8 +24,8 @@ CODES = frozenset(
         *(UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, INSUFFICIENT_SIZE),
         *(DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED),
         *(LIBRARY_MISMATCH, ARGUMENT_VERSION_MISMATCH, GPU_NOT_FOUND, UNKNOWN, IMPLAUSIBLE, WORKER_ERROR, TOO_SLOW),
-        *("already_initialized", "insufficient_power", "irq_issue", "corrupted_inforom", "operating_system", "in_use"),
-        *("memory", "no_data", "insufficient_resources", "freq_not_supported", "deprecated", "not_ready"),
+        *("already_initialized", "insufficient_power", "irq_issue", "corrupted_inforom", "operating_system", IN_USE),
+        *("memory", "no_data", "insufficient_resources", "freq_not_supported", "deprecated", NOT_READY),
         *("invalid_state", "reset_type_not_supported"),
     }
 )

@@ -23,7 +23,7 @@ from gpugauge.driver.missing import (
     unnamed,
 )
 from gpugauge.driver.remembered import Remembered
-from gpugauge.driver.vendors import VENDORS, Vendor
+from gpugauge.driver.vendors import VENDORS, Vendor, vendor_named
 
 _MAX_PENDING_REPLIES = 100_000  # the oldest are dropped first
 _UNREAD = "unread"  # remembered, and the driver has not been asked yet
@@ -200,6 +200,7 @@ class Inventory:
         if uuid:
             device = self._devices.setdefault(uuid, _Entry(uuid, self._vendor))
             device.index, device.remembered, device.elsewhere = reply.index, False, ""
+            device.vendor = vendor_named(reply.values["static"].get("vendor"), self._vendor)
             self._by_index[reply.index] = device
             self.forgotten -= self._names(device)
         known = self._by_index.get(reply.index)

@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -208,7 +208,8 @@ class Supervisor:
 
     `devices` are the GPUs to read, by index or uuid, all when empty. `bus` returns the GPUs of the kernel driver, `pci`
     those on the bus, or None, `is_suspended` whether one at an address sleeps; `host` identifies this machine. A GPU
-    that is not enumerated for `forget_after` seconds, unless that is 0, is forgotten. All are of one `vendor`.
+    that is not enumerated for `forget_after` seconds, unless that is 0, is forgotten. The `vendor` is that of GPUs that
+    have not been read; `paths` are those of the file systems that a worker reads, by the names of options.
     """
 
     def __init__(
@@ -226,9 +227,11 @@ class Supervisor:
         forget_after: float = 0.0,
         host: str = "",
         vendor: Vendor = VENDORS[0],
+        paths: Mapping[str, str] | None = None,
     ) -> None:
         self._intervals, self._devices = intervals, frozenset(devices)
-        self._options = {} if simulate is None else {"simulate": simulate}
+        self._simulated = simulate is not None
+        self._options: dict[str, Any] = {"simulate": simulate} if self._simulated else dict(paths or {})
         self._slot = WorkerSlot(worker)
         self._inventory = Inventory(intervals.limits, host, vendor)
         self._inventory.is_suspended = is_suspended
@@ -456,7 +459,7 @@ class Supervisor:
             workers_unkillable=self._slot.unkillable(),
             worker_pid=worker.pid if worker else None,
             worker_recycles=dict(self._recycles),
-            simulated=bool(self._options),
+            simulated=self._simulated,
             released_until=self._release.until() if state.reason == RELEASED else None,
             lost_since=state.lost_since,
         )

@@ -67,6 +67,8 @@ SLOWDOWNS = {
     "sw_thermal_slowdown": ("thermal slowdown (software)", _COOLING),
     "hw_power_brake_slowdown": ("power brake", "the power supply, which asks the GPU to slow down"),
     "hw_slowdown": ("hardware slowdown", "cooling and power supply"),
+    "vr_thermal_slowdown": ("thermal slowdown (voltage regulators)", _COOLING),
+    "memory_thermal_slowdown": ("thermal slowdown (memory)", _COOLING),
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"

@@ -11,6 +11,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gpugauge.driver.missing import BusDevice, pci_address
+from gpugauge.driver.vendors.amd import AMD
+from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.procfs import ProcTree, kernel_log
@@ -35,6 +37,8 @@ class Simulation:
             message = f"simulate: the simulated processes need a folder for temporary files (TMPDIR): {error.strerror}"
             raise ConfigError(message) from None
         self._world = World(self.scenario.simulation())
+        devices = self._world.devices
+        self.vendor = AMD if devices and all(device.is_amd for device in devices) else NVIDIA
         self.procfs = Procfs(str(root))
         self.cgroup_root, self.pod_logs = self._tree.cgroup_root, self._tree.pod_logs
 

@@ -257,7 +257,7 @@ class DriverStatus:
 
     up: bool = False  #: as in `gpugauge_driver_up`
     reason: str = "unknown"  #: as in `gpugauge_driver_up`: `ok` while it answers
-    #: False if the driver is missing and the machine has no NVIDIA GPU, so that this is no problem
+    #: False if the driver is missing and the machine has no GPU, so that this is no problem
     needed: bool = True
     state_words: str = ""  #: the state in words
     released_until: float | None = _absent()  #: Unix time, while it is [released](operations.md)

@@ -16,6 +16,7 @@ TABLES = {
     "driver/nvidia/fieldvalues.py": {row.field for row in field_values("580.95.05")},
     "driver/nvidia/links.py": {"nvlink_active"},
     "driver/nvidia/gpm.py": set(PROFILING_FIELDS),
+    "driver/amd/device.py": {"gfx_target", "compute_partition", "memory_partition"},
 }
 
 

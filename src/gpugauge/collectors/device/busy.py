@@ -90,6 +90,18 @@ class EngineAccount:
             return None
         return min(1.0, (self.busy - recent[0][1]) / (self.observed - recent[0][2]))
 
+    def add(self, share: float, seconds: float, now: float) -> None:
+        """Count the exact mean of the last `seconds`, which an accumulator gives. `now` is in monotonic seconds."""
+        if self._start is None:
+            self._start = now - seconds
+        known = min(seconds, self._missing(now))
+        self._decide(self._missing(now) - known, idle=False)
+        self.observed += known
+        self.busy += share * known
+        self._recent.append((now, self.busy, self.observed))
+        if len(self._recent) > 8:
+            self.mean(now)  # drops old entries
+
     def poll(self, percent: int, now: float) -> None:
         """Count one polled percentage for the time since the last poll. `now` is in monotonic seconds."""
         self.drain([[round(now * 1e6), percent]], now, percent)

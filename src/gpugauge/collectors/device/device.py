@@ -15,6 +15,7 @@ _reading = Table[DeviceReading]("uuid")
 _memory = Table[DeviceReading]("uuid", source="nvmlDeviceGetMemoryInfo_v2")
 _bar1 = Table[DeviceReading]("uuid", source="nvmlDeviceGetBAR1MemoryInfo")
 _constraint = Table[DeviceReading]("uuid", source="nvmlDeviceGetPowerManagementLimitConstraints")
+_amd = Table[DeviceReading]("uuid", devices="of AMD")
 _fan = Table[DeviceReading]("uuid", "fan", devices="with fans of their own")
 
 
@@ -27,6 +28,11 @@ def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
 
 def _failures(d: Device) -> dict[tuple[str, ...], float]:
     return {(failure.reading, failure.reason): 1 for failure in d.failures}
+
+
+def _partition(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
+    compute, memory = d.value("compute_partition"), d.value("memory_partition")
+    return {(compute or "", memory or ""): 1} if compute or memory else None
 
 
 # Exported for every GPU of the machine, also while it is down.
@@ -213,6 +219,20 @@ READINGS: tuple[Metric, ...] = (
         "NUMA node of the host that the GPU is attached to.",
         lambda d: d.numa_node,
         source="nvmlDeviceGetNumaNodeId",
+    ),
+    _amd.gauge(
+        "gpu_gfx_target_info",
+        "Architecture of the GPU, as builds for ROCm name it, such as gfx942; always 1.",
+        lambda d: {target: 1} if (target := d.value("gfx_target")) else None,
+        "target",
+        source="/sys/class/kfd",
+    ),
+    _amd.gauge(
+        "gpu_partition_info",
+        "Partitioning of a GPU: of its compute units, such as SPX, and of its memory, such as NPS1; always 1.",
+        _partition,
+        *("compute", "memory"),
+        source="current_compute_partition, current_memory_partition",
     ),
 )
 

@@ -158,7 +158,8 @@ class EventsCollector(RegisteredCollector):
         changed |= self._update_faults(devices)
         types = [d.reading.event_types for d in devices if d.up and d.reading.event_types is not None]
         failing = any(failure.reading == "events" for d in devices for failure in d.failures)
-        sources = {tick.driver.vendor.events: int(not failing and all(types) and any("xid" in each for each in types))}
+        up, source = not failing and all(types) and any("xid" in each for each in types), tick.driver.vendor.events
+        sources = {source: int(up)} if source else {}
         if self._kernel:
             sources["kmsg"] = int(self._kernel.log.up)
         if changed or sources != self._sources:

@@ -6,10 +6,11 @@ from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.device.busy import BUCKETS, EngineAccount
 from gpugauge.driver.api import Device, DeviceReading, Reply
 from gpugauge.driver.codes import ENGINES
-from gpugauge.metric import Metric, Table, families, scaled
+from gpugauge.metric import HistogramValue, Metric, Table, families, scaled
 from gpugauge.node.node import Load
 from gpugauge.snapshot import Section
 
+SAMPLES, POLLED, ACCUMULATOR = "samples", "polled", "accumulator"  # the sources of an account
 # Reading with the percentage of each engine's last sample period.
 _PERCENT = {engine: f"{engine}_utilization_percent" for engine in ENGINES} | {"gpu": "utilization_percent"}
 _FIELDS = tuple(_PERCENT.items())
@@ -21,18 +22,18 @@ _ENGINE_RATES = f"{_RATES}, nvmlDeviceGet{{Encoder,Decoder,Jpg,Ofa}}Utilization"
 
 
 class _Engine:
-    """The account of one engine and its source: samples, or percentages polled."""
+    """The account of one engine and its source."""
 
-    def __init__(self, name: str, *, polled: bool) -> None:
-        self.polled = polled
+    def __init__(self, name: str, source: str) -> None:
+        self.source = source
         self.updated = float("-inf")  # monotonic seconds
-        self.account = EngineAccount(polled=polled, distribution=name == "gpu")
+        self.account = EngineAccount(polled=source == POLLED, distribution=name == "gpu")
 
-    def use_source(self, *, polled: bool, now: float) -> None:
+    def use_source(self, source: str, now: float) -> None:
         self.updated = now
-        if self.polled != polled:
-            self.polled = polled
-            self.account.restart(polled=polled)
+        if self.source != source:
+            self.source = source
+            self.account.restart(polled=source == POLLED)
 
 
 class _State:
@@ -59,23 +60,32 @@ class _State:
         for engine, samples in reply.samples.items():
             if engine not in _PERCENT:
                 continue
-            known = self.engines.get(engine)
-            if known is None:
-                known = self.engines[engine] = _Engine(engine, polled=False)
-            known.use_source(polled=False, now=now)
+            known = self._engine(engine, SAMPLES)
+            known.use_source(SAMPLES, now)
             known.account.drain(samples, now, self.percents.get(engine), unix, reopened=reopened)
+            updated = True
+        fast = reply.values.get("fast", {})
+        if seconds := fast.get("utilization_mean_seconds"):
+            known = self._engine("gpu", ACCUMULATOR)
+            known.use_source(ACCUMULATOR, now)
+            known.account.add(fast["utilization_mean_percent"] / 100, seconds, now)
+            polled.pop("gpu", None)
             updated = True
         for engine, percent in polled.items():
             if engine in reply.samples:
                 continue
-            known = self.engines.get(engine)
-            if known is None:
-                known = self.engines[engine] = _Engine(engine, polled=True)
-            if known.polled or now - known.updated > _SOURCE_TIMEOUT_SECONDS:
-                known.use_source(polled=True, now=now)
+            known = self._engine(engine, POLLED)
+            if known.source == POLLED or now - known.updated > _SOURCE_TIMEOUT_SECONDS:
+                known.use_source(POLLED, now)
                 known.account.poll(percent, now)
                 updated = True
         return updated
+
+    def _engine(self, name: str, source: str) -> _Engine:
+        known = self.engines.get(name)
+        if known is None:
+            known = self.engines[name] = _Engine(name, source)
+        return known
 
     def _read_percents(self, reply: Reply) -> dict[str, int]:
         """Return the percentages in a reply, and keep them until the next reply that has them."""
@@ -100,7 +110,7 @@ class _State:
     def mean(self, engine: str, percent: int | None) -> float | None:
         """Return the mean over the last seconds sampled; without samples, the driver's last percentage as a ratio."""
         known = self.engines.get(engine)
-        sampled = known.account.mean(self.now) if known and not known.polled else None
+        sampled = known.account.mean(self.now) if known and known.source != POLLED else None
         if sampled is None:
             self.shows_percentage = True
             return scaled(percent, 0.01)
@@ -117,7 +127,12 @@ class _State:
 
     def sources(self) -> dict[tuple[str, ...], int]:
         """Return 1 by engine and source of its account."""
-        return {(name, "polled" if self.engines[name].polled else "samples"): 1 for name in self.live}
+        return {(name, self.engines[name].source): 1 for name in self.live}
+
+    def distribution(self) -> HistogramValue | None:
+        """Return the histogram of the samples; an accumulator has only means."""
+        engine = self.engines["gpu"] if "gpu" in self.live else None
+        return engine.account.histogram if engine and engine.source != ACCUMULATOR else None
 
 
 _device = Table["_State"]("uuid")
@@ -153,7 +168,8 @@ METRICS: tuple[Metric, ...] = (
     ),
     _device.gauge(
         "gpu_busy_source",
-        "Source of gpu_busy_seconds_total: the driver's samples, or its percentage, which is polled; always 1.",
+        "Source of gpu_busy_seconds_total: the driver's samples, its accumulator, which is exact, or its percentage, "
+        "which is polled; always 1.",
         lambda c: c.sources(),
         *("engine", "source"),
     ),
@@ -161,7 +177,7 @@ METRICS: tuple[Metric, ...] = (
         "gpu_utilization_sample_ratio",
         "Histogram of the driver's samples of the gpu engine; idle gaps count as samples of 0. It distinguishes a "
         "steady load of 50 % from a load that alternates between 0 and 100 %.",
-        lambda c: c.live["gpu"].histogram if "gpu" in c.live else None,
+        lambda c: c.distribution(),
         BUCKETS,
     ),
 )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 
+from gpugauge.driver.bus import driver_of, on_bus, text
 from gpugauge.driver.missing import BusDevice, pci_address
 
-_VENDOR, _DISPLAY_CLASS = "0x10de", "0x03"
+_VENDOR = "0x10de"
 
 
 def bound_devices(procfs: Path) -> frozenset[str] | None:
@@ -25,12 +25,8 @@ def bus_devices(sysfs: Path, procfs: Path, dev: Path = Path("/dev")) -> tuple[Bu
     here if the kernel driver lists it, does not exclude it, and its device file can be opened: a container has the
     bus of the machine, but only its own files.
     """
-    folder = sysfs / "bus/pci/devices"
-    try:
-        devices = sorted(folder.iterdir())
-    except OSError:
-        return None
-    return tuple(_device(device, procfs, dev) for device in devices if _is_gpu(device))
+    devices = on_bus(sysfs, _VENDOR)
+    return None if devices is None else tuple(_device(device, procfs, dev) for device in devices)
 
 
 def is_suspended(sysfs: Path, address: str) -> bool:
@@ -39,32 +35,17 @@ def is_suspended(sysfs: Path, address: str) -> bool:
 
 
 def may_have_gpu(bus: Collection[BusDevice] | None, dev: Path = Path("/dev")) -> bool:
-    """Return whether a machine may have a GPU of NVIDIA: on its `bus`, or in device files, as in WSL."""
+    """Return whether a machine may have a GPU: on its `bus`, or in device files, as in WSL."""
     return bus is None or bool(bus) or (dev / "dxg").exists() or any(dev.glob("nvidia[0-9]*"))
 
 
-def _is_gpu(device: Path) -> bool:
-    if _text(device / "vendor") != _VENDOR or not _text(device / "class").startswith(_DISPLAY_CLASS):
-        return False
-    return not (device / "physfn").is_symlink()
-
-
 def _device(device: Path, procfs: Path, dev: Path) -> BusDevice:
-    address, driver = pci_address(device.name), "no driver"
-    with suppress(OSError):
-        driver = (device / "driver").readlink().name
+    address, driver = pci_address(device.name), driver_of(device) or "no driver"
     facts = {}
-    for line in _text(procfs / "driver/nvidia/gpus" / device.name / "information").splitlines():
+    for line in text(procfs / "driver/nvidia/gpus" / device.name / "information").splitlines():
         name, _, value = line.partition(":")
         facts[name.strip().lower()] = value.strip()
     minor = facts.get("device minor", "")
     file = dev / f"nvidia{minor}"
     visible = minor.isdigit() and facts.get("gpu excluded", "No") != "Yes" and os.access(file, os.R_OK | os.W_OK)
     return BusDevice(address, visible=visible) if driver == "nvidia" else BusDevice(address, f"bound to {driver}")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

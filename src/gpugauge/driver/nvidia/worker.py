@@ -14,7 +14,7 @@ _CONTROL_DEVICE = "/dev/nvidiactl"
 class WorkerNvml(Nvml):
     """The NVML backend of a worker process, which has no capability once the library is in use."""
 
-    def open(self) -> None:
+    def open(self, **_paths: str) -> None:
         """Give up the privileges, and open the library as Nvml.open() does. Raises DriverError."""
         if os.path.exists(_CONTROL_DEVICE):  # noqa: PTH110  (pathlib would be 0.7 MB of the worker)
             worker.give_up_privileges()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from gpugauge.driver.vendors.amd import AMD
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.driver.vendors.peaks import DTYPES, Peak
 from gpugauge.driver.vendors.vendor import Vendor
 
-__all__ = ["NO_GPU", "VENDORS", "Vendor", "peak", "product_name", "tensor_speedup"]
-VENDORS: tuple[Vendor, ...] = (NVIDIA,)
+__all__ = ["NO_GPU", "VENDORS", "Vendor", "peak", "product_name", "tensor_speedup", "vendor_named"]
+VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD)
 NO_GPU = f"no {' or '.join(vendor.name for vendor in VENDORS)} GPU on this machine"
 _T = 1e12
+
+
+def vendor_named(name: object, otherwise: Vendor = NVIDIA) -> Vendor:
+    """Return the vendor with a name."""
+    return next((vendor for vendor in VENDORS if vendor.name == name), otherwise)
 
 
 def product_name(name: str) -> str:

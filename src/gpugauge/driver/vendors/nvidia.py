@@ -65,4 +65,5 @@ NVIDIA = Vendor(
     # https://docs.nvidia.com/deploy/cuda-compatibility/
     min_drivers={11: 450, 12: 525, 13: 580},
     peaks=PEAKS,
+    lacks=("gpu_gfx_target_info", "gpu_partition_info"),
 )

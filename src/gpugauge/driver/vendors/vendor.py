@@ -22,7 +22,7 @@ class Vendor:
     name: str
     worker: str  # the module that a worker process runs
     build: str  # the fact of a torch build for its GPUs: cuda
-    events: str  # the name of its source of events in metrics
+    events: str  # the name of its source of events in metrics, "" without one
     tool: str  # the program of its driver
     words: Mapping[str, str]
     opening: Mapping[str, str]  # what to do about a driver that is down, by reason
@@ -33,6 +33,7 @@ class Vendor:
     error_advice: Mapping[str, str]  # by class, about an error that is not repaired
     min_drivers: Mapping[int, int]  # by major version of the toolkit of a build; enough for all minor versions
     peaks: tuple[Peak, ...]
+    lacks: tuple[str, ...]  # patterns of metrics that none of its GPUs has
 
     def fill(self, text: str, index: object = "") -> str:
         """Return a text with the words in it filled in, for the GPU with an index; `{drain}` and the like stay."""

@@ -36,7 +36,8 @@ class Device:
         self.figures: Mapping[str, Any] = figures
         digest = hashlib.sha256(f"{seed}/{index}".encode()).hexdigest()
         self.index = index
-        self.uuid: str = figures.get("uuid") or f"GPU-{grouped(digest)}"
+        self.is_amd = "amd" in figures
+        self.uuid: str = figures.get("uuid") or f"GPU-{digest[:16] if self.is_amd else grouped(digest)}"
         self.serial = str(int(digest[32:48], 16))[:13]
         self.bus_id = f"{index // 200:08X}:{0x10 + index % 200:02X}:00.0"
         self.name: str = figures["name"]

@@ -1,4 +1,4 @@
-"""The GPU models of scenarios: figures of NVIDIA's data sheets, and the features that each model lacks."""
+"""The GPU models of scenarios: figures of data sheets, and the features that each model lacks."""
 
 from __future__ import annotations
 
@@ -85,7 +85,32 @@ _LACKS = {
     ),
     "t4": ("fans", "gpm", "jpeg", "memory_temperature", "mig", "nvlink", "recovery_action", "row_remapping"),
 }
+_AMD_MODELS = ("mi300x", "w7900", "strix-halo")
+# AMD's, by data sheets. An APU has the memory of the machine. `amd` is what only these have: the layout of gpu_metrics,
+# the architecture as KFD has it, the number of compute units.
+_AMD_FIGURES: dict[str, tuple[Any, ...]] = {
+    "name": ("AMD Instinct MI300X OAM", "AMD Radeon PRO W7900", "AMD Radeon 8060S Graphics"),
+    "vbios": ("113-M3000100-102", "113-D7060100-138", "113-STRXLGEN-001"),
+    "compute_capability": ((9, 4), (11, 0), (11, 5)),
+    "memory": tuple(_MIB * size for size in (196592, 49136, 65536)),
+    "memory_reserved": tuple(_MIB * size for size in (283, 120, 100)),
+    "idle_watts": (140, 18, 8),
+    "power_limit_watts": (750, 241, 120),
+    "clock": ((2100, 132), (2495, 48), (2900, 600)),
+    "clock_memory": ((1300, 900), (1124, 96), (1000, 400)),
+    "pcie": ((5, 16), (4, 16), (4, 16)),
+    "amd": (
+        {"table": "1.9", "target": 90402, "units": 304, "device": "0x74a1", "ecc": True},
+        {"table": "1.3", "target": 110000, "units": 96, "device": "0x7448", "ecc": True},
+        {"table": "3.0", "target": 110501, "units": 40, "device": "0x1586", "ecc": False},
+    ),
+}
+_NOT_OF_AMD = dict.fromkeys(_FIGURES, 0) | {"clock_video": (0, 0), "part_number": ""}
 PRESETS: dict[str, dict[str, Any]] = {
     model: {**{figure: values[place] for figure, values in _FIGURES.items()}, "lacks": _LACKS[model]}
     for place, model in enumerate(_MODELS)
+}
+PRESETS |= {
+    model: {**_NOT_OF_AMD, **{figure: values[place] for figure, values in _AMD_FIGURES.items()}, "lacks": ()}
+    for place, model in enumerate(_AMD_MODELS)
 }

@@ -166,7 +166,7 @@ class Library:
 
     def init(self, t: float, _flags: Any) -> int:
         """Initialise and enumerate the GPUs that are on the bus now; also without GPUs."""
-        self._devices = [device for device in self.world.devices if device.present(t)]
+        self._devices = [device for device in self.world.devices if device.present(t) and not device.is_amd]
         self._opened = t
         return SUCCESS
 

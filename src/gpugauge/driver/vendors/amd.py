@@ -1,0 +1,60 @@
+"""AMD's GPUs."""
+
+from __future__ import annotations
+
+from gpugauge.driver.vendors.peaks import Peak
+from gpugauge.driver.vendors.vendor import Vendor
+
+# Data sheets of the products: rates of matrix cores without sparsity, float32 of vectors. What KFD shows as a GPU of an
+# MI250 or MI250X is one of its two dies, with half of the rates.
+PEAKS = (
+    Peak(r"AMD Instinct MI355X.*", 157.3, None, 2516.6, 2516.6),
+    Peak(r"AMD Instinct MI350X.*", 144.2, None, 2306.9, 2306.9),
+    Peak(r"AMD Instinct MI3(00|25)X.*", 163.4, 653.7, 1307.4, 1307.4),
+    Peak(r"AMD Instinct MI300A.*", 122.6, 490.3, 980.6, 980.6),
+    Peak(r"AMD Instinct MI250X.*", 23.9, None, 191.5, 191.5),
+    Peak(r"AMD Instinct MI250( .*)?", 22.6, None, 181.0, 181.0),
+    Peak(r"AMD Instinct MI210.*", 22.6, None, 181.0, 181.0),
+    Peak(r"AMD Radeon PRO W7900.*", 61.3, None, 122.6, 122.6),
+    Peak(r"AMD Radeon RX 7900 XTX", 61.4, None, 122.8, 122.8),
+)  # fmt: skip
+
+AMD = Vendor(
+    name="AMD",
+    worker="gpugauge.driver.amd.worker",
+    build="rocm",
+    events="",
+    tool="amd-smi",
+    words={
+        "reset": "amd-smi reset --gpureset -g all",
+        "reset_one": "amd-smi reset --gpureset -g {index}",
+        "compute": "amd-smi partition -g {index}",
+        "divide": "see its partitions (amd-smi partition -g {index})",
+        "files": "/dev/kfd and /dev/dri/renderD* (the groups render and video)",
+        "log": "dmesg | grep -i -e amdgpu -e kfd",
+        "errors": "errors of amdgpu (dmesg | grep -i amdgpu)",
+        "failures": "dmesg | grep -i -e amdgpu -e kfd",
+        "diagnostics": "AMD's ROCm validation suite (rvs)",
+    },
+    opening={
+        "gpu_not_found": "amdgpu has no GPU: see the kernel log (dmesg | grep -i amdgpu)",
+        # Of NVIDIA's, which is asked where the kernel has no GPU of AMD.
+        "library_not_found": "the kernel has no GPU of AMD: load its driver (modprobe amdgpu), and see the kernel log",
+    },
+    recovery={},
+    error_classes=(),
+    error_labels=lambda code: (str(code), "other", ""),
+    in_log=(),
+    error_advice={},
+    min_drivers={},
+    peaks=PEAKS,
+    lacks=(
+        *("gpu_*_active_ratio", "gpu_*_active_seconds_total", "gpu_*occupancy*", "gpu_profil*", "gpu_nvlink_*"),
+        *("gpu_xid_*", "gpu_bar1_*", "gpu_fan_*", "gpu_remapped_*", "gpu_row_remapper_banks", "gpu_retired_*"),
+        *("gpu_*memory_reserved_bytes", "gpu_mig_memory_used_bytes", "gpu_mig_process_*", "gpu_power_instant_watts"),
+        *("gpu_performance_state", "gpu_encoder_sessions", "gpu_compute_mode", "gpu_persistence_mode"),
+        *("gpu_accounting_mode", "gpu_display_active", "gpu_cuda_cores", "gpu_ecc_mode", "gpu_recovery_action"),
+        *("gpu_pcie_transmitted_*", "gpu_pcie_received_*", "gpu_pcie_errors_total", "gpu_process_device_files"),
+        *("gpu_process_busy_seconds_total", "gpu_unaccounted_busy_seconds_total"),
+    ),
+)
