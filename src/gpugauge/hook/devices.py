@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Union
@@ -86,12 +87,25 @@ def _identity(index: int) -> dict[str, Any]:
     """Return the device's name, compute capability, and uuid as the driver spells it (None before torch 2.4)."""
     properties = torch.cuda.get_device_properties(index)
     name, uuid, major, minor = (getattr(properties, field, None) for field in ("name", "uuid", "major", "minor"))
+    if getattr(torch.version, "hip", None):
+        uuid = attempt(None, _address, index)  # the uuid of a build for ROCm is another one than that of the driver
     spelt = None if uuid is None else wire.clean(str(uuid))
     return {
-        "uuid": spelt if spelt is None or spelt.startswith(("GPU-", "MIG-")) else f"GPU-{spelt}",
+        "uuid": spelt if spelt is None or spelt.startswith(("GPU-", "MIG-", "PCI-")) else f"GPU-{spelt}",
         "name": wire.clean(name) if name else None,
         "capability": f"{major}.{minor}" if major is not None and minor is not None else None,
     }
+
+
+def _address(index: int) -> str | None:
+    """Return the PCI address of a device of ROCm, as PCI-0000:c1:00.0, by the library that torch has loaded."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        paths = {line.split(maxsplit=5)[-1].strip() for line in maps if "/libamdhip64.so" in line}
+    text = ctypes.create_string_buffer(64)
+    for path in paths:
+        if ctypes.CDLL(path).hipDeviceGetPCIBusId(text, len(text), index) == 0:
+            return "PCI-" + text.value.decode().lower()
+    return None
 
 
 Point = Union[int, str]

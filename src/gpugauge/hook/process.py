@@ -65,6 +65,8 @@ def _threads() -> dict[str, str | None]:
 _RUN_IDS = ("GPUGAUGE_RUN_ID", "TORCHELASTIC_RUN_ID", "WANDB_RUN_ID", "MLFLOW_RUN_ID", "AZUREML_RUN_ID")
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+_NO_NAMES: list[str] = []
+_OVERRIDES = ("HSA_OVERRIDE_GFX_VERSION",)
 
 
 def hello(session: str) -> wire.Hello:
@@ -108,12 +110,28 @@ def _build() -> dict[str, str | None]:
 
 def _environment() -> dict[str, str | None]:
     """Return the devices visible to this process by its environment, /dev and /proc. Never calls the driver."""
-    nodes = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
     # An empty CUDA_VISIBLE_DEVICES hides every device, so an empty value is reported, too.
-    found: dict[str, str | None] = {name.lower(): os.environ.get(name) for name in _VISIBLE}
+    found: dict[str, str | None] = {name.lower(): os.environ.get(name) for name in (*_VISIBLE, *_OVERRIDES)}
     found = {name: "(empty)" if value == "" else value for name, value in found.items()}
-    driver = re.search(r"\d+\.\d+[.\d]*", attempt("", Path("/proc/driver/nvidia/version").read_text))
-    return {**found, "device_nodes": str(len(nodes)), "kernel_driver": driver.group() if driver else None}
+    if getattr(torch.version, "hip", None):
+        nodes, driver = _amd_nodes(), "amdgpu" if Path("/sys/module/amdgpu").is_dir() else None
+    else:
+        nodes = [name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]
+        version = re.search(r"\d+\.\d+[.\d]*", attempt("", Path("/proc/driver/nvidia/version").read_text))
+        driver = version.group() if version else None
+    return {**found, "device_nodes": str(len(nodes)), "kernel_driver": driver}
+
+
+def _amd_nodes() -> list[str]:
+    """Return the device files of AMD's GPUs that this process may open. Its groups decide: video, render."""
+    wanted = os.R_OK | os.W_OK
+    if not os.access("/dev/kfd", wanted):
+        return []
+    return [
+        name
+        for name in attempt(_NO_NAMES, os.listdir, "/dev/dri")
+        if name.startswith("renderD") and os.access(f"/dev/dri/{name}", wanted)
+    ]
 
 
 def _ranks() -> dict[str, str | None]:

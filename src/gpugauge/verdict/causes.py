@@ -89,9 +89,10 @@ _ALL = (
     ),
     Cause(
         "no_visible_device",
-        "no device is visible to a CUDA build: CUDA_VISIBLE_DEVICES hides all, or /dev has none although the driver is "
-        "loaded",
-        "check CUDA_VISIBLE_DEVICES and the container's device request",
+        "no device is visible to a CUDA or ROCm build: CUDA_VISIBLE_DEVICES (HIP_, ROCR_) hides all, or /dev has none "
+        "that the process may open although the driver is loaded",
+        "check CUDA_VISIBLE_DEVICES, the container's device request, and for AMD also HIP_VISIBLE_DEVICES, "
+        "ROCR_VISIBLE_DEVICES and the groups render and video",
         ("cpu",),
         "sees no GPU",
         "semi-dark-red",
@@ -108,7 +109,7 @@ _ALL = (
     ),
     Cause(
         "unsupported_arch",
-        "a CUDA build trains on the CPU, and contains no code for the GPU's architecture",
+        "a CUDA or ROCm build trains on the CPU, and contains no code for the GPU's architecture",
         "install a build that lists the GPU's architecture (torch.cuda.get_arch_list)",
         (),
         "has no code for this GPU",

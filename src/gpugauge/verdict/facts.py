@@ -115,7 +115,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         build=facts.get("build", "") or _torch(node, process) or None,
         visible_devices=_visible_devices(facts),
         driver_too_old=_driver_too_old(facts),
-        arch_supported=_arch_supported(session),
+        arch_supported=_arch_supported(node, session),
         fp32_only=_fp32_only(session),
         retries=_rises(track, session, lambda d: d.retries) or 0.0,
         ooms=_rises(track, session, lambda d: d.ooms) or 0.0,
@@ -276,9 +276,10 @@ def _visible_devices(facts: Mapping[str, str]) -> int | None:
     counted = whole(facts.get("visible_devices", ""))
     if counted is not None:
         return counted
-    # An empty list hides all GPUs, and so does one that begins with an invalid index.
-    listed = facts.get("cuda_visible_devices", "")
-    if listed == "(empty)" or listed.startswith("-"):
+    # An empty list hides all GPUs, and so does one that begins with an invalid index. HIP ignores an empty one.
+    rocm = facts.get("build") == "rocm"
+    listed = [facts.get(f"{name}_visible_devices", "") for name in (("rocr", "hip", "cuda") if rocm else ("cuda",))]
+    if listed[0] == "(empty)" or any(names.startswith("-") for names in listed):
         return 0
     # Without the driver in /proc, the machine may provide GPUs in another way, as WSL does.
     return 0 if facts.get("device_nodes") == "0" and facts.get("kernel_driver") else None
@@ -294,8 +295,13 @@ def _major(facts: Mapping[str, str], name: str) -> int | None:
     return whole(facts.get(name, "").partition(".")[0])
 
 
-def _arch_supported(session: Session) -> bool | None:
+def _arch_supported(node: Node, session: Session) -> bool | None:
     built = session.facts.get("architectures", "").split()
+    targets = {node.reading(d.uuid).value("gfx_target") for d in _devices(session) if d.uuid is not None} - {None}
+    if targets:  # a GPU of AMD; what an override makes of it is not known
+        known = {name.partition(":")[0] for name in built if name.startswith("gfx")}
+        generic = any(name.endswith("-generic") for name in known) or "hsa_override_gfx_version" in session.facts
+        return targets <= known or None if generic or not known else targets <= known
     texts = ((d.capability or "").partition(".") for d in _devices(session) if d.uuid is not None)
     found = [(whole(major), whole(minor)) for major, _, minor in texts]
     supported = [arch_supported(built, (x, y)) for x, y in found if x is not None and y is not None]

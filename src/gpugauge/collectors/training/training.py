@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training import loader_rows, session_rows
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.surroundings import surroundings
+from gpugauge.driver.missing import pci_address
 from gpugauge.metric import Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import NO_OWNER, Counters, Session, SessionSource
 from gpugauge.snapshot import Section
@@ -139,7 +140,10 @@ class TrainingCollector(RegisteredCollector):
         return owners != before
 
     def _families(self, view: Sequence[Session], counters: Counters, tick: Tick) -> tuple[Family, ...]:
-        subjects = self._subjects(view)
+        addresses = {
+            f"PCI-{pci_address(d.reading.pci_bus_id)}": d.uuid for d in tick.driver.devices if d.reading.pci_bus_id
+        }
+        subjects = {label: _named(session, addresses) for label, session in self._subjects(view).items()}
         owned = {label: replace(s, owner=self._owners.get(s.hello.session, NO_OWNER)) for label, s in subjects.items()}
         around = surroundings(tick.node, {label: s for label, s in owned.items() if s.connected})
         made = {label: mistakes.found({**owned[label].facts, **facts}) for label, facts in around.items()}
@@ -182,6 +186,15 @@ class TrainingCollector(RegisteredCollector):
             return known
         visible = self._process_id(session) if session.connected and session.peer_pid > 0 else None
         return visible or process_hash(session.hello.session)
+
+
+def _named(session: Session, addresses: Mapping[str, str]) -> Session:
+    """Return a session with the uuids of the GPUs that its torch has named by their addresses, as with ROCm."""
+    snap = session.snap
+    if snap is None or not any((device.uuid or "").startswith("PCI-") for device in snap.devices):
+        return session
+    named = tuple(replace(device, uuid=addresses.get(device.uuid or "", device.uuid)) for device in snap.devices)
+    return replace(session, snap=replace(snap, devices=named))
 
 
 def _process_id(procfs: Procfs, session: Session) -> str | None:
