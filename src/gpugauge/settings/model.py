@@ -274,7 +274,9 @@ class Kubernetes(Section):
         default=Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
         description="Socket of the kubelet's pod-resources service. Without it no allocation is read.",
     )
-    resources: Names = setting(default=("nvidia.com/",), description="Prefixes of Kubernetes resources that are GPUs.")
+    resources: Names = setting(
+        default=("nvidia.com/", "amd.com/"), description="Prefixes of Kubernetes resources that are GPUs."
+    )
     pod_info: Path | None = setting(
         default=None, description="In a sidecar: folder of a downwardAPI volume with name and labels of the pod."
     )

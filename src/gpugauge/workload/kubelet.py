@@ -14,17 +14,18 @@ from pathlib import Path
 from urllib.parse import quote
 
 from gpugauge.base.protobuf import messages, text
-from gpugauge.workload.identity import Workload, clean
+from gpugauge.workload.identity import Workload, address_name, clean
 
 _METHOD = "/v1.PodResourcesLister/List"
 _MAX_REPLY_BYTES = 16 << 20
 _MAX_DEVICES, _MAX_HOLDERS = 65536, 256  # in all, and of one device
 # `GPU-uuid`, `MIG-uuid`, shared `GPU-uuid::3`, by HAMi `GPU-uuid-3`; on GKE `nvidia0`, `nvidia0/gi2`, shared
-# `nvidia0/vgpu1`.
+# `nvidia0/vgpu1`. AMD's plugin has PCI addresses.
 _DEVICE = re.compile(
     r"((?:GPU|MIG)-[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12})(?:(?:::|-)\d+)?"
     r"|((?:GPU|MIG)-[0-9A-Za-z/-]{1,80})(?:::\d+)?"
     r"|(nvidia\d{1,4}(?:/gi\d{1,4})?)(?:/vgpu\d+)?"
+    r"|([0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])"
 )
 # NVIDIA's driver for dynamic resource allocation names a whole GPU by its minor number.
 _DRA_DRIVER, _DRA_DEVICE = "gpu.nvidia.com", re.compile(r"gpu-(\d{1,4})")
@@ -86,7 +87,8 @@ def decode(reply: bytes, resources: tuple[str, ...]) -> Allocations:
     for workload, name in _assignments(reply, resources):
         match = _DEVICE.fullmatch(name)
         count += 1
-        holders = devices.setdefault(next(filter(None, match.groups())), {}) if match else {}
+        known = next(filter(None, match.groups())) if match else ""
+        holders = devices.setdefault(address_name(known) if match and match[4] else known, {}) if match else {}
         if match is None or count > _MAX_DEVICES or len(holders) >= _MAX_HOLDERS:
             ignored += 1
             continue

@@ -224,11 +224,11 @@ class ProcessCollector(RegisteredCollector):
         names: dict[str, list[tuple[str, ...]]] = {}
         for device in devices:
             state = self._states[device.uuid]
-            minor = device.reading.minor_number
+            minor, address = device.reading.minor_number, device.reading.pci_bus_id
             parts = {process for process, _ in state.on_mig}
             for process in state.present:
                 if process not in parts:
-                    names.setdefault(process, []).append(device_names(device.uuid, minor=minor))
+                    names.setdefault(process, []).append(device_names(device.uuid, minor=minor, bus_id=address))
             for (process, uuid), use in state.on_mig.items():
                 names.setdefault(process, []).append(device_names(uuid, minor=minor, gpu_instance=use.instance))
         lasting = names.keys() | {process for state in self._states.values() for process in state.gone}
