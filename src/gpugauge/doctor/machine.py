@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 
@@ -201,6 +202,31 @@ def device_files(case: Case) -> Finding:
     if case.driver.hangs:
         return skipped(title, "not opened: the driver hangs")
     return _opened(case, title, case.device_files)
+
+
+def rocm_files(case: Case) -> Finding:
+    """Check whether this user may open the device files that ROCm opens. They are not opened: who has /dev/kfd open
+    counts as a process on every GPU.
+    """
+    title, dev = "AMD device files", case.root / "dev"
+    if case.simulated or "AMD" not in case.pci:
+        return skipped(title, "there is no AMD GPU here")
+    control, gpus = dev / "kfd", sorted(dev.glob("dri/renderD*"))
+    missing = [] if control.exists() else ["/dev/kfd"]
+    missing += [] if gpus else ["/dev/dri/renderD*"]
+    if missing:
+        advice = "docker run --device /dev/kfd --device /dev/dri, or the pod with a limit for amd.com/gpu"
+        advice = advice if case.in_container else "modprobe amdgpu, and see the kernel log (dmesg | grep -i amdgpu)"
+        return failure(title, f"there is no {' and no '.join(missing)}", advice, cause="no_visible_device")
+    denied = [path.name for path in (control, *gpus) if not os.access(path, os.R_OK | os.W_OK)]
+    if control.name in denied or len(denied) == len(gpus):
+        advice = "add this user to the groups of the files (usermod -aG render,video USER), and log in again"
+        return failure(title, f"this user may not open {', '.join(denied)}", advice, cause="no_visible_device")
+    override = case.environ.get("HSA_OVERRIDE_GFX_VERSION")
+    if override:
+        advice = "unset it, unless the build of torch has no code for the GPU: another architecture may crash"
+        return warning(title, f"HSA_OVERRIDE_GFX_VERSION is {override!r}: ROCm takes the GPU for another one", advice)
+    return ok(title, f"/dev/kfd and {len(gpus) - len(denied)} of {len(gpus)} GPUs can be opened")
 
 
 def _opened(case: Case, title: str, found: Sequence[nodes.Node]) -> Finding:

@@ -52,7 +52,7 @@ def build(case: Case) -> Finding:
         if case.has_nvidia and "AMD" not in case.pci:
             return failure(title, f"for ROCm {facts['hip']} (AMD), but the GPUs are from NVIDIA", _INSTALL_ADVICE)
         # https://docs.pytorch.org/docs/stable/notes/hip.html
-        note = "torch.cuda means the AMD GPUs; gpugauge does not read their counters, rocm-smi does"
+        note = "torch.cuda means the AMD GPUs"
         return ok(title, f"for ROCm {facts['hip']}: {note}")
     if kind == "mps":
         return ok(title, "for Apple GPUs: torch.cuda.is_available() is False there, the device is 'mps'")

@@ -125,7 +125,10 @@ class Group:
         return skipped(self.title, self.obstacle(case))
 
 
-MACHINE = Group("Machine", (machine.graphics_devices, machine.driver, machine.devices, machine.device_files))
+MACHINE = Group(
+    "Machine",
+    (machine.graphics_devices, machine.driver, machine.devices, machine.device_files, machine.rocm_files),
+)
 CONDITION = Group(
     "Condition",
     (condition.modes, condition.health, condition.values, condition.clocks, condition.pcie, condition.use),
