@@ -13,9 +13,9 @@ from tests.driver.fakeworker import FakeWorker, Node
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.collectors.device.device import IDENTITY
 from gpugauge.driver.api import Reply
+from gpugauge.driver.bus import is_suspended
 from gpugauge.driver.client import Worker
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.nvidia.bus import is_suspended
 from gpugauge.driver.reader import Reader
 from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.status.gpu_problems import gpu_problems

@@ -35,6 +35,11 @@ def on_bus(sysfs: Path, vendor: str) -> list[Path] | None:
     return [device for device in devices if text(device / "vendor") == vendor and _is_gpu(device, vendor)]
 
 
+def is_suspended(sysfs: Path, address: str) -> bool:
+    """Return whether the kernel has suspended the device at a PCI address."""
+    return text(sysfs / "bus/pci/devices" / address / "power/runtime_status") == "suspended"
+
+
 def driver_of(device: Path) -> str:
     """Return the name of the driver that a device is bound to, "" without one."""
     try:

@@ -29,11 +29,6 @@ def bus_devices(sysfs: Path, procfs: Path, dev: Path = Path("/dev")) -> tuple[Bu
     return None if devices is None else tuple(_device(device, procfs, dev) for device in devices)
 
 
-def is_suspended(sysfs: Path, address: str) -> bool:
-    """Return whether the kernel has suspended the device at a PCI address."""
-    return _text(sysfs / "bus/pci/devices" / address / "power/runtime_status") == "suspended"
-
-
 def may_have_gpu(bus: Collection[BusDevice] | None, dev: Path = Path("/dev")) -> bool:
     """Return whether a machine may have a GPU: on its `bus`, or in device files, as in WSL."""
     return bus is None or bool(bus) or (dev / "dxg").exists() or any(dev.glob("nvidia[0-9]*"))
