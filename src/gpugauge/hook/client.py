@@ -102,11 +102,13 @@ class Client:
         """Return whether a thread sends the `answer` to each question that arrives; start it, once for a connection."""
         if self._listener == os.getpid():
             return True
-        if (own := self._own()) is not None:
+        if (own := self._own()) is None:
+            return False
+        with contextlib.suppress(RuntimeError):  # the limit of threads is reached
             # Not of the module threading: the program does not see it, and does not wait for it.
             _thread.start_new_thread(_serve, (own, self._inode, answer))
             self._listener = os.getpid()
-        return own is not None
+        return self._listener == os.getpid()
 
     def leave(self) -> None:
         """Leave the connection open until the process ends."""

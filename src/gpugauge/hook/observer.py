@@ -25,7 +25,7 @@ from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_
 from gpugauge.hook.recorder import DEEPSPEED, TICK, inside_another_step
 from gpugauge.hook.state import TrainingState
 from gpugauge.hook.work import Reader, Work, reader, unknown_size
-from gpugauge.hook.wrappers import Backward, raised_by_handler
+from gpugauge.hook.wrappers import Backward, attempt, raised_by_handler
 from gpugauge.wire import messages as wire
 
 if TYPE_CHECKING:
@@ -409,7 +409,7 @@ class Observer:
         return wire.encode(self._hello), self.record.descriptor
 
     def _snapshot(self, now: int) -> bytes:
-        answers = is_distributed() and self.client.listen(self._answer)
+        answers = attempt(False, is_distributed) and self.client.listen(self._answer)
         snapshot = self.state.snapshot(self._session, self.sequence + 1, self.errors, now, answers=answers)
         self.sequence += 1
         return wire.encode(snapshot)
