@@ -131,14 +131,14 @@ def _exporters() -> Panel:
 
     return table(
         "Exporters",
-        "Versions and cost. CPU is a share of one core, of daemon and worker. Values of simulated exporters are not of "
-        "real GPUs. Node opens the node.",
+        "Versions and cost: restarts of the worker in an hour, CPU time of both as a share of a core, and the memory "
+        "of daemon and worker. Values of simulated exporters are not of real GPUs. Node opens the node.",
         Column("Node", "instance", link=common.TO_NODE),
         Column("Age of values", worst(_S.age("gpugauge_snapshot_timestamp_seconds")), steps=_AGE),
-        Column("Worker restarts in an hour", worst(_S.increase("gpugauge_worker_restarts_total", "1h")), decimals=0),
+        Column("Restarts", worst(_S.increase("gpugauge_worker_restarts_total", "1h")), decimals=0),
         Column("CPU", cpus, decimals=1),
-        Column("Memory of the daemon", resident("daemon")),
-        Column("Memory of the worker", resident("worker")),
+        Column("Daemon", resident("daemon")),
+        Column("Worker", resident("worker")),
         Column("Version", "version"),
         Column("Driver", "driver_version"),
         Column("Python", "python"),

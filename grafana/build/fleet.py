@@ -73,8 +73,8 @@ def _now() -> list[Panel]:
             decimals=1,
         ),
         stat(
-            "Wasted in the time shown",
-            "GPU hours, and their cost with the price at the top of the dashboard, in its currency.",
+            "GPU hours wasted",
+            "In the time shown, and their cost with the price at the top of the dashboard, in its currency.",
             Query(in_range, "GPU hours"),
             Query(common.cost(jobs.gpu_hours(all_wasted)), "cost"),
             mode="value_and_name",
@@ -125,12 +125,12 @@ def _by_cause() -> list[Panel]:
             "GPUs wasted, by cause",
             "GPU time that trainings wasted, as a number of GPUs; lines: the GPUs that they held, and all that answer. "
             "docs/verdict.md lists the evidence of each cause.",
-            Query(by_cause, "{{cause}}"),
             Query(jobs.held().by(), "held by trainings"),
             Query(available, "GPUs that answer"),
+            Query(by_cause, "{{cause}}"),
             Query(words.reason("cause").with_unit(COUNT), "{{cause}}", now=True),
             width=16,
-            height=8,
+            height=7,
             stack=True,
             names={**jobs.CAUSE_NAMES, "held by trainings": ("", "white"), "GPUs that answer": ("", words.GREY)},
             lines=("held by trainings", "GPUs that answer"),
@@ -141,7 +141,7 @@ def _by_cause() -> list[Panel]:
             "In steps of 5 minutes. A number in place of a name is a user id that the exporter cannot resolve. Users "
             "share a job in proportion to their processes.",
             Query(_largest(jobs.gpu_hours(users), "workload_user"), "{{workload_user}}"),
-            height=8,
+            height=7,
             empty_text=_NO_TRAINING,
         ),
     ]
@@ -178,26 +178,27 @@ def _jobs() -> Panel:
     return table(
         "Trainings: what is wasted, by whom, why, and what to do",
         f"A line for each training, {jobs.WINDOW}, the largest waste first; also those that train on the CPU, stall, "
-        "are not judged yet, or ran on a node that is not seen now. Job opens all its causes. Faster: times as many "
-        "steps a second are expected without the cause.",
-        Column("User", "workload_user", size=90),
-        *common.job_columns(size=170),
-        Column("Program", "workload_command", size=120),
-        Column("Wasted", _of_job(jobs.wasted()), size=80, decimals=1),
-        Column("GPU hours", _of_job(jobs.gpu_hours(jobs.wasted())), size=90, decimals=1),
-        Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=70),
-        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=190),
+        "are not judged yet, or ran on a node that is not seen now. Job opens all its causes. Workers: the number of "
+        "loader workers that helps. Faster: times as many steps a second are expected without the cause.",
+        Column("User", "workload_user", size=65),
+        *common.job_columns(size=135),
+        Column("Wasted", _of_job(jobs.wasted()), size=70, decimals=1),
+        Column("GPU hours", _of_job(jobs.gpu_hours(jobs.wasted())), size=85, decimals=1),
+        Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
+        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=175),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
-        Column("Loader workers", Expr(workers, COUNT), size=80),
-        Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=70, decimals=1),
-        Column("Nodes", Expr(nodes, COUNT), size=70),
-        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=110),
-        Column("Namespace", "workload_namespace", size=110),
-        Column("Cluster", CLUSTER, size=80),
+        Column("Workers", Expr(workers, COUNT), size=75),
+        Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=65, decimals=1),
+        Column("Nodes", Expr(nodes, COUNT), size=60),
+        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=95),
+        Column("Program", "workload_command", size=100),
+        Column("Namespace", "workload_namespace", size=85),
+        Column("Cluster", CLUSTER, size=70),
         common.CHOICE,
         *dropped(words.or_reason(jobs.called(common.with_cluster_choice(advice)), "state")),
         sort="Wasted",
-        height=9,
+        height=10,
+        cells="lg",
         empty_text=_NO_TRAINING,
     )
 
@@ -258,8 +259,9 @@ def _nodes() -> list[Panel]:
         return expr.by(gpus.NODE_KEY, operator=operator)
 
     used = _S.read("gpu_utilization_ratio").by(gpus.NODE_KEY, operator="avg")
-    held_now = f"group by ({gpus.NODE_KEY}) ({_S.select('gpu_process_memory_used_bytes')})"
-    worst = f"bottomk(30, avg by ({gpus.NODE_KEY}) (avg_over_time({_S.select('gpu_utilization_ratio')}[15m] @ end())))"
+    held_now = f"group by ({gpus.NODE_KEY}) ({_S.select('gpu_process_memory_used_bytes')} @ end())"
+    busy_now = f"avg by ({gpus.NODE_KEY}) ({_S.select('gpu_utilization_ratio')} @ end())"
+    worst = f"bottomk(30, {busy_now} and on ({gpus.NODE_KEY}) {held_now})"
     return [
         table(
             "Nodes",
@@ -267,20 +269,20 @@ def _nodes() -> list[Panel]:
             "share of the time in which a kernel ran, memory, power, and the hottest GPU.",
             # Its lines come first, in this order.
             Column("level", common.with_cluster_choice(gpus.node_states(_S)).then("sort_desc({})"), hidden=True),
-            Column("Node", "instance", link=common.TO_NODE, size=140),
+            Column("Node", "instance", link=common.TO_NODE, size=110),
             Column("State", "state", names=gpus.NODE_NAMES),
-            Column("GPUs", of_node(_S.read("gpu_up"), "sum"), size=65),
+            Column("GPUs", of_node(_S.read("gpu_up"), "sum"), size=60),
             Column(
                 "Held",
                 of_node(
                     Expr(f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_process_memory_used_bytes')})", COUNT), "count"
                 ),
-                size=65,
+                size=60,
             ),
-            Column("Busy", of_node(gpus.busy(_S), "avg"), bar=True, size=130),
-            Column("Memory", of_node(gpus.memory(_S), "avg"), bar=True, size=130),
-            Column("Power", of_node(gpus.power(_S), "sum"), size=90, decimals=0),
-            Column("Hottest", of_node(_S.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=80),
+            Column("Busy", of_node(gpus.busy(_S), "avg"), bar=True, size=95),
+            Column("Memory", of_node(gpus.memory(_S), "avg"), bar=True, size=95),
+            Column("Power", of_node(gpus.power(_S), "sum"), size=75, decimals=0),
+            Column("Hottest", of_node(_S.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=75),
             Column("Cluster", CLUSTER, size=80),
             common.CHOICE,
             width=14,
@@ -289,10 +291,10 @@ def _nodes() -> list[Panel]:
         ),
         status_history(
             "Busy GPUs of the least busy nodes",
-            "The share of the time in which a kernel ran, mean over the GPUs of a node on which a process holds "
-            "memory, for the 30 nodes with the least. Red: held and idle; empty: free, or not seen.",
+            "The share of the time in which a kernel ran, mean over the GPUs of a node, for the 30 nodes with "
+            "the least now on whose GPUs a process holds memory. Free nodes are left out; empty: not seen.",
             Query(
-                used.then(f"sort({{}}\nand on ({gpus.NODE_KEY}) {held_now}\nand on ({gpus.NODE_KEY}) {worst})"),
+                used.then(f"{{}}\nand on ({gpus.NODE_KEY}) {worst}"),
                 "{{cluster}} {{instance}}",
             ),
             steps=LOAD,
@@ -315,12 +317,12 @@ def _faults() -> Panel:
         "Faults of GPUs",
         "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Fault opens the chapter of "
         "the runbook.",
-        Column("Node", "instance", link=common.TO_NODE, size=140),
-        Column("GPU", "index", size=60),
-        Column("Fault", "summary", link=common.TO_RUNBOOK, size=230),
+        Column("Node", "instance", link=common.TO_NODE, size=110),
+        Column("GPU", "index", size=50),
+        Column("Fault", "summary", link=common.TO_RUNBOOK, size=180),
         Column("Do this", "advice"),
-        Column("User", "workload_user", size=90),
-        *common.job_columns(size=170),
+        Column("User", "workload_user", size=70),
+        *common.job_columns(size=120),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Cluster", CLUSTER, size=80),
         common.CHAPTER_COLUMN,

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.recording import ARMED
-from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.loaders import CHANGES, REASONS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.step import LIMITS
@@ -17,9 +16,9 @@ from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, reco
 from grafana.build.words import Line
 
 _TIMES = "suffix:\u00d7"
-_NO_GPU = "its processes hold no memory of a GPU"
+_NO_GPU = "its processes hold no memory of a GPU, are not seen, or it is not reported"
 _OUTSIDE = "needs the hook (docs/hook.md), or a value that these processes do not report"
-_NONE, _UNKNOWN = "none found", "not known: no process reports through the hook (docs/hook.md)"
+_NONE, _UNKNOWN = "none found", "not known: no process reports through the hook now (docs/hook.md)"
 
 
 def dashboard() -> Json:
@@ -101,7 +100,7 @@ def _header() -> Panel:
 
     nodes = Expr(f"count by ({jobs.JOB_KEY}) ({jobs.last_known('instance')})", COUNT)
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
-    since = Expr(f"{start} + on () group_right () 0 * {jobs.last_known()}", "dateTimeAsLocal")
+    since = Expr(f"{start} + on () group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
     held = Expr(f"0 * {jobs.last_known()} + on () group_left () count ({_holds()})", COUNT)
     end = f"max by ({jobs.JOB_KEY}) (max_over_time(timestamp({_any_info()})[$__range:1m])) * 1000"
     return table(
@@ -115,8 +114,8 @@ def _header() -> Panel:
         Column("Namespace", "workload_namespace", size=140),
         Column("Nodes", nodes, size=70),
         Column("GPUs", held, size=70),
-        Column("Trains since", since, size=170),
-        Column("Seen last", Expr(end, "dateTimeAsLocal"), size=170),
+        Column("Trains since", since, size=130),
+        Column("Seen last", Expr(end, "dateTimeFromNow"), size=130),
         Column("Cluster", CLUSTER, size=90),
         *dropped(
             jobs.called(jobs.job_states()),
@@ -124,7 +123,7 @@ def _header() -> Panel:
             most("workload_command"),
             *("workload_job", "workload_job_kind"),
         ),
-        height=3,
+        height=4,
         empty_text="no such job in the time shown",
     )
 
@@ -168,7 +167,8 @@ def _now() -> list[Panel]:
             Query(
                 Expr(
                     f"topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
-                    f'or on () label_replace({jobs.job_held()}, "cause", "uses its GPUs", "", "")',
+                    f'or on () label_replace({jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
+                    f'or on () label_replace({jobs.last_known()}, "cause", "not known", "", "")',
                     SHARE,
                 ),
                 "{{cause}}",
@@ -187,8 +187,8 @@ def _now() -> list[Panel]:
             empty_text="not known",
         ),
         stat(
-            "Steps a second now",
-            "Of the optimizer, summed over all ranks. It needs the hook.",
+            "Step rate",
+            "Steps of the optimizer a second, summed over all ranks. It needs the hook.",
             Query(steps.with_unit(COUNT)),
             width=3,
             empty_text="not known",
@@ -259,8 +259,6 @@ def _next() -> Expr:
 
 def _what_to_do() -> Panel:
     """Return the table of causes and known mistakes."""
-    evidence = {each.name: (each.evidence, "") for each in CAUSES.values()}
-    evidence |= {each.name: (each.evidence, "") for each in MISTAKES}
     mistakes = {each.name: (f"mistake: {each.name.replace('_', ' ')}", "") for each in MISTAKES}
     made = jobs.by_process(_S.read("training_mistake"), "mistake").by("mistake")
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
@@ -273,8 +271,7 @@ def _what_to_do() -> Panel:
         Line("$1", 0, _of_loader(_reason(f"~{'|'.join(CHANGES)}")), "reason"),
         Line("$1", 0, _of_loader(_workers()), "number"),
         Line("$1", 0, f'label_replace({causes}, "named", "$1", "cause", "(.*)")', "named"),
-    ).by("cause", "state", operator="max")
-    listed = to_do.then('label_replace({}, "evidence", "$1", "cause", "(.*)")')
+    )
 
     def gain(part: str, operator: str = "min") -> Expr:
         return _gain(part, operator).then(f"({{}})\nor on (cause) {_loader_gain(part)}")
@@ -290,12 +287,12 @@ def _what_to_do() -> Panel:
         Column("At least", gain("_lower"), size=75, decimals=1),
         Column("At most", _gain("_upper", "max"), size=75, decimals=1),
         Column("Then", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150),
-        Column("Do this", "state", names=jobs.ADVICE_NAMES, size=380),
-        Column("Evidence", "evidence", names=evidence),
+        Column("Do this", "state", names=jobs.ADVICE_NAMES),
         Column("Processes", Expr(f"sum by (cause) ({of_mistake})", COUNT), size=85),
-        *dropped(listed.then(f"{{}}\nor on () {none}\nor on () {unknown}"), _next()),
+        *dropped(to_do.then(f"{{}}\nor on () {none}\nor on () {unknown}"), _next()),
         sort="Wasted",
-        height=6,
+        height=5,
+        cells="lg",
         empty_text=_UNKNOWN,
     )
 
@@ -371,10 +368,10 @@ def _places() -> Panel:
         Column("GPU", "index", size=60),
         Column("Fault", "state", names={**gpus.GPU_NAMES, "ok": ("none", "green")}, size=220),
         Column("Do this", "advice"),
-        Column("Memory of the job", held, size=110),
+        Column("Memory of the job", held, size=140),
         Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
         Column("Busy", of(gpus.busy(_S)), bar=True, size=130),
-        Column("Temperature", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
+        Column("Temp.", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
         Column("uuid", "uuid", size=200),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,

@@ -30,7 +30,7 @@ SHOWN = "shown"
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
 CHOSEN = Scope({"instance": "~$instance", **JOB_MATCHERS, "workload_job": "$workload"})
-RANK_LEGEND = "{{instance}} rank {{rank}}"
+RANK_LEGEND = "{{instance}} · {{rank}}"
 # Each has the labels of the job; in a sidecar there is only that of the hook.
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 # In place of three selectors, because most queries about a job have it.
@@ -70,6 +70,8 @@ WHY_NAMES = {
     "~not known.*": ("", GREY),
 }
 ADVICE_NAMES = {
+    **dict.fromkeys((_FINE, _CPU, _YOUNG), ("-", "")),
+    "~not known.*": ("look after the node: it is down, or its exporter", GREY),
     **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
     "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),
@@ -178,7 +180,7 @@ def why() -> Expr:
     waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
     loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
     alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
-    found = states(
+    return states(
         JOB_KEY,
         Line(_NOT_SEEN, UNKNOWN, not_seen(), "instance"),
         Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
@@ -190,8 +192,6 @@ def why() -> Expr:
         Line(_YOUNG, UNKNOWN, f"({recorded(HELD, **JOB_MATCHERS)} > 0 or {recorded(NOW, **JOB_MATCHERS)}) {alive}"),
         Line(_CPU, GOOD, of_jobs(f"({s.select('training_state', state='training_on_cpu')} == 1)")),
     )
-    # Labels of the conditions are not those of a job.
-    return found.by(*JOB_LABELS, "state", operator="max")
 
 
 # --- The chosen job, whose queries need no rules ---

@@ -132,20 +132,20 @@ def _gpus() -> Panel:
         "A line for each GPU: its gravest fault and what to do, whose process holds most of its memory, and its values "
         "now. Busy: share of the time in which a kernel ran. SM: share of the multiprocessors in use (Hopper and "
         "newer). Empty: not reported.",
-        Column("Node", "instance", link=common.TO_NODE, size=120),
-        Column("GPU", "index", size=55),
-        Column("State", "state", names=gpus.GPU_NAMES, size=180),
+        Column("Node", "instance", link=common.TO_NODE, size=100),
+        Column("GPU", "index", size=50),
+        Column("State", "state", names=gpus.GPU_NAMES, size=150),
         Column("Do this", "advice"),
-        Column("User", "workload_user", size=80, empty="free"),
-        *common.job_columns(size=150),
+        Column("User", "workload_user", size=70, empty="free"),
+        *common.job_columns(size=130),
         Column("Namespace", "workload_namespace", hidden=True),
-        Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=105),
-        Column("SM", of(_profiled("sm")), bar=True, size=95),
-        Column("Memory", of(gpus.memory(DEVICES)), bar=True, size=105),
-        Column("Power", of(gpus.power(DEVICES)), size=80, decimals=0),
-        Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=75, decimals=0),
-        Column("Temperature", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=75),
-        Column("Model", "name", size=120),
+        Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=85),
+        Column("SM", of(_profiled("sm")), bar=True, size=85),
+        Column("Memory", of(gpus.memory(DEVICES)), bar=True, size=85),
+        Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
+        Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=65, decimals=0),
+        Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
+        Column("Model", "name", size=110),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
@@ -192,6 +192,8 @@ def _processes() -> Panel:
     infos = " or ".join(NODE.select(name) for name in ("gpu_process_host_info", "gpu_process_info"))
     who = f"group by ({keys('instance', 'process', *labels)}) ({infos})"
     known = f"({who} and on ({jobs.PROCESS_KEY}) ({trains} or {_HELD}))"
+    down = f"group by ({gpus.NODE_KEY}) ({NODE.scraped('up')} == 0)"
+    not_seen = f'label_replace({down}, "workload_command", "not known: the node is not seen", "", "")'
     return table(
         "Processes",
         "The processes on the GPUs, and the trainings on the CPU: what they do, the share of their GPU time that they "
@@ -202,16 +204,16 @@ def _processes() -> Panel:
         *common.job_columns(),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Program", "workload_command", size=130),
-        Column("State", "state", names=jobs.STATE_NAMES, size=150),
+        Column("State", "state", names=jobs.STATE_NAMES, size=200),
         Column("Load", load, bar=True, size=105),
-        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=220),
+        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=310),
         Column("Memory", on_device(on_devices), size=90),
         Column("Busy", on_device(shares), bar=True, size=105),
         Column("pid", "pid", size=80),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
-            jobs.called(common.with_cluster_choice(Expr(known, COUNT))),
+            jobs.called(common.with_cluster_choice(Expr(f"{known}\nor {not_seen}", COUNT))),
             of_process("training_state", "state").then("{} == 1"),
             of_process("training_limited_by", "cause").then("{} == 1"),
             *("uuid", "process"),

@@ -73,7 +73,7 @@ def timeseries(
     options = {
         "legend": {
             "displayMode": "table",
-            "placement": "bottom",
+            "placement": "right" if stack else "bottom",
             "showLegend": any(query.legend for query in queries),
             "calcs": ["lastNotNull", "mean", *([] if stack else ["max"])],
         },
@@ -226,10 +226,12 @@ def table(
     ascending: bool = False,
     width: int = 24,
     height: int = 8,
+    cells: str = "sm",
     empty_text: str = EMPTY,
 ) -> Panel:
-    """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `empty_text` is
-    shown in place of an empty table.
+    """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `cells` is the
+    height of a line, lg for texts that stand in place of values: Grafana counts the lines of the values. `empty_text`
+    is shown in place of an empty table.
     """
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
@@ -248,12 +250,12 @@ def table(
     }
     options: Json = {
         "showHeader": True,
-        "cellHeight": "sm",
+        "cellHeight": cells,
         "frameIndex": 0,
         "sortBy": [{"displayName": sort, "desc": not ascending}] if sort else [],
     }
-    cells = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "wrapText": True}
-    defaults: Json = {"custom": cells, "noValue": empty_text}
+    wrapped = {"align": "auto", "cellOptions": {"type": "auto"}, "inspect": False, "wrapText": True}
+    defaults: Json = {"custom": wrapped, "noValue": empty_text}
     overrides = [_column(column) for column in columns if not column.dropped]
     made = panel("table", title, description, targets, options, defaults, overrides, width, height)
     transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]

@@ -64,7 +64,9 @@ def states(by: str, *lines: Line) -> Expr:
     """Return the first state that applies, for each value of the labels `by`: its words as the label STATE, its level
     as the value.
     """
-    return Expr(f"\nor on ({by}) ".join(_state(by, line) for line in lines), COUNT)
+    found = f"\nor on ({by}) ".join(_state(by, line) for line in lines)
+    # Without the labels of the conditions.
+    return Expr(found, COUNT).by(*filter(None, (by, STATE)), operator="max")
 
 
 def _state(by: str, line: Line) -> str:

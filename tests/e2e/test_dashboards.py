@@ -93,7 +93,7 @@ def gpu_hours_by_job(world: World) -> None:
         sum(float(series["value"][1]) for series in fleet.panel(title).results[0])
         for title in ("GPU hours wasted in the time shown, by user", "GPU hours wasted, by namespace and user")
     )
-    headline = fleet.panel("Wasted in the time shown").number()
+    headline = fleet.panel("GPU hours wasted").number()
     assert {round(by_user, 3), round(by_namespace, 3), round(max(headline, 0.0), 3)} == {round(sum(table.values()), 3)}
     running = {job.id: job.wasted for job in world.fleet.judged if all(not node.down for node, _ in job.places)}
 
@@ -306,7 +306,7 @@ def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
 def test_without_rules_no_panel_is_calm(without_rules: World) -> None:
     shown = {panel.title: panel for panel in without_rules.open("fleet").shown()}
 
-    for title in ("GPUs wasted now", "Wasted in the time shown", "Notifications"):
+    for title in ("GPUs wasted now", "GPU hours wasted", "Notifications"):
         assert shown[title].number() == int(NO_RULES)
     assert CODES[NO_RULES][0] == "no rules loaded"
     for title, label in (
@@ -343,7 +343,7 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
     with prometheus(tmp_path) as server:
         api = Api(server.url, end, SECONDS)
         opened = Grafana(api, DASHBOARDS["fleet"]())
-        for title in ("GPUs wasted now", "Wasted in the time shown", "Notifications"):
+        for title in ("GPUs wasted now", "GPU hours wasted", "Notifications"):
             assert opened.panel(title).number() == int(YOUNG), title
         assert {series["metric"]["state"] for series in opened.panel(TRAININGS).series} == {"being judged"}
         job = Grafana(api, DASHBOARDS["job"](), {"workload": "7"})
