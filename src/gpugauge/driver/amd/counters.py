@@ -169,7 +169,7 @@ class Residencies:
             if name not in last or name not in found:
                 continue
             share = (found[name] - last[name]) % (1 << table.bits[name]) / ticks
-            wrap = 1 << table.bits[name]
+            wrap = 1 << min(table.bits[name], table.bits["counter"])
             behind = (found["counter"] - found[name]) % wrap
             if behind <= 0.05 * (found["counter"] % wrap) or (idle and share > 0.5) or share > 1.05:
                 self._refused.add(name)
