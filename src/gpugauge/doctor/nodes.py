@@ -11,11 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpugauge.driver.bus import on_bus
+
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
-# Class 03 is display controllers: 0300 with a screen, 0302 without. 1200 is processing accelerators: AMD's Instinct
-# from MI300 on; other vendors have NPUs there. https://admin.pci-ids.ucw.cz/read/PD
-_DISPLAY = ("0x03",)
-_CLASSES = {"AMD": ("0x03", "0x1200")}
 _NODE = re.compile(r"nvidia(\d+)")
 _CONTAINER_CGROUP = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|garden")
 
@@ -24,13 +22,8 @@ def graphics_devices(sysfs: Path) -> dict[str, list[str]]:
     """Return the addresses of the display controllers and accelerators on the PCI bus, by vendor. The virtual functions
     of a GPU, which are for virtual machines, are no GPUs of this one.
     """
-    found: dict[str, list[str]] = {}
-    for device in _listed(sysfs / "bus/pci/devices"):
-        vendor = _VENDORS.get(_text(device / "vendor"))
-        kind = _text(device / "class")
-        if vendor and kind.startswith(_CLASSES.get(vendor, _DISPLAY)) and not (device / "physfn").is_symlink():
-            found.setdefault(vendor, []).append(device.name)
-    return found
+    found = {name: on_bus(sysfs, number) for number, name in _VENDORS.items()}
+    return {name: [device.name for device in devices] for name, devices in found.items() if devices}
 
 
 @dataclass(frozen=True, slots=True)
