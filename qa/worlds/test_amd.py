@@ -226,6 +226,7 @@ def test_what_is_exported_is_what_the_files_say(seed: int, tmp_path: Path, monke
             assert not (gone and device.up), "a GPU that is gone is not up"
             if not any(gpu.fault(s) for s in range(second - 30, second + 1)):
                 assert device.up, (device.reason, t)
+            assert gpu.faults or device.failures == (), "what a GPU lacks is no failure"
             if device.up and gpu.fault(t) not in {"other", "suspended"}:
                 check(gpu, values, t, history[place])
             if device.up and device.reading.processes is not None:

@@ -133,6 +133,8 @@ def _of(address: str, topology: Iterable[Node]) -> list[Node]:
 
 def _partitions(device: Device) -> list[dict[str, Any]]:
     """Return the partitions of a GPU that has several."""
+    if len(device.nodes) < 2:
+        return []
     profile = device.folder.optional("current_compute_partition").lower() or None
     return [
         {
@@ -143,5 +145,4 @@ def _partitions(device: Device) -> list[dict[str, Any]]:
             "memory_total_bytes": node.memory or None,
         }
         for place, node in enumerate(device.nodes)
-        if len(device.nodes) > 1
     ]

@@ -191,6 +191,9 @@ Source: TypeAlias = Callable[[Device], Any]
 
 
 def _plausible(value: int | None, low: int, high: int) -> int | None:
+    """Return a value, None for 0 where that is none: the second die of an MI250X has no power. Raises ValueError."""
+    if value == 0 < low:
+        return None
     if value is not None and not low <= value <= high:
         raise ValueError(value)
     return value
@@ -252,7 +255,7 @@ def _generation(device: Device) -> int | None:
 
 
 _PERCENT, _CELSIUS, _MHZ, _LANES = (0, 100), (1, 200), (0, 100_000), (1, 32)
-_MILLIWATTS, _WATTS = (1, 10_000_000), (1, 10_000)  # the second die of an MI250X has 0
+_MILLIWATTS, _WATTS = (1, 10_000_000), (1, 10_000)
 _KELVIN = 1e-3  # of thousandths of a degree
 
 ROWS: tuple[tuple[Group, tuple[str, ...], tuple[Source, ...]], ...] = (
