@@ -214,5 +214,5 @@ def test_threads_are_started_where_their_errors_are_seen() -> None:
 
     own_errors = {"web/server.py", "sessions/receiver/closing.py"}
     of_the_guard = {"base/guard.py"}
-    of_other_programs = {"cli/settings_child.py", "deviceplugin/plugin.py"}
+    of_other_programs = {"cli/settings_child.py", "deviceplugin/plugin.py", "hook/client.py"}
     assert found == own_errors | of_the_guard | of_other_programs
