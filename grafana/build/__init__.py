@@ -35,7 +35,7 @@ configMapGenerator:
 
 def as_json(name: str) -> str:
     """Return the JSON file of a dashboard. Raises KeyError for an unknown name."""
-    return json.dumps(DASHBOARDS[name](), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(DASHBOARDS[name](), indent=1, ensure_ascii=False) + "\n"
 
 
 def as_kustomization() -> str:
