@@ -38,7 +38,7 @@ def _energy(_: Any, value: Any) -> int:
 
 
 class _SimulatedNvml(SimulatedNvml):
-    def open(self, *, simulate: Mapping[str, Any] | None = None) -> None:
+    def open(self, *, simulate: Mapping[str, Any] | None = None, **_paths: str) -> None:
         with open(os.environ[SIMULATION], encoding="utf-8") as file:  # noqa: PTH123  (pathlib adds to the memory)
             library: Any = install(json.load(file))
         if "BENCH_CLOCK" in os.environ:

@@ -74,7 +74,10 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
         worker_module=lambda: worker_module(sysfs),
         vendor=AMD if amd_devices(sysfs) and not bus_devices(sysfs, settings.path.procfs) else NVIDIA,
         bound_devices=lambda: _united(bound_devices(settings.path.procfs), bound_to_amd(sysfs)),
-        bus_devices=lambda: joined(bus_devices(sysfs, settings.path.procfs), amd_devices(sysfs)),
+        # Without amdgpu, the bus is not read once more.
+        bus_devices=lambda: joined(
+            bus_devices(sysfs, settings.path.procfs), () if bound_to_amd(sysfs) is None else amd_devices(sysfs)
+        ),
         is_suspended=lambda address: is_suspended(sysfs, address),
         state_file=settings.driver.state_file or default_path(dict(os.environ)),
     )
