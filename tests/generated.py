@@ -10,11 +10,13 @@ from functools import partial
 from pathlib import Path
 
 import qa.bench.verdict
+from pydantic import TypeAdapter
 
 from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.rules import mixin
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.report.model import Report
 from gpugauge.settings.options import walk
 from grafana import build
 from tests import golden_metrics
@@ -62,6 +64,7 @@ def golden(name: str, form: str) -> str:
 def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     yield "docs/metrics.md", metrics_reference.as_markdown
     yield "docs/settings.md", settings_reference.reference
+    yield "docs/report.schema.json", lambda: json.dumps(TypeAdapter(Report).json_schema(), indent=1) + "\n"
     for path, tables in TABLES.items():
         yield path, partial(document, path, tables)
     yield "deploy/prometheus/rules/gpugauge.yaml", lambda: rules.FORMATS["prometheus"](Parameters())

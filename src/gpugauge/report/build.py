@@ -39,7 +39,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, war
         by_rank[use.process if use.rank is None else use.rank] += use.steps or 0.0
     running = [use for use in uses if use.end_words is None and facts[use.process].last_seen > now - _NOW_SECONDS]
     products = by_product(found, facts)
-    joules = energy(found, facts)
+    joules, left_out = energy(found, facts)
     return Report(
         kind=job.kind,
         namespace=job.namespace,
@@ -66,7 +66,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, war
         settings=_settings(facts.values()),
         processes=uses,
         curves=drawn(found, begin, end) if end > begin else None,
-        unknown=[*gaps(found, uses, joules), *prices.missing(products), *warnings],
+        unknown=[*gaps(found, uses, left_out), *prices.missing(products), *warnings],
     )
 
 
@@ -87,20 +87,18 @@ def by_product(found: Found, facts: Mapping[str, Facts]) -> dict[str, GpuHours]:
     return {product: GpuHours.sum(each) for product, each in sorted(parts.items())}
 
 
-def energy(found: Found, processes: Iterable[str]) -> float | None:
-    """Return the joules of the GPUs of these processes while they ran, None if those of no GPU are known."""
+def energy(found: Found, processes: Iterable[str]) -> tuple[float | None, int]:
+    """Return the joules of the GPUs of these processes while they ran, None if those of no GPU are known; and the
+    number of GPUs that are left out.
+    """
     ours = set(processes)
     spans: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for process in ours:
         for place in found.of(process):
             spans[place].append((found.facts[process].begin, found.facts[process].end))
-    known = [
-        joules
-        for place, each in spans.items()
-        for begin, end in _merged(each)
-        if (joules := found.devices[place].joules(begin, end, ours)) is not None
-    ]
-    return sum(known) if known else None
+    by_gpu = [[found.devices[place].joules(*span, ours) for span in _merged(each)] for place, each in spans.items()]
+    known = [joules for each in by_gpu for joules in each if joules is not None]
+    return sum(known) if known else None, sum(None in each for each in by_gpu)
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:

@@ -79,8 +79,8 @@ def _answer(
     if abs(times - 1) < _SAME:
         return [f"No change: a step takes as long ({duration(b.step_seconds)})."]
     more = times > 1
-    word = f"{factor(times)} times as long" if more else f"1/{factor(1 / times)} of the time"
-    lines = [f"A step of B takes {word}: {duration(b.step_seconds)} in place of {duration(a.step_seconds)}."]
+    word = f"takes {factor(times)} times as long" if more else f"is {factor(1 / times)} times as fast"
+    lines = [f"A step of B {word}: {duration(b.step_seconds)} in place of {duration(a.step_seconds)}."]
     rise = {part: (after - before) * (1 if more else -1) for part, (before, after) in parts.items()}
     part = max(rise, key=lambda each: rise[each], default=None)
     if part is None or rise[part] <= 0:
@@ -88,8 +88,9 @@ def _answer(
     words = {name: text for name, text, _ in worded(dict.fromkeys(parts, 1.0))}
     before, after = parts[part]
     share = rise[part] / abs(b.step_seconds - a.step_seconds)
+    what = words.get(part, part)
     lines.append(
-        f"{percent(min(1.0, share))} of it is {words.get(part, part)}: {duration(after)}, before {duration(before)}."
+        f"{percent(min(1.0, share))} of the difference is {what}: {duration(after)}, before {duration(before)}."
     )
     prefixes = _CHANGES.get(part, ())
     found = [name for prefix in prefixes for name in changed if name.startswith(prefix)]

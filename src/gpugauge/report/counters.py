@@ -33,7 +33,9 @@ def resets(counters: Sequence[Points]) -> list[float]:
     once or, if it is absent while it is 0, later.
     """
     seen = sorted({second for points in counters for second, _ in points})
-    lower = {before[0] for points in counters for before, after in pairwise(points) if after[1] < before[1]}
+    # Where samples are those of windows, two targets may meet in one: the lower value says enough there.
+    pairs = (pair for points in counters for pair in pairwise(points))
+    lower = {before[0] for before, after in pairs if after[1] < before[1] and after[0] > before[0]}
     return sorted({seen[bisect_right(seen, second)] for second in lower})
 
 
@@ -61,14 +63,15 @@ def binned(found: Iterable[Rise], begin: float, width: float, count: int) -> lis
     """Return the sums of rises in `count` bins of `width` seconds from `begin` on."""
     bins = [0.0] * count
     for rise in found:
-        first, last = (min(count - 1, max(0, int((t - begin) / width))) for t in (rise.begin, rise.end))
-        length = rise.end - rise.begin
-        if first == last or length <= 0:
+        # A process may end between two samples.
+        start, end = (min(begin + count * width, max(begin, moment)) for moment in rise[:2])
+        first, last = (min(count - 1, int((moment - begin) / width)) for moment in (start, end))
+        if first == last or end <= start:
             bins[last] += rise.amount
             continue
         for at in range(first, last + 1):
-            inside = min(rise.end, begin + (at + 1) * width) - max(rise.begin, begin + at * width)
-            bins[at] += rise.amount * max(0.0, inside) / length
+            inside = min(end, begin + (at + 1) * width) - max(start, begin + at * width)
+            bins[at] += rise.amount * max(0.0, inside) / (end - start)
     return bins
 
 

@@ -28,7 +28,7 @@ GAUGES = (
     *("training_loader_expected_speedup_ratio", "training_loader_expected_speedup_lower_ratio"),
 )
 _LATE = 4.0  # intervals between two samples after which they are a gap
-_SHORTEST_GAP_SECONDS = 60.0
+_SHORTEST_SECONDS, _SHORTEST_GAP_SECONDS = 10.0, 60.0
 
 
 class Facts:
@@ -48,6 +48,11 @@ class Facts:
         # What its counters had at their first sample is the time before it, by the exporter's own clock.
         self.begin = max(since, min(first, seen[0] if seen else first) - sum(began))
         self.end = max((rise.end for rise in changed), default=self.begin)
+        before = max((second for second in seen if second < self.end), default=self.begin)
+        if self.end not in self._began:
+            # It ended when what its counters rose by after the sample before was over.
+            last = sum(rise.amount for rise in changed if rise.end == self.end)
+            self.end = min(self.end, max(self.begin, before) + last)
         self.last_seen = seen[-1] if seen else self.begin
         self.continues = any(points[0][0] <= since for points in counted)
         between = [after - before for before, after in pairwise(seen)]
@@ -57,9 +62,9 @@ class Facts:
 
     @property
     def uncounted(self) -> float:
-        """The seconds of its life that no counter has, if they are more than the samples are apart."""
+        """The seconds of its life that no counter has, if they are more than two samples and two verdicts are apart."""
         missing = self.end - self.begin - self.seconds
-        return missing if missing > max(2.0, self.interval / 2) else 0.0
+        return missing if missing > max(_SHORTEST_SECONDS, self.interval) else 0.0
 
     def of(self, name: str) -> dict[tuple[str, ...], Points]:
         """Return the samples of a metric after the begin of the range, by the values of its labels."""

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import COUNTERS, GAUGES, MEMORY, Facts
 from gpugauge.report.model import JobId
-from gpugauge.report.source import Prometheus, Range, Series
+from gpugauge.report.source import Prometheus, Range, Series, quoted
 from gpugauge.workload.job import KINDS
 
 ENERGY, _BUSY, _OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
@@ -61,14 +61,13 @@ class Device:
         return (self._within(_BUSY, begin, end) or 0.0) / observed if observed else None
 
     def _within(self, name: str, begin: float, end: float) -> float | None:
-        if name not in self.counters:
-            return None
         # What a counter had at its first sample is not of this time.
-        return sum(
+        parts = [
             rise.amount * max(0.0, min(end, rise.end) - max(begin, rise.begin)) / (rise.end - rise.begin)
-            for rise in self.counters[name]
+            for rise in self.counters.get(name, ())
             if rise.end > rise.begin
-        )
+        ]
+        return sum(parts) if parts else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +93,7 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
         tail = re.escape(name.rpartition("/")[2].rpartition(" ")[2])
         head, _, rest = tail.partition(":")
         tail = rest if head in KINDS else tail
-        matcher = f'workload_job=~"(.*/)?{tail}(-[0-9a-f]+)?"'.replace("\\", "\\\\")
+        matcher = f"workload_job=~{quoted(f'(.*/)?{tail}(-[0-9a-f]+)?')}"
     found: dict[str, Owner] = {}
     for metric in _NAMES:
         most: dict[str, float] = {}

@@ -14,27 +14,6 @@ from gpugauge.web.page.draw import text
 
 _WIDTH, _HEIGHT = 960, 150
 _USED = "#73bf69"
-# Grafana's names of colours, which the causes have.
-_COLOURS = {
-    "red": "#f2495c",
-    "dark-red": "#c4162a",
-    "semi-dark-red": "#e02f44",
-    "light-red": "#ff7383",
-    "super-light-red": "#ffa6b0",
-    "orange": "#ff9830",
-    "dark-orange": "#fa6400",
-    "light-orange": "#ffb357",
-    "yellow": "#fade2a",
-    "dark-yellow": "#e0b400",
-    "green": "#37872d",
-    "light-green": "#96d98d",
-    "blue": "#5794f2",
-    "dark-blue": "#1f60c4",
-    "super-light-blue": "#c0d8ff",
-    "purple": "#b877d9",
-    "dark-purple": "#8f3bb8",
-    "super-light-purple": "#deb6f2",
-}
 
 
 def as_html(found: Sequence[Block], now: float, curves: Curves | None = None) -> str:
@@ -91,8 +70,9 @@ def _charts(curves: Curves) -> str:
 
 
 def _colour(cause: str) -> str:
+    """Return the colour of a cause; the style sheet has Grafana's names of colours."""
     name = CAUSES[cause].colour if cause in CAUSES else CAUSES["unknown"].colour
-    return _COLOURS.get(name, name)
+    return name if name.startswith("#") else f"var(--{name})"
 
 
 def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str, str, Sequence[float | None]]]) -> str:
@@ -109,7 +89,7 @@ def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str,
             if value
         )
         ground = [below + (value or 0.0) for below, value in zip(ground, values, strict=True)]
-        drawn.append(f'<path fill="{colour}" d="{path}"/>')
+        drawn.append(f'<path style="fill:{colour}" d="{path}"/>')
     key = "".join(f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour, _ in layers if name)
     largest = f"at most {quantity(most)} {unit}".strip()
     end = curves.begin + count * curves.interval_seconds

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
+from gpugauge.base.text import printable
 from gpugauge.report.model import GpuHours, ProcessUse, Report
 from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
 from gpugauge.wire.shares import sentence
@@ -106,18 +107,16 @@ def _figures(report: Report) -> Block:
     memory, limit = report.memory_peak_bytes, report.memory_limit_bytes
     peak = f"{memory / _GIB:.1f} GiB" if memory is not None else ""
     kwh = None if report.energy_joules is None else report.energy_joules / 3.6e6
-    held = report.gpu_hours.held if report.gpu_hours else 0.0
-    each = f", {quantity(1000 * kwh / held)} W for each GPU" if kwh and held else ""
     rows = [
         ("Steps", "; ".join(filter(None, (steps, shares)))),
         (
             "Memory",
             f"at most {peak}{f' of {limit / _GIB:.1f} GiB' if limit else ''}, on the fullest GPU" if peak else "",
         ),
-        ("Energy", f"{quantity(kwh)} kWh{each}, of the GPUs only" if kwh is not None else ""),
+        ("Energy", f"{quantity(kwh)} kWh, of the GPUs only" if kwh is not None else ""),
         *cost_rows(report),
     ]
-    return Block("Figures", table=[("", ""), *(row for row in rows if row[1])])
+    return Block("Figures", table=[("", ""), *(row for row in rows if row[1] and not row[1].startswith("-"))])
 
 
 def cost_rows(report: Report) -> list[tuple[str, str]]:
@@ -127,14 +126,9 @@ def cost_rows(report: Report) -> list[tuple[str, str]]:
         return []
     unit = cost.currency
     return [
-        (
-            "Cost",
-            f"{amount(cost.held, unit)}, {amount(cost.lost, unit)} of it for lost time"
-            if cost.held is not None
-            else "",
-        ),
-        ("With the PUE", f"{amount(cost.kilowatt_hours, 'kWh')}" if cost.kilowatt_hours is not None else ""),
-        ("CO2e", f"{amount(cost.co2e_grams / 1000, 'kg')}" if cost.co2e_grams is not None else ""),
+        ("Cost", f"{amount(cost.held, unit)}, {amount(cost.lost, unit)} of it for lost time"),
+        ("With the PUE", amount(cost.kilowatt_hours, "kWh")),
+        ("CO2e", amount(None if cost.co2e_grams is None else cost.co2e_grams / 1000, "kg")),
     ]
 
 
@@ -190,7 +184,7 @@ def as_text(found: Sequence[Block], width: int = 100) -> str:
             if any(row):
                 lines.append(textwrap.fill("  " + "  ".join(cells).rstrip(), width, subsequent_indent="      "))
         parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
+    return "\n".join(map(printable, "\n\n".join(parts).split("\n"))) + "\n"
 
 
 def as_markdown(found: Sequence[Block]) -> str:

@@ -63,7 +63,7 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         facts = {process: found.facts[process] for process in processes}
         total = whole_hours(facts.values())
         assert total is not None
-        products, joules = by_product(found, facts), energy(found, processes)
+        products, (joules, _) = by_product(found, facts), energy(found, processes)
         missing |= dict.fromkeys(prices.missing(products))
         cost = prices.cost(products, joules) if prices is not NO_PRICES else None
         number = len({owners[process].job for process in processes})

@@ -6,16 +6,22 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import whole
-from gpugauge.report.jobs import ENERGY, Found
+from gpugauge.report.jobs import Found
 from gpugauge.report.model import ProcessUse
 from gpugauge.status.words import duration, plural, runs
 
 _MOST_RANGES = 8
 
 
-def gaps(found: Found, uses: Sequence[ProcessUse], joules: float | None) -> list[str]:
-    """Return the sentences."""
-    return [*_counted(found, uses), *_times(found, uses), *_inside(found, uses), *_energy(found, joules)]
+def gaps(found: Found, uses: Sequence[ProcessUse], without_energy: int) -> list[str]:
+    """Return the sentences. `without_energy` is the number of GPUs whose energy is left out."""
+    lines = [*_counted(found, uses), *_times(found, uses), *_inside(found, uses)]
+    if without_energy:
+        left_out = plural(without_energy, "GPU")
+        lines.append(
+            f"The energy of {left_out} is left out: not reported, or other programs used them at the same time."
+        )
+    return lines
 
 
 def _counted(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
@@ -62,12 +68,3 @@ def _inside(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
     verdicts = [facts.info("training_verdict_info").get("undecidable", "") for facts in found.facts.values()]
     if undecided := Counter(cause for causes in verdicts for cause in causes.split(",") if cause):
         yield f"Neither shown nor excluded, for want of evidence: {', '.join(sorted(undecided))}."
-
-
-def _energy(found: Found, joules: float | None) -> Iterator[str]:
-    places = {place for process in found.facts for place in found.of(process)}
-    without = [place for place in places if ENERGY not in found.devices[place].counters]
-    if places and joules is None:
-        yield "The energy is not known: the GPUs do not report it, or other programs used them as well."
-    elif without:
-        yield f"The energy of {plural(len(without), 'GPU')} is not known."
