@@ -30,7 +30,7 @@ def read(name: str, *, inputs: bool = False) -> str:
     text = (folder / f"{name}.json").read_text(encoding="utf-8")
     if not inputs:
         return text
-    made = json.dumps(_with_inputs(json.loads(text)), indent=2, ensure_ascii=False) + "\n"
+    made = json.dumps(_with_inputs(json.loads(text)), indent=1, ensure_ascii=False) + "\n"
     return made.replace("&${datasource:queryparam}", "").replace("${datasource}", "${DS_PROMETHEUS}")
 
 
