@@ -98,9 +98,10 @@ def test_collectives_are_in_flight_since_they_were_first_seen(seed: int) -> None
             elif count != before:
                 since[name] = float(now)
         groups = tuple(wire.Group(name, "?", 2, *count) for name, count in counts.items())
-        found = found.take(wire.Answer("s", now, None, (), groups), float(now))
+        waits_in = chance.choice(["wait", None])
+        found = found.take(wire.Answer("s", now, waits_in, (), groups), float(now))
         assert found.in_flight == since
-        assert found.position == (WAITING if since else ELSEWHERE)
+        assert found.position == (WAITING if waits_in else ELSEWHERE)
 
 
 @seeds(range(20))
@@ -146,7 +147,7 @@ def test_a_question_is_answered_over_the_socket_of_the_hook(tmp_path: Path) -> N
     def answer() -> bytes:
         asked.append(time.monotonic())
         frame = wire.Frame("data.py", 31, "next_batch", 1)
-        return wire.encode(wire.Answer("a" * 32, 2, None, (frame,), (wire.Group("0", "default_pg", 2, 7, 5),)))
+        return wire.encode(wire.Answer("a" * 32, 2, "wait", (frame,), (wire.Group("0", "default_pg", 2, 7, 5),)))
 
     try:
         assert client.connect(0, lambda: (wire.encode(wire.Hello("a" * 32, 0)), None))

@@ -17,7 +17,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from gpugauge.hook.collectives import groups
+from gpugauge.hook.collectives import groups, in_flight
 from gpugauge.wire import messages as wire
 
 _HOOK, _TORCH, _PYTHON = (f"{Path(str(file)).parent}/" for file in (__file__, torch.__file__, os.__file__))
@@ -36,9 +36,13 @@ def answer(session: str, sequence: int, thread: int) -> wire.Answer:
     held = every[0].f_code.co_name in _WAITS if every[:1] != frames[:1] else False
     inner = takewhile(lambda code: code.co_filename.startswith(_TORCH), (frame.f_code for frame in frames))
     shown, waits_in, found = tuple(map(_shown, frames[: wire.MAX_FRAMES][::-1])), _waits_in(list(inner), held), groups()
-    if waits_in == "wait" and any(group.enqueued > group.completed for group in found):
+    if waits_in == _BACKWARD and found and not in_flight(found):
+        waits_in = None  # it computes
+    elif waits_in == "wait" and in_flight(found):
         waits_in = "collective"  # not for one other rank: the recorder counts no sends and receives
-    return wire.Answer(session, sequence, waits_in, shown, found)
+    elif waits_in is None and in_flight(groups("nccl")):
+        waits_in = "collective"  # on the device. With gloo the thread waits, and late counts are no evidence
+    return wire.Answer(session, sequence, "backward" if waits_in == _BACKWARD else waits_in, shown, found)
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -52,7 +56,7 @@ def _waits_in(codes: list[CodeType], held: bool) -> str | None:
     is whether such a wait is known to be the innermost call.
     """
     if codes and codes[0].co_name == _BACKWARD:
-        return "backward"
+        return _BACKWARD
     if not held and not (codes and codes[0].co_filename.startswith(_COLLECTIVES)):
         return None
     names = (code.co_name for code in codes if code.co_filename.startswith(_COLLECTIVES))

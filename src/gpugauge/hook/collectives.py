@@ -25,11 +25,18 @@ def is_distributed() -> bool:
     return wanted and distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def groups() -> tuple[wire.Group, ...]:
-    """Return the process groups with the most collectives; none if the recorder is off or an unknown one."""
+def groups(*backends: str) -> tuple[wire.Group, ...]:
+    """Return the process groups with the most collectives, of these backends or of all; none if the recorder is off or
+    an unknown one.
+    """
     none: list[wire.Group] = []
-    found = [group for backend, name in _DUMPS.items() for group in attempt(none, _groups, backend, name)]
+    found = [group for name in backends or _DUMPS for group in attempt(none, _groups, name, _DUMPS[name])]
     return tuple(sorted(found, key=lambda group: -group.enqueued)[: wire.MAX_GROUPS])
+
+
+def in_flight(found: tuple[wire.Group, ...]) -> bool:
+    """Return whether a collective of these groups has not completed."""
+    return any(group.enqueued > group.completed for group in found)
 
 
 def _groups(backend: str, name: str) -> list[wire.Group]:

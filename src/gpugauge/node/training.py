@@ -66,7 +66,7 @@ def groups(session: Session) -> dict[tuple[str, str, str], wire.Group]:
 def in_flight(session: Session) -> dict[tuple[str, str, str], float]:
     """Return the seconds for which a collective of a group has not completed, at the last answer of the process."""
     inquiry = session.inquiry
-    if inquiry is None or inquiry.answered is None:
+    if inquiry is None or inquiry.answered is None or inquiry.position != WAITING:
         return {}
     known = {key: inquiry.in_flight.get(key[0]) for key in groups(session)}
     return {key: inquiry.answered - since for key, since in known.items() if since is not None}

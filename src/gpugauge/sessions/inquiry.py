@@ -10,7 +10,6 @@ from gpugauge.wire.record import SharedRecord
 
 QUIET_SECONDS = 10.0  # without a step, a batch or another phase, until a process is asked, and between two questions
 SILENT_SECONDS = 25.0  # without an answer
-BACKWARD = "backward"  # the function in which a rank waits by the stack of its training thread
 WAITING, ELSEWHERE, SILENT = "waiting", "elsewhere", "silent"
 
 
@@ -41,9 +40,7 @@ class Inquiry:
         before = self.answer.groups if self.answer else ()
         flying = {group.name: group for group in answer.groups if group.enqueued > group.completed}
         since = {name: self.in_flight.get(name, unix) if group in before else unix for name, group in flying.items()}
-        # A backward pass can compute for long; where the groups are known, they decide.
-        waits = answer.waits_in and (answer.waits_in != BACKWARD or not answer.groups)
-        position = WAITING if waits or flying else ELSEWHERE
+        position = WAITING if answer.waits_in else ELSEWHERE
         return replace(self, asked=None, answer=answer, answered=unix, in_flight=since, position=position)
 
 
