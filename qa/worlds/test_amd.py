@@ -202,7 +202,7 @@ def check_load(gpu: Gpu, series: list[tuple[float, Values]]) -> bool:
     return bool(exact)
 
 
-@seeds(draws(10, 2000))
+@seeds(draws(25, 2000))
 def test_what_is_exported_is_what_the_files_say(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(seed, tmp_path, monkeypatch)
     history: list[dict[float, Values]] = [{} for _ in world.gpus]

@@ -98,6 +98,18 @@ def test_without_kfd_the_processes_are_not_known(tmp_path: Path, capfd: pytest.C
     assert capfd.readouterr().err.count("their processes are not known") == 1
 
 
+def test_a_suspended_gpu_is_not_woken(tmp_path: Path) -> None:
+    folder = gpu(tmp_path)
+    (folder / "power").mkdir()
+    (folder / "power/runtime_status").write_text("suspended\n")
+    service = Service(opened(tmp_path))
+    service.answer({"op": "read", "index": 0, "groups": ["static"]})
+    reply = service.answer({"op": "read", "index": 0, "groups": ["fast", "normal", "slow"]})
+
+    assert (reply.calls.keys(), reply.errors) == ({"power"}, {})
+    assert reply.values["fast"] == {"utilization_percent": 0, "memory_utilization_percent": 0}
+
+
 def test_a_gpu_that_leaves_fails_as_lost(tmp_path: Path) -> None:
     folder = gpu(tmp_path)
     service = Service(opened(tmp_path))
