@@ -8,10 +8,11 @@ from typing import Any
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.pack import alerts as rules_of_alerts
+from grafana.build import gpus, words
 from grafana.build.jobs import JOB_LABELS, SHOWN
-from grafana.build.layout import Json, Row, place
-from grafana.build.panels import DATASOURCE, Column
-from grafana.build.queries import CLUSTER, COUNT, Expr, braced
+from grafana.build.layout import Json, Panel, Row, place
+from grafana.build.panels import DATASOURCE, Column, table
+from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, braced
 
 TAG = "gpugauge"
 # The names of the alerts of the rules; a test compares them.
@@ -159,6 +160,27 @@ def link(title: str, uid: str, **variables: str) -> Json:
 CHOICE = Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
 TO_NODE = link("Open the node", NODE, instance="Node")
 TO_JOB = link("Open the job", JOB, kind="Kind", namespace="Namespace", workload="workload")
+
+
+def not_seen(title: str, scope: Scope, **options: Any) -> Panel:
+    """Return the table of what exporters do not see or do."""
+    nothing = f'label_replace(vector(0) unless on () {scope.scraped("up")}, "state", "no exporter is scraped", "", "")'
+    every = words.or_reason(with_cluster_choice(gpus.missing(scope)).then(f"{{}}\nor {nothing}"), "state")
+    seen = gpus.last_seen(scope).then(f"{{}}\nand on ({gpus.NODE_KEY}) {gpus.missing(scope)}")
+    return table(
+        title,
+        "What the values do not include because an exporter does not see or do it, the gravest first, and when its "
+        "values were seen last.",
+        # Its lines come first, in this order.
+        Column("level", every.then("sort_desc({})"), hidden=True),
+        Column("Node", "instance", link=TO_NODE, size=140),
+        Column("What", "state", names={**gpus.NODE_NAMES, **words.REASON_NAMES}),
+        Column("Seen last", seen, size=130, empty="never"),
+        Column("Cluster", CLUSTER, size=80),
+        CHOICE,
+        empty_text="nothing: all exporters are scraped, all drivers answer, the rules are loaded",
+        **options,
+    )
 
 
 def job_columns(**options: Any) -> list[Column]:

@@ -27,7 +27,7 @@ def dashboard() -> Json:
             common.Variable("detail", "Exporter in detail", known, multi=False, include_all=False),
         ],
         [
-            Row("", [*_now(), _wrong(), _alerting(), _exporters()]),
+            Row("", [*_now(), common.not_seen("What is wrong", _S, width=12, height=7), _alerting(), _exporters()]),
             Row("All exporters", _all()),
             Row("$detail", _detail(), collapsed=True),
         ],
@@ -75,29 +75,6 @@ def _now() -> list[Panel]:
         ),
         count("Trainings connected", "Processes that report through the hook.", _S.read("gpugauge_hook_sessions").by()),
     ]
-
-
-def _wrong() -> Panel:
-    wrong = words.or_reason(common.with_cluster_choice(gpus.missing(_S)), "state")
-    return table(
-        "What is wrong",
-        "What an exporter does not see or do, the gravest first, and when its values were seen last.",
-        # Its lines come first, in this order.
-        Column("level", wrong.then("sort_desc({})"), hidden=True),
-        Column("Node", "instance", link=common.TO_NODE, size=150),
-        Column("State", "state", names={**gpus.NODE_NAMES, **words.REASON_NAMES}),
-        Column(
-            "Seen last",
-            gpus.last_seen(_S).then(f"{{}}\nand on ({gpus.NODE_KEY}) {gpus.missing(_S)}"),
-            size=130,
-            empty="never",
-        ),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHOICE,
-        width=12,
-        height=7,
-        empty_text="nothing: all exporters are scraped, read their GPUs, and the rules are loaded",
-    )
 
 
 def _alerting() -> Panel:

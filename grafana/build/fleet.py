@@ -185,14 +185,14 @@ def _jobs() -> Panel:
         Column("Wasted", _of_job(jobs.wasted()), size=70, decimals=1),
         Column("GPU hours", _of_job(jobs.gpu_hours(jobs.wasted())), size=85, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
-        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=175),
+        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=160),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
-        Column("Workers", Expr(workers, COUNT), size=75),
-        Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=65, decimals=1),
-        Column("Nodes", Expr(nodes, COUNT), size=60),
-        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=95),
-        Column("Program", "workload_command", size=100),
-        Column("Namespace", "workload_namespace", size=85),
+        Column("Workers", Expr(workers, COUNT), size=70),
+        Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
+        Column("Nodes", Expr(nodes, COUNT), size=55),
+        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
+        Column("Program", "workload_command", size=95),
+        Column("Namespace", "workload_namespace", size=80),
         Column("Cluster", CLUSTER, size=70),
         common.CHOICE,
         *dropped(words.or_reason(jobs.called(common.with_cluster_choice(advice)), "state")),
@@ -208,7 +208,6 @@ def _wrong() -> list[Panel]:
     fires = jobs.called(common.with_cluster_choice(common.with_chapter(notifications(), "alertname")))
     users = recorded(PROGRAMS, workload_user="!")
     user = f"topk by ({jobs.JOB_KEY}) (1, sum by ({jobs.JOB_KEY}, workload_user) ({users}))"
-    nothing = f'label_replace(vector(0) unless on () {_S.scraped("up")}, "state", "no exporter is scraped", "", "")'
     of_alert = notifications().then(f"({{}}) * on ({jobs.JOB_KEY}) group_left (workload_user) ({user} > bool -1)")
     return [
         table(
@@ -230,27 +229,7 @@ def _wrong() -> list[Panel]:
             width=14,
             empty_text="no alert fires",
         ),
-        table(
-            "Not seen: what, and since when",
-            "What the values on this dashboard do not include, why, and when it was seen last.",
-            Column("Node", "instance", link=common.TO_NODE, size=140),
-            Column("What", "state", names={**gpus.NODE_NAMES, **words.REASON_NAMES}),
-            Column(
-                "Seen last",
-                gpus.last_seen(_S).then(f"{{}}\nand on ({gpus.NODE_KEY}) {gpus.missing(_S)}"),
-                size=130,
-                empty="never",
-            ),
-            Column("Cluster", CLUSTER, size=80),
-            common.CHOICE,
-            *dropped(
-                words.or_reason(common.with_cluster_choice(gpus.missing(_S)).then(f"{{}}\nor {nothing}"), "state")
-            ),
-            sort="Node",
-            ascending=True,
-            width=10,
-            empty_text="nothing: all exporters are scraped, all drivers answer, the rules are loaded",
-        ),
+        common.not_seen("Not seen: what, and since when", _S, width=10),
     ]
 
 

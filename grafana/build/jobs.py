@@ -71,7 +71,7 @@ WHY_NAMES = {
 }
 ADVICE_NAMES = {
     **dict.fromkeys((_FINE, _CPU, _YOUNG), ("-", "")),
-    "~not known.*": ("look after the node: it is down, or its exporter", GREY),
+    "~not known.*": ("look after the node: it is down, or its exporter", ""),
     **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
     "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),

@@ -16,9 +16,7 @@ GOOD, UNKNOWN, WARNING, CRITICAL = range(4)
 _COLORS = {GOOD: "green", UNKNOWN: GREY, WARNING: "orange", CRITICAL: "red"}
 
 # What a number is in place of a value; values are never negative.
-NO_RULES, NO_DATA, JUDGING, NOT_SEEN, ENDED, NO_TRAINING, ON_CPU, NO_GPU, NO_HOOK, NO_REPORT = map(
-    str, range(-1, -11, -1)
-)
+NO_RULES, NO_DATA, JUDGING, NOT_SEEN, ENDED, NO_TRAINING, ON_CPU, NO_GPU, NO_REPORT = map(str, range(-1, -10, -1))
 CODES = {
     NO_RULES: ("no rules loaded", "orange"),
     NO_DATA: ("no data", "orange"),
@@ -28,7 +26,6 @@ CODES = {
     NO_TRAINING: ("no training", GREY),
     ON_CPU: ("on the CPU", "orange"),
     NO_GPU: ("holds no GPU", GREY),
-    NO_HOOK: ("needs the hook", GREY),
     NO_REPORT: ("not reported", GREY),
 }
 # The rules record a series for each GPU that has an info metric.

@@ -122,7 +122,7 @@ def ended_jobs(world: World) -> None:
 def missing_data_names_the_nodes(world: World) -> None:
     opened = world.open("fleet")
     missing = [node for node in world.fleet.nodes if node.blind or node.down]
-    gaps, seen = (opened.panel(GAPS).by("cluster", "instance", *more, of=of) for more, of in ((("state",), 1), ((), 0)))
+    gaps, seen = (opened.panel(GAPS).by("cluster", "instance", *more, of=of) for more, of in ((("state",), 0), ((), 1)))
 
     assert set(gaps) == {(node.cluster, node.name, BLIND if node.blind else DOWN) for node in missing}
     assert opened.panel("Nodes not seen").number() == len(missing)
