@@ -121,7 +121,7 @@ def run(ranks: Ranks, case: Mapping[str, Any], name: str) -> tuple[set[int], dic
             time.sleep(0.2)  # what is measured is real time
             node, now = ranks.node(pids), time.monotonic()
             steps = [training.steps(session) or 0 for session in node.sessions.values()]
-            if not began and len(steps) == len(pids) and min(steps) >= 10:
+            if not began and len(steps) == len(pids) and min(steps) >= case["step"] - 1:
                 began, deadline = now, now + DEADLINE
             if case["fault"] == "stopped" and began and not stopped:
                 os.kill(pids[case["rank"]], signal.SIGSTOP)
