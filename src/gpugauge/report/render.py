@@ -33,8 +33,8 @@ def blocks(report: Report) -> list[Block]:
 
 
 def hours(amount: float) -> str:
-    """Return GPU hours in words."""
-    return f"{quantity(amount) if amount >= 0.095 else digits(amount, 2)} GPU h"
+    """Return GPU hours in words, with so many digits that what is used and lost adds up to what is held."""
+    return f"{digits(amount, 3) if amount < 100 else quantity(amount)} GPU h"
 
 
 def amount(value: float | None, unit: str) -> str:
