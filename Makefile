@@ -208,7 +208,7 @@ hostile: $(VENV)/dev ## 60 s of drawn attacks at the hook's socket and the port 
 
 .PHONY: dashboards-check
 dashboards-check: $(VENV)/dev ## the dashboards on 50 drawn fleets and on scrapes every 15, 30 and 60 s, in a real Prometheus; some 5 minutes
-	@GPUGAUGE_EVERYTHING=1 $(BIN)/python -m pytest -q tests/e2e/test_dashboards.py tests/e2e/test_dashboard_panels.py
+	@GPUGAUGE_EVERYTHING=1 $(BIN)/python -m pytest -q qa/worlds/test_dashboards.py tests/e2e/test_dashboard_panels.py
 
 .PHONY: strangers
 strangers: $(VENV)/frameworks ## 1,000 drawn training programs under the hook, each statement compared; some 50 minutes

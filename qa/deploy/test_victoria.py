@@ -16,7 +16,6 @@ from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, Sample, labelled
 from tests.e2e.programs import Prometheus, daemon, victoria, wait_for
 from tests.e2e.ruletester import promtools, story_identity
-from tests.e2e.test_dashboards import World, missing_data_names_the_nodes, no_query_fails, wasted_gpus
 
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
@@ -25,6 +24,7 @@ from qa.bench.alerts.replay import replay as by_promtool
 from qa.bench.alerts.story import SHIPPED, Story, read
 from qa.deploy.victoria_metrics import database, replay
 from qa.worlds.drawn_fleets import SECONDS, draw
+from qa.worlds.test_dashboards import World, missing_data_names_the_nodes, no_query_fails, wasted_gpus
 
 pytestmark = [pytest.mark.e2e, pytest.mark.deploy]
 

@@ -16,13 +16,13 @@ import yaml
 from grafana.build import DASHBOARDS
 from grafana.build.words import CODES, ENDED, NO_DATA, NO_RULES, NOT_SEEN, ON_CPU
 from grafana.build.words import JUDGING as YOUNG
-from qa.worlds.drawn_fleets import MINUTE, SECONDS, DrawnFleet, DrawnJob, JobId, draw
-
-from gpugauge.artifacts.rules.options import Parameters
 from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, evaluate_rules, labelled, written
 from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
+
+from gpugauge.artifacts.rules.options import Parameters
+from qa.worlds.drawn_fleets import MINUTE, SECONDS, DrawnFleet, DrawnJob, JobId, draw
 
 pytestmark = pytest.mark.e2e
 
