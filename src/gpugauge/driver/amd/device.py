@@ -30,7 +30,7 @@ class Device:
         """The fields that are not supported, as far as that is known."""
         self.renewed: list[Node] | None = None
         """Its nodes after a change of the topology, until they are taken."""
-        self.apu = False
+        self.apu: bool | None = None  # None until gpu_metrics could be read
         self.load, self._energy, self._residencies = Load(), Energy(), Residencies()
         self._proven: set[str] = set()
         self._unknown: set[object] = set()  # headers without a layout
@@ -95,8 +95,10 @@ class Device:
             self._table = table = decoded(self.folder.bytes("gpu_metrics"))
         except DriverError as error:
             self._table = error
+            if error.code == NOT_SUPPORTED and self.apu is None:
+                self.apu = False
             return
-        self.apu |= table.of_apu
+        self.apu = bool(self.apu) or table.of_apu
         if not table.known and table.header not in self._unknown:
             self._unknown.add(table.header)
             major, minor, size = table.header
@@ -223,7 +225,7 @@ def _busy(device: Device) -> int | None:
 def _memory(device: Device) -> tuple[int, int, int] | None:
     """Return total, used and free bytes; None for an APU, which uses the memory of the machine."""
     total, used = (device.folder.number(f"mem_info_vram_{part}") for part in ("total", "used"))
-    if total is None or used is None or device.apu:
+    if total is None or used is None or device.apu is not False:
         return None
     if not 0 < total < 1 << 50 or not 0 <= used <= total:
         raise ValueError(used)
