@@ -64,7 +64,7 @@ class World:
         opened_reply = self.service.answer({"op": "open", "sysfs": str(root / "sys"), "procfs": str(root / "proc")})
         assert opened_reply.failed is None, opened_reply
         assert opened_reply.values["driver"]["device_count"] == len(self.gpus)
-        self.inventory = Inventory(dict.fromkeys(GROUPS, 15.0))
+        self.inventory = Inventory(dict.fromkeys(GROUPS[1:], 15.0))  # what a GPU is does not expire
         self.collectors = (DeviceCollector(), ClocksCollector(), HealthCollector(), LinksCollector(), MigCollector())
         self.load = UtilizationCollector()
 
