@@ -211,9 +211,9 @@ class Top(App[None]):
     def _arrange(self) -> None:
         """Fit the parts of the screen to what they show, and show the details of the chosen line."""
         status = self._answer.status if self._answer else None
-        if status is None:
-            return
         wanted = {str(found.id): found.option_count for found in self.query(OptionList)}
+        if status is None or "processes" not in wanted:  # the lists go one by one when the program ends
+            return
         wanted["processes"] = max(1, wanted["processes"])  # a list that is hidden has no focus
         free = self.size.height - sum(wanted.values()) >= _FREE_ROWS
         details = self._details(status) if self._opened or (free and self._opened is None) else []
