@@ -17,7 +17,7 @@ from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.memory.trend import Growth
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire import messages as wire
@@ -72,6 +72,10 @@ def test_other_causes_with_a_gain_follow_the_main_one() -> None:
     assert [row.cause for row in found] == ["data_loading", "contention", "transfer"]
     assert words(found) == CAUSES["data_loading"].advice
     assert advice_of(subject(gains=gains)) == []
+
+
+def test_who_has_the_hook_is_not_told_to_use_it() -> None:
+    assert words(advice_of(subject(limited_by="unknown", hook=True))) == UNEXPLAINED
 
 
 def test_nothing_is_advised_to_a_healthy_training() -> None:

@@ -22,7 +22,7 @@ from gpugauge.status.words import (
     factor,
 )
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES, Cause
+from gpugauge.verdict.causes import CAUSES, UNEXPLAINED, Cause
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
@@ -41,6 +41,8 @@ def _without(cause: Cause, subject: Subject) -> Advice | None:
 
 
 def _change(subject: Subject, cause: Cause) -> str:
+    if cause.name == "unknown" and subject.process.hook:
+        return UNEXPLAINED
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 
