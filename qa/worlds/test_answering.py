@@ -58,6 +58,7 @@ CODES = {
     31: "code_31",
     999: "unknown",
 }
+DENIED = 4
 LACKS = {3, 13, 25}  # also the answer of a GPU that does not have the reading
 EVERYTHING, EVENTS, PROCESSES, MIG = (
     "*",
@@ -182,8 +183,11 @@ class World:
         return self.mig and gpu == self.gpus
 
     def judges(self, draw: Draw, gpu: int) -> bool:
-        """Return whether it is known what a fault means for a GPU: one with MIG devices lacks most readings."""
-        return draw.has(gpu) and (not self.is_mig(gpu) or draw.function in (EVERYTHING, *LOST_OF_MIG))
+        """Return whether it is known what a fault means for a GPU: one with MIG devices lacks most readings, and one
+        that has denied access from the start is counted by NVML, but belongs to another container.
+        """
+        foreign = draw.answers_nothing and draw.code == DENIED and not draw.begin
+        return draw.has(gpu) and not foreign and (not self.is_mig(gpu) or draw.function in (EVERYTHING, *LOST_OF_MIG))
 
     @property
     def all_down(self) -> Draw | None:

@@ -101,7 +101,10 @@ class Failing:
     ) -> None:
         known = self._fields.get(name)
         if known is None:
-            if code in UNSUPPORTED and held is None and name.removeprefix("samples_") not in self._rings:
+            lacking = (
+                code in UNSUPPORTED and held is None and name != "events"
+            )  # of registered ones, the wait has failed
+            if lacking and name.removeprefix("samples_") not in self._rings:
                 return  # the GPU lacks it
             group, good, limit = held or (part_of(name), now, _KEPT_SECONDS)
             # Of a field that was never read, the group is not known: it is one of those that were read now.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, SUSPENDED, Device, DeviceReading, Group, Reply, typed
-from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED
+from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED, TOO_SLOW
 from gpugauge.driver.failing import UP_SECONDS, Failing
 from gpugauge.driver.missing import (
     NOT_ENUMERATED,
@@ -112,8 +112,10 @@ class _Entry:
         if self.view is None:
             up = self.reason == "ok" and "fast" in self.values
             reading = DeviceReading.of(self.values.values() if up else (self.values.get("static", {}),))
-            reason = self.reason if self.reason != "ok" or up else "stale"
-            failures = self.failing.failures() if up else ()
+            failures = self.failing.failures()
+            late = TOO_SLOW if any(failure.reason == TOO_SLOW for failure in failures) else "stale"
+            reason = self.reason if self.reason != "ok" or up else late
+            failures = failures if up else ()
             self.view = Device(self.uuid, up, reason, reading, dict(self.generations), failures, self.vendor)
         return self.view
 

@@ -38,7 +38,7 @@ METRICS: tuple[Metric, ...] = (
     _device.gauge(
         "gpu_reading_seconds",
         "Mean duration of a call of the driver about the GPU, in the last seconds.",
-        lambda a: {uuid: seconds / calls for uuid, (seconds, calls) in a.spent.items() if calls},
+        lambda a: {uuid: seconds / calls for uuid, (seconds, calls) in a.last().items()},
     ),
     _device.gauge(
         "gpugauge_driver_unsupported",
@@ -57,7 +57,12 @@ class _Account:
         self.longest: defaultdict[str, float] = defaultdict(float)
         self.errors: defaultdict[tuple[str, ...], int] = defaultdict(int)
         self.spent: dict[str, tuple[float, int]] = {}  # seconds and calls since the last export
+        self.before: dict[str, tuple[float, int]] = {}  # the last ones before
         self.unsupported: defaultdict[str, set[str]] = defaultdict(set)
+
+    def last(self) -> dict[str, tuple[float, int]]:
+        """Return the seconds and the calls of the last readings by GPU."""
+        return self.before | {uuid: spent for uuid, spent in self.spent.items() if spent[1]}
 
     def add(self, reply: Reply) -> None:
         for call, (number, seconds, longest) in reply.calls.items():
@@ -97,5 +102,8 @@ class DriverCollector(RegisteredCollector):
         if tick.replies and tick.monotonic >= self._due:
             self._due = tick.monotonic + _INTERVAL_SECONDS
             self._section = Section(self.name, families(METRICS, [((), self._account)]))
+            up = {device.uuid for device in tick.driver.devices if device.up}
+            # A slow GPU is read less often than that: its last duration holds.
+            self._account.before = {uuid: spent for uuid, spent in self._account.last().items() if uuid in up}
             self._account.spent = {}
         return self._section

@@ -127,7 +127,8 @@ class Device:
                         errors[field] = codes.IMPLAUSIBLE
                 self.lacks -= row.fields.keys()
                 return codes.SUCCESS
-        self._wait(row, row.fields, exported=exported)
+        if "uuid" not in row.fields:  # each GPU has one
+            self._wait(row, row.fields, exported=exported)
         return code
 
     def _is_waiting(self, row: object) -> bool:
