@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doctor.cases import ROCM, add_pci, case
+from tests.doctor.cases import CPU, NO_DRIVER, ROCM, add_pci, case
 from tests.workload.kubelet import listing
 
 from gpugauge.collectors.training import training
+from gpugauge.doctor import pytorch
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.machine import rocm_files
 from gpugauge.driver.amd.amd import Amd
@@ -23,6 +24,7 @@ from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.vendors.amd import AMD
 from gpugauge.driver.worker import Calls, Service
 from gpugauge.node.node import Node
+from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict import facts
 from gpugauge.wire import messages as wire
@@ -48,7 +50,7 @@ def gpu(root: Path, partitions: int = 1) -> Path:
     return folder
 
 
-def topology(root: Path, partitions: int) -> None:
+def topology(root: Path, partitions: int, version: int = 90402) -> None:
     kfd = root / "sys/class/kfd/kfd"
     for number in range(partitions):
         node = kfd / f"topology/nodes/{number + 1}"
@@ -56,7 +58,7 @@ def topology(root: Path, partitions: int) -> None:
         (node / "mem_banks/0/properties").write_text("heap_type 1\nsize_in_bytes 1024\n")
         (node / "gpu_id").write_text(f"{100 + number}\n")
         facts = f"domain 0\nlocation_id {0xC100 + number}\nunique_id {7000 + number}\nsimd_count 152\nsimd_per_cu 4\n"
-        (node / "properties").write_text(f"{facts}gfx_target_version 90402\n")
+        (node / "properties").write_text(f"{facts}gfx_target_version {version}\n")
         (kfd / "proc/55").mkdir(parents=True, exist_ok=True)
         (kfd / f"proc/55/vram_{100 + number}").write_text(f"{number << 20}\n")
     (kfd / "topology/generation_id").write_text(f"{partitions}\n")
@@ -108,7 +110,34 @@ def test_a_suspended_gpu_is_not_woken(tmp_path: Path) -> None:
 
     assert set(reply.calls) == {"power"}
     assert not reply.errors
-    assert reply.values["fast"] == {"utilization_percent": 0, "memory_utilization_percent": 0}
+    assert not any(reply.values.values())
+
+
+# By version of the architecture in KFD: whether builds of torch for ROCm have code for it.
+BUILT = {
+    90002: False,
+    90012: False,
+    100306: False,
+    110003: False,
+    90402: True,
+    110000: True,
+    110501: True,
+    130000: True,
+}
+
+
+@pytest.mark.parametrize("version", BUILT)
+def test_a_build_for_the_cpu_is_right_with_a_gpu_that_no_build_is_for(tmp_path: Path, version: int) -> None:
+    gpu(tmp_path)
+    topology(tmp_path, 1, version)
+    reading = DeviceReading.of(opened(tmp_path).read(0, ["static"])[0].values())
+    node, window = Node(), Window()
+    node.devices = (Device("GPU-1", True, "ok", reading, {}, vendor=AMD),)
+    node.sessions = {"p": Session(wire.Hello("s", 1, 5, 1, 1.0, {"build": "cpu"}), 0, 1)}
+    window.add(node)
+
+    assert facts.evidence(window, "p", 0.0, 0.0, None).host_has_gpu is BUILT[version]
+    assert (pytorch.build(case(tmp_path, NO_DRIVER, CPU, pci={"AMD": 1})).cause == "no_cuda_build") is BUILT[version]
 
 
 def test_a_gpu_that_leaves_fails_as_lost(tmp_path: Path) -> None:

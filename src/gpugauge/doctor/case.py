@@ -13,6 +13,7 @@ from typing import Any
 from gpugauge.doctor import DEFAULT_URL, gpus, nodes, target
 from gpugauge.driver.api import Device
 from gpugauge.driver.client import Worker
+from gpugauge.driver.vendors.amd import UNBUILT
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.status.model import ProcessStatus, Status
 from gpugauge.terminal import reply
@@ -90,6 +91,12 @@ class Case:
     def has_nvidia(self) -> bool:
         """Whether there is an NVIDIA GPU, whether it works or not."""
         return bool(self.driver.devices) or "NVIDIA" in self.pci
+
+    @property
+    def has_gpu(self) -> bool:
+        """Whether there is a GPU, and builds of torch for it."""
+        targets = nodes.kfd_targets(self.root / "sys")
+        return self.has_nvidia or ("AMD" in self.pci and not (targets and targets <= UNBUILT))
 
     @cached_property
     def without_gpu(self) -> bool:

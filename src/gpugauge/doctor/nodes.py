@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpugauge.driver.bus import on_bus
+from gpugauge.driver.bus import listed, on_bus, text
+from gpugauge.driver.codes import gfx_target
 
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
 _NODE = re.compile(r"nvidia(\d+)")
@@ -24,6 +25,13 @@ def graphics_devices(sysfs: Path) -> dict[str, list[str]]:
     """
     found = {name: on_bus(sysfs, number) for number, name in _VENDORS.items()}
     return {name: [device.name for device in devices] for name, devices in found.items() if devices}
+
+
+def kfd_targets(sysfs: Path) -> set[str]:
+    """Return the architectures of the GPUs that amdgpu has for ROCm."""
+    texts = map(text, sysfs.glob("class/kfd/kfd/topology/nodes/*/properties"))
+    versions = {int(number) for each in texts for number in re.findall(r"\bgfx_target_version (\d+)", each)}
+    return {gfx_target(version) for version in versions - {0}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +61,14 @@ def of_others(found: Sequence[Node]) -> list[Node]:
 
 def device_files(dev: Path) -> list[Node]:
     """Try to open NVIDIA's device files as CUDA does; the control files come first."""
-    numbered = sorted(int(m[1]) for path in _listed(dev) if (m := _NODE.fullmatch(path.name)))
+    numbered = sorted(int(m[1]) for path in listed(dev) if (m := _NODE.fullmatch(path.name)))
     control = [name for name in ("nvidiactl", "nvidia-uvm") if (dev / name).exists()]
     return [_open(dev / name) for name in (*control, *(f"nvidia{number}" for number in numbered))]
 
 
 def has_gpu_files(dev: Path) -> bool:
     """Return whether there is a device file of a GPU, not only the driver's control files."""
-    return any(_NODE.fullmatch(path.name) for path in _listed(dev)) or (dev / "kfd").exists()
+    return any(_NODE.fullmatch(path.name) for path in listed(dev)) or (dev / "kfd").exists()
 
 
 _NO_DRIVER = "the kernel driver of the file is not loaded: load it (modprobe nvidia nvidia-uvm)"
@@ -95,24 +103,10 @@ def in_container(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
         return True
     if environ.get("container") or environ.get("KUBERNETES_SERVICE_HOST"):
         return True
-    return bool(_CONTAINER_CGROUP.search(_text(root / "proc/1/cgroup")))
+    return bool(_CONTAINER_CGROUP.search(text(root / "proc/1/cgroup")))
 
 
 def in_apptainer(environ: Mapping[str, str], root: Path = Path("/")) -> bool:
     """Return whether this process runs in a container of Apptainer or Singularity."""
     named = environ.get("APPTAINER_CONTAINER") or environ.get("SINGULARITY_CONTAINER")
     return bool(named) or (root / ".singularity.d").is_dir()
-
-
-def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(folder.iterdir())
-    except OSError:
-        return []
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
-        return ""

@@ -80,7 +80,7 @@ def mapped_torch(case: Case) -> Finding:
         return skipped(title, f"not readable ({error.strerror}): run the doctor as its user or as root")
     if not build:
         return warning(title, "torch is not loaded", "check that this is the training process and not its launcher")
-    if build == "cpu" and (case.has_nvidia or "AMD" in case.pci):
+    if build == "cpu" and case.has_gpu:
         return failure(title, "a build for the CPU only, but there is a GPU", cause="no_cuda_build")
     return ok(title, {"cpu": "a build for the CPU", "cuda": "a CUDA build", "rocm": "a ROCm build"}[build])
 

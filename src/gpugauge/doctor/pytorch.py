@@ -72,7 +72,7 @@ def _cudnn(number: int) -> str:
 
 
 def _cpu_build(case: Case, title: str) -> Finding:
-    if case.has_nvidia or "AMD" in case.pci:
+    if case.has_gpu:
         return failure(title, "for the CPU only, but there is a GPU", cause="no_cuda_build")
     if case.is_bare:
         return ok(title, "for the CPU only, as this machine needs it")

@@ -105,7 +105,7 @@ def parameters(case: Case) -> Finding:
     on_cpu = set(inside.parameter_bytes) == {"cpu"}
     if on_cpu and not inside.gpu_build:
         return ok(title, f"{found}, the only device that its torch supports")
-    if on_cpu and (case.has_nvidia or "AMD" in case.pci):
+    if on_cpu and case.has_gpu:
         return failure(title, found, cause="model_on_cpu")
     return ok(title, found)
 

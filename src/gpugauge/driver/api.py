@@ -269,6 +269,11 @@ class Device:
     failures: tuple[Failure, ...] = ()  # of parts of its readings, while it is up
     vendor: Vendor = VENDORS[0]
 
+    @property
+    def trains(self) -> bool:
+        """Whether it is up, and there are builds of torch for it."""
+        return self.up and self.reading.value("gfx_target") not in self.vendor.unbuilt
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DriverView:

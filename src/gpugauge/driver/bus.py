@@ -19,7 +19,7 @@ _DEVICE = re.compile(r"card\d+")
 
 def worker_module(sysfs: Path) -> str:
     """Return the module of the worker: NVIDIA's, unless the kernel has a GPU of AMD. This reads a file per GPU."""
-    found = (path for path in _listed(sysfs / "class/drm") if _DEVICE.fullmatch(path.name))
+    found = (path for path in listed(sysfs / "class/drm") if _DEVICE.fullmatch(path.name))
     return AMD.worker if any(text(path / "device/vendor") == _AMD for path in found) else NVIDIA.worker
 
 
@@ -59,7 +59,7 @@ def amd_devices(sysfs: Path) -> tuple[BusDevice, ...] | None:
 def bound_to_amd(sysfs: Path) -> frozenset[str] | None:
     """Return the PCI addresses of the GPUs that amdgpu is bound to, None if it is not loaded."""
     folder = sysfs / "bus/pci/drivers/amdgpu"
-    return frozenset(path.name for path in _listed(folder) if ":" in path.name) if folder.is_dir() else None
+    return frozenset(path.name for path in listed(folder) if ":" in path.name) if folder.is_dir() else None
 
 
 def joined(*found: Collection[BusDevice] | None) -> tuple[BusDevice, ...] | None:
@@ -85,7 +85,8 @@ def _is_gpu(device: Path, vendor: str) -> bool:
     return text(device / "class").startswith(_CLASSES.get(vendor, ("0x03",))) and not (device / "physfn").is_symlink()
 
 
-def _listed(folder: Path) -> list[Path]:
+def listed(folder: Path) -> list[Path]:
+    """Return what is in a folder, nothing if it cannot be read."""
     try:
         return list(folder.iterdir())
     except OSError:

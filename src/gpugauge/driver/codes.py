@@ -48,6 +48,11 @@ COMPUTE_MODES = ("default", "exclusive_thread", "prohibited", "exclusive_process
 ENGINES = ("gpu", "memory", "encoder", "decoder", "jpeg", "ofa")
 
 
+def gfx_target(version: int) -> str:
+    """Return the architecture as in builds for ROCm, such as gfx942, by its version in KFD; "" for 0, a CPU."""
+    return f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" if version else ""
+
+
 class DriverError(Exception):
     """A driver call failed. `code` is its name, `call` the function or the field."""
 

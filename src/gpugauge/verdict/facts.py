@@ -123,7 +123,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         device_frees=_rises(track, session, lambda d: d.device_frees),
         devices=working,
         unused_devices=unused,
-        host_has_gpu=any(device.up for device in node.shown()),
+        host_has_gpu=any(device.trains for device in node.shown()),
         cpu_throttled=of_training(cgroup.rate(lambda c: c.throttled)),
         memory_pressure=_most(of_training(cgroup.rate(partial(_pressure, of))) for of in ("memory", "io")),
     )

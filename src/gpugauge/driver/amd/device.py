@@ -40,7 +40,7 @@ class Device:
 
     def read(self, groups: Iterable[Group], now: float) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
         """Return the values by group and field, and the codes of the fields that failed. Raises DriverError if the GPU
-        is gone. One that is suspended does nothing; it is not woken.
+        is gone. One that is suspended is not woken: it has no values but what it is.
         """
         values: dict[str, dict[str, Any]] = {group: {} for group in groups}
         errors: dict[str, str] = {}
@@ -50,24 +50,18 @@ class Device:
             values["static"] = {**self.identity, **self._static()}
         if self.folder.optional("power/runtime_status") in _SUSPENDED:
             self.load.restart()
-            if "fast" in values:
-                values["fast"] = {"utilization_percent": 0, "memory_utilization_percent": 0}
             return values, errors
-        self._read_all(values, errors, now)
-        return values, errors
-
-    def _read_all(self, values: dict[str, dict[str, Any]], errors: dict[str, str], now: float) -> None:
         if values.keys() & {"fast", "normal", "slow"}:
             self._read_table()
         for group, fields, sources in ROWS:
             if group in values:
                 self._read_row(values[group], errors, fields, sources)
-        if not isinstance(self._table, Table):
-            return
-        if "fast" in values and (mean := self.load.add(self._table, now)):
-            values["fast"] |= {"utilization_mean_percent": mean[0], "utilization_mean_seconds": mean[1]}
-        if "normal" in values:
-            self._read_counters(values["normal"], self._table, now)
+        if isinstance(self._table, Table):
+            if "fast" in values and (mean := self.load.add(self._table, now)):
+                values["fast"] |= {"utilization_mean_percent": mean[0], "utilization_mean_seconds": mean[1]}
+            if "normal" in values:
+                self._read_counters(values["normal"], self._table, now)
+        return values, errors
 
     def _static(self) -> dict[str, Any]:
         node = self.nodes[0] if self.nodes else None

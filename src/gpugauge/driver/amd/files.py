@@ -16,6 +16,7 @@ from gpugauge.driver.codes import (
     TIMEOUT,
     UNKNOWN,
     DriverError,
+    gfx_target,
 )
 from gpugauge.driver.worker import Calls
 
@@ -101,9 +102,7 @@ class Node(NamedTuple):
     @property
     def target(self) -> str:
         """The architecture as in builds for ROCm, such as gfx942."""
-        version = self.facts.get("gfx_target_version", 0)
-        major, minor, stepping = version // 10000, version // 100 % 100, version % 100
-        return f"gfx{major}{minor:x}{stepping:x}" if version else ""
+        return gfx_target(self.facts.get("gfx_target_version", 0))
 
     @property
     def compute_units(self) -> int | None:

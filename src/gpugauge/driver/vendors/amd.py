@@ -19,6 +19,12 @@ PEAKS = (
     Peak(r"AMD Radeon RX 7900 XTX", 61.4, None, 122.8, 122.8),
 )  # fmt: skip
 
+# Of the GPUs in a processor (LLVM, "User Guide for AMDGPU Backend", APU), those for which the builds of torch for ROCm
+# have no code (PYTORCH_ROCM_ARCH in .ci/manywheel/build_rocm.sh of torch).
+UNBUILT = frozenset(
+    {"gfx801", "gfx810", "gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"}
+)
+
 AMD = Vendor(
     name="AMD",
     worker="gpugauge.driver.amd.worker",
@@ -57,4 +63,5 @@ AMD = Vendor(
         *("gpu_pcie_transmitted_*", "gpu_pcie_received_*", "gpu_pcie_errors_total", "gpu_process_device_files"),
         *("gpu_process_busy_seconds_total", "gpu_unaccounted_busy_seconds_total"),
     ),
+    unbuilt=UNBUILT,
 )

@@ -34,6 +34,7 @@ class Vendor:
     min_drivers: Mapping[int, int]  # by major version of the toolkit of a build; enough for all minor versions
     peaks: tuple[Peak, ...]
     lacks: tuple[str, ...]  # patterns of metrics that none of its GPUs has
+    unbuilt: Container[object] = ()  # architectures of GPUs that no build of torch is for
 
     def fill(self, text: str, index: object = "") -> str:
         """Return a text with the words in it filled in, for the GPU with an index; `{drain}` and the like stay."""
