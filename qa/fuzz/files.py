@@ -12,17 +12,19 @@ import yaml
 from tests.certificates import Authority
 from tests.golden_metrics import GROUPS
 
+from gpugauge.driver.nvidia.nvml import Nvml, use_library
+from gpugauge.driver.worker import Service
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.nvml.library import Library
-from gpugauge.simulator.nvml.replay import Replay
-from gpugauge.simulator.scenario.load import load_scenario, parse_scenario
+from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.web.config.load import load_web_config
 from qa.fuzz.target import Attempt, Target, as_yaml, lines, written
 from qa.gpu.recording import Recorder
+from qa.gpu.replay import Replay
 
 # PyYAML looks ahead over up to 1,024 brackets for each bracket, which takes seconds for a file of brackets only.
 YAML_MAX_CPU_SECONDS = 10.0
@@ -163,7 +165,7 @@ def _scenario(data: bytes) -> None:
         raise ConfigError from None
     made._start |= {"monotonic": 0.0, "unix": 1.0}
     plain = made.simulation()
-    plain["scenario"] |= {"faults": [], "replay": None}  # faults hang or crash on purpose
+    plain["scenario"] |= {"faults": []}  # faults hang or crash on purpose
     second = 12.0
     service = simulated_service(lambda: second)
     opened = service.answer({"id": 1, "op": "open", "simulate": plain})
@@ -175,10 +177,9 @@ def _scenario(data: bytes) -> None:
 
 
 def _recording(path: Path) -> None:
-    made = load_scenario(str(path))
-    Replay(path)
-    service = simulated_service(lambda: 0.0)
-    service.answer({"id": 1, "op": "open", "simulate": made.simulation()})
+    use_library(Replay(path))
+    service = Service(Nvml(lambda: 0.0))
+    service.answer({"id": 1, "op": "open"})
     service.answer({"id": 2, "op": "read", "index": 0, "groups": ["static", "processes"]})
 
 

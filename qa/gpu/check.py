@@ -1,8 +1,8 @@
 """Check of a real GPU with everything that gpugauge reads: `make gpu-check`.
 
 It prints each field with its value or its error, and the time of each call; compares with nvidia-smi; examines the
-clock and the gaps of the samples; measures a known load; and writes the results and a recording that `--simulate
-FILE.jsonl` replays. It needs a GPU, or `--simulate` with a scenario for a test of the check itself.
+clock and the gaps of the samples; measures a known load; and writes the results and a recording, which replay.py
+replays. It needs a GPU, or `--simulate` with a scenario for a test of the check itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Recordings of the NVML library, which gpugauge/simulator/nvml/replay.py describes and replays."""
+"""Recordings of the NVML library, which replay.py describes and replays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any, TextIO
 
-from gpugauge.simulator.nvml.replay import FORMAT, argument_of, content, target
+from qa.gpu.replay import FORMAT, argument_of, content, target
 
 
 class Recorder:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.driver.nvidia.nvml import use_library
 from qa.gpu import check
+from qa.gpu.replay import Replay
 
 
 def test_check_of_a_simulated_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -21,7 +22,7 @@ def test_check_of_a_simulated_device(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert figures["gpus"][0]["samples"]["period_seconds"] == pytest.approx(1 / 6, abs=0.02)
     assert figures["gpus"][0]["fields"]["fan_rpm"] == "not_supported"
     assert figures["calls"]["nvmlDeviceGetUUID"]["calls"] == 4
-    assert load_scenario(str(recording)).replay
+    use_library(Replay(recording))
     assert "NVIDIA H200" in capsys.readouterr().out
 
 

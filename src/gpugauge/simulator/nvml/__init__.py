@@ -1,1 +1,1 @@
-"""The double of the NVML library, and recordings."""
+"""The double of the NVML library."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.yaml_model import YamlModel, hint
 from gpugauge.settings.yaml_text import Document
-from gpugauge.simulator.nvml.replay import check_recording
 from gpugauge.simulator.scenario.model import Scenario
 
 __all__ = ["SHIPPED", "Scenario", "list_scenarios", "load_scenario", "parse_scenario"]
@@ -31,11 +30,7 @@ def list_scenarios() -> list[tuple[str, str]]:
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """Return the scenario of this name, or of a file if the argument has a slash or ends in .yaml. A file that ends in
-    .jsonl is a recording of a real driver. Raises ConfigError.
-    """
-    if name_or_path.endswith(".jsonl"):
-        return _recorded(Path(name_or_path))
+    """Return the scenario of this name, or of a file if it has a slash or ends in .yaml. Raises ConfigError."""
     if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
         path = Path(name_or_path)
     elif name_or_path in SHIPPED:
@@ -43,26 +38,6 @@ def load_scenario(name_or_path: str) -> Scenario:
     else:
         raise ConfigError(f"there is no scenario {name_or_path!r}{hint(name_or_path, SHIPPED)}")
     return _scenario(_FILE.read(path), path.stem)
-
-
-def _recorded(path: Path) -> Scenario:
-    """Return the scenario that replays a recording. Raises ConfigError."""
-    if path.exists() and not path.is_file():
-        raise ConfigError(f"{path}: expected a recording, this is no file")
-    try:
-        driver = check_recording(path)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}:1: {error}") from None
-    return Scenario.model_validate(
-        {
-            "name": path.stem,
-            "description": f"a recording of a machine with driver {driver}",
-            "driver": {"version": driver},
-            "replay": str(path.absolute()),
-        }
-    )
 
 
 def parse_scenario(text: str, file: str, name: str) -> Scenario:

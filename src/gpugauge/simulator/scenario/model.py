@@ -142,9 +142,7 @@ class Fault(StrictModel):
 
 
 class Scenario(StrictModel):
-    """A scenario; it starts when it is loaded. Uuids and serial numbers are derived from the name. With `replay`, the
-    path of a recording, it is the recorded machine.
-    """
+    """A scenario; it starts when it is loaded. Uuids and serial numbers are derived from the name."""
 
     name: Annotated[str, Field(min_length=1)]
     description: Annotated[str, Field(min_length=1)]
@@ -152,7 +150,6 @@ class Scenario(StrictModel):
     gpus: Annotated[list[Gpu], Field(default_factory=list)]
     processes: Annotated[list[Job], Field(default_factory=list)]
     faults: Annotated[list[Fault], Field(default_factory=list)]
-    replay: str | None = None
     _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
 
     def simulation(self) -> dict[str, Any]:

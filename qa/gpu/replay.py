@@ -28,16 +28,15 @@ _FIELD_VALUE = struct.Struct("=IIqqII8s")  # id, scope, time, latency, type, cod
 _VARYING_ARGUMENTS = {"nvmlDeviceGetSamples": {2}, "nvmlDeviceGetProcessUtilization": {3}}
 
 
-def check_recording(path: Path) -> str:
-    """Return the driver version of a recording. Raises OSError, or ValueError if the file is not a recording."""
-    with path.open(encoding="utf-8") as lines:
-        try:
-            facts = json.loads(lines.readline())
-        except (ValueError, RecursionError):
-            facts = None
+def _check(line: str) -> None:
+    """Raise ValueError if a line is not the first one of a recording."""
+    try:
+        facts = json.loads(line)
+    except (ValueError, RecursionError):
+        facts = None
     match facts:
-        case {"recording": int(form), "driver_version": str(version)} if form == FORMAT:
-            return version
+        case {"recording": int(form), "driver_version": str()} if form == FORMAT:
+            return
     raise ValueError("the first line is not that of a recording: record with `make gpu-check`")
 
 
@@ -53,12 +52,11 @@ class Replay:
     """Replaces the shared library; an attribute is a C function. Raises OSError or ValueError."""
 
     def __init__(self, path: Path) -> None:
-        check_recording(path)
         self._functions: set[str] = set()
         self._exact: defaultdict[Hashable, _Answers] = defaultdict(deque)
         self._similar: defaultdict[Hashable, _Answers] = defaultdict(deque)
         with path.open(encoding="utf-8") as lines:
-            next(lines)
+            _check(lines.readline())
             number = 1
             try:
                 for number, line in enumerate(lines, 2):  # noqa: B007  (the message needs it)
@@ -85,7 +83,7 @@ class Replay:
 
         return call
 
-    def _add(self, f: str, a: list[Any], r: int, o: dict[str, str], us: float) -> None:  # noqa: ARG002  (the keys of a line)
+    def _add(self, f: str, a: list[Any], r: int, o: dict[str, str], us: float) -> None:
         self._functions.add(f)
         outputs = {int(position): bytes.fromhex(data) for position, data in o.items()}
         if outputs and not 0 <= min(outputs) <= max(outputs) < len(a):
@@ -103,7 +101,7 @@ class Replay:
             self._similar[similar].append((r, outputs))
 
     def _field_values(self, handle: Any, _count: Any, values: Any) -> int:
-        for value in values._obj:  # noqa: SLF001  (`_obj` is the interface of ctypes)
+        for value in values._obj:
             found = self._exact.get((_FIELD_VALUES, argument_of(handle), value.fieldId, value.scopeId))
             value.nvmlReturn = NOT_SUPPORTED
             if found:
