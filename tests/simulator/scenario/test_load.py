@@ -62,7 +62,7 @@ ERRORS = [
     (
         "- 1",
         "f.yaml:1: expected `key: value`; the keys of a scenario are name, description, driver, gpus, processes, "
-        "faults, replay",
+        "faults",
     ),
     ("", "f.yaml:1: description: must be set"),
     ("gpus: {model: h100}", "f.yaml:1: description: must be set"),
