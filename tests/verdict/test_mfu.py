@@ -10,7 +10,7 @@ from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.driver.vendors import peak, tensor_speedup
-from gpugauge.driver.vendors.peaks import DTYPES, PEAKS
+from gpugauge.driver.vendors.peaks import DTYPES, peaks_of
 from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.node.window import Window
 from gpugauge.simulator.scenario.load import load_scenario
@@ -19,6 +19,7 @@ from gpugauge.verdict.mfu import model_flops_utilization
 from tests.drawn import seeds
 from tests.virtual import VirtualDaemon
 
+PEAKS = peaks_of("NVIDIA")
 ROWS = {row.name: row for row in catalog.metrics()}
 # Full names as torch and NVML give them, and the TFLOP/s in bfloat16 (float16 before Ampere) of the data sheet: with
 # sparsity where it has that.

@@ -7,17 +7,8 @@ import os
 import re
 from typing import NamedTuple
 
-from gpugauge.driver.codes import (
-    GPU_IS_LOST,
-    IN_USE,
-    NO_PERMISSION,
-    NOT_READY,
-    NOT_SUPPORTED,
-    TIMEOUT,
-    UNKNOWN,
-    DriverError,
-    gfx_target,
-)
+from gpugauge.driver import codes
+from gpugauge.driver.codes import DriverError, gfx_target
 from gpugauge.driver.worker import Calls
 
 _MAX_BYTES = 1 << 18  # of a file; gpu_metrics may be 128 KiB
@@ -25,11 +16,11 @@ _VENDOR = "0x1002"
 _DEVICE = re.compile(r"card\d+")
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 # A kernel that resets a GPU, or that must not wake it, answers EPERM.
-_CODES = {errno.EACCES: NO_PERMISSION, errno.EPERM: NOT_READY, errno.EBUSY: IN_USE, errno.ENODEV: GPU_IS_LOST}
-_CODES |= {errno.ETIME: TIMEOUT, errno.ETIMEDOUT: TIMEOUT}
+_CODES = {errno.EACCES: codes.NO_PERMISSION, errno.EPERM: codes.NOT_READY, errno.EBUSY: codes.IN_USE}
+_CODES |= {errno.ENODEV: codes.GPU_IS_LOST, errno.ETIME: codes.TIMEOUT, errno.ETIMEDOUT: codes.TIMEOUT}
 _CODES |= dict.fromkeys(
     (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EOPNOTSUPP, errno.EINVAL, errno.ENXIO, errno.ENODATA),
-    NOT_SUPPORTED,
+    codes.NOT_SUPPORTED,
 )
 
 
@@ -51,7 +42,7 @@ class Files:
             finally:
                 os.close(descriptor)
         except OSError as error:
-            raise DriverError(_CODES.get(error.errno or 0, UNKNOWN), function) from None
+            raise DriverError(_CODES.get(error.errno or 0, codes.UNKNOWN), function) from None
         finally:
             self._calls.count(function, began)
         return content

@@ -2,22 +2,8 @@
 
 from __future__ import annotations
 
-from gpugauge.driver.vendors.peaks import Peak
+from gpugauge.driver.vendors.peaks import peaks_of
 from gpugauge.driver.vendors.vendor import Vendor
-
-# Data sheets of the products: rates of matrix cores without sparsity, float32 of vectors. What KFD shows as a GPU of an
-# MI250 or MI250X is one of its two dies, with half of the rates.
-PEAKS = (
-    Peak(r"AMD Instinct MI355X.*", 157.3, None, 2516.6, 2516.6),
-    Peak(r"AMD Instinct MI350X.*", 144.2, None, 2306.9, 2306.9),
-    Peak(r"AMD Instinct MI3(00|25)X.*", 163.4, 653.7, 1307.4, 1307.4),
-    Peak(r"AMD Instinct MI300A.*", 122.6, 490.3, 980.6, 980.6),
-    Peak(r"AMD Instinct MI250X.*", 23.9, None, 191.5, 191.5),
-    Peak(r"AMD Instinct MI250( .*)?", 22.6, None, 181.0, 181.0),
-    Peak(r"AMD Instinct MI210.*", 22.6, None, 181.0, 181.0),
-    Peak(r"AMD Radeon PRO W7900.*", 61.3, None, 122.6, 122.6),
-    Peak(r"AMD Radeon RX 7900 XTX", 61.4, None, 122.8, 122.8),
-)  # fmt: skip
 
 # Of the GPUs in a processor (LLVM, "User Guide for AMDGPU Backend", APU), those for which the builds of torch for ROCm
 # have no code (PYTORCH_ROCM_ARCH in .ci/manywheel/build_rocm.sh of torch).
@@ -53,7 +39,7 @@ AMD = Vendor(
     in_log=(),
     error_advice={},
     min_drivers={},
-    peaks=PEAKS,
+    peaks=peaks_of("AMD"),
     lacks=(
         *("gpu_*_active_ratio", "gpu_*_active_seconds_total", "gpu_*occupancy*", "gpu_profil*", "gpu_nvlink_*"),
         *("gpu_xid_*", "gpu_bar1_*", "gpu_fan_*", "gpu_remapped_*", "gpu_row_remapper_banks", "gpu_retired_*"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.driver.vendors.peaks import PEAKS
+from gpugauge.driver.vendors.peaks import peaks_of
 from gpugauge.driver.vendors.vendor import REBOOT, REPAIR, Vendor
 from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
 
@@ -64,6 +64,6 @@ NVIDIA = Vendor(
     },
     # https://docs.nvidia.com/deploy/cuda-compatibility/
     min_drivers={11: 450, 12: 525, 13: 580},
-    peaks=PEAKS,
+    peaks=peaks_of("NVIDIA"),
     lacks=("gpu_gfx_target_info", "gpu_partition_info"),
 )
