@@ -11,20 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import (
-    DEVICES,
-    GAIN_LABELS,
-    LEAST_SPEEDUP,
-    LOST,
-    LOST_GPUS,
-    NEXT_LIMIT,
-    OUTSIDE,
-    PROGRAMS,
-    RANK_BEHIND,
-    RANK_POSITION,
-    RANK_WORK,
-)
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
@@ -81,7 +69,7 @@ class Texts:
         """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known."""
         namespace = self._label("workload_namespace", "", "/")
         pod = f"pod {namespace}{self._label('workload_pod')}"
-        job, users = _job("$labels", namespace), f'count by (workload_user) ({PROGRAMS}{{@job,workload_user!=""}})'
+        job, users = _job("$labels", namespace), f'count by (workload_user) ({rec.PROGRAMS}{{@job,workload_user!=""}})'
         if self._queries:
             job += self._listed("users", self._query(users), "workload_user", before=" of user ")
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
@@ -121,9 +109,9 @@ class Texts:
         if not self._queries:
             others = self._label("nodes", '{{ if ne . "1" }} (one of ', " nodes){{ end }}")
             return self._label("instance", before, others)
-        devices = self._query(f"max by (index) ({DEVICES}{{@job,instance=%q}})", "$one.Labels.instance")
+        devices = self._query(f"max by (index) ({rec.DEVICES}{{@job,instance=%q}})", "$one.Labels.instance")
         item = "{{ $one.Labels.instance }}" + self._listed("indexes", devices, "index", before=" GPU ")
-        nodes = self._query(f"count by (instance) ({PROGRAMS}{{@job}})")
+        nodes = self._query(f"count by (instance) ({rec.PROGRAMS}{{@job}})")
         return self._listed("nodes", nodes, "instance", item, before)
 
     def places(self) -> str:
@@ -131,7 +119,7 @@ class Texts:
         if not self._queries:
             return self.nodes(" On ") + "."
         pods, programs = (
-            self._query(f'count by ({label}) ({PROGRAMS}{{@job,{label}!=""}})')
+            self._query(f'count by ({label}) ({rec.PROGRAMS}{{@job,{label}!=""}})')
             for label in ("workload_pod", "workload_command")
         )
         return (
@@ -146,7 +134,7 @@ class Texts:
         if not self._queries:
             return f"{{{{ with $labels.cause }}}}It {_phrase('.')}. {{{{ end }}}}"
         # sort_desc, because the order of the result of a query in Prometheus 3 is random.
-        largest = self._query(f"sort_desc(topk(2, {LOST}{{@job}} >= 0.05))")
+        largest = self._query(f"sort_desc(topk(2, {rec.LOST}{{@job}} >= 0.05))")
         return (
             f"{{{{ range $place, $one := {largest} }}}}{{{{ if $place }}}}, and {{{{ else }}}}It {{{{ end }}}}"
             f'{_phrase("$one.Labels.cause")} ({{{{ printf "%.2f" $one.Value | humanizePercentage }}}}'
@@ -157,7 +145,7 @@ class Texts:
         """Return a text about the largest cause, made with the expression of its name."""
         if not self._queries:
             return f"{{{{ with $labels.cause }}}}{text('.')}{{{{ else }}}}{otherwise}{{{{ end }}}}"
-        return self._each(self._query(f"topk(1, {LOST}{{@job}} >= 0.05)"), text(".Labels.cause"))
+        return self._each(self._query(f"topk(1, {rec.LOST}{{@job}} >= 0.05)"), text(".Labels.cause"))
 
     def main_cause(self) -> str:
         """Return the largest cause in words, for a summary."""
@@ -176,8 +164,8 @@ class Texts:
         advice = f"What to do: {self._largest(lambda cause: cases(cause, changes, unknown), unknown)}. "
         if not self.selectors.training_matchers:
             return advice
-        command = self._each(self._query(f"topk(1, sum by (workload_command) ({PROGRAMS}{{@job}}))"), _COMMAND)
-        return advice + self._each(self._query(f"{OUTSIDE}{{@job}}"), f"{outside}{command}`. ")
+        command = self._each(self._query(f"topk(1, sum by (workload_command) ({rec.PROGRAMS}{{@job}}))"), _COMMAND)
+        return advice + self._each(self._query(f"{rec.OUTSIDE}{{@job}}"), f"{outside}{command}`. ")
 
     def change(self, cause: str) -> str:
         """Return what removes a cause, with the measured numbers; that of the loader is by most diagnoses."""
@@ -204,7 +192,7 @@ class Texts:
         next; nothing where it is not known.
         """
         if not self._queries:
-            least, limit = (f"$labels.{label}" for label in GAIN_LABELS)
+            least, limit = (f"$labels.{label}" for label in rec.GAIN_LABELS)
             return f"{{{{ with {least} }}}}{_gain('{{ . }}', _next(limit))}{{{{ end }}}}"
         if cause:
             return self._gain_without(f'"{cause}"')
@@ -212,15 +200,15 @@ class Texts:
 
     def _gain_without(self, cause: str) -> str:
         """Return the gain without a cause, an expression of templates."""
-        least = self._query(LEAST_SPEEDUP.format("@job,cause=%q,"), cause)
-        limit = self._each(self._query(f"{NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
+        least = self._query(rec.LEAST_SPEEDUP.format("@job,cause=%q,"), cause)
+        limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         return self._each(least, _gain('{{ printf "%.1f" .Value }}', limit))
 
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
         begin = self._query(f'min(ALERTS_FOR_STATE{{alertname="{alert}",@job}})')
         # In steps of five minutes, twelve in an hour, independent of the interval of the rules.
-        hours = self._query(f"sum_over_time({LOST_GPUS}{{@job}}[7d:5m]) / 12")
+        hours = self._query(f"sum_over_time({rec.LOST_GPUS}{{@job}}[7d:5m]) / 12")
         return self._each(begin, "Low since {{ .Value | humanizeTimestamp }}. ") + self._each(
             hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. '
         )
@@ -233,15 +221,15 @@ class Texts:
         does = {"silent": "does not answer", "waiting": waits}
         item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }} "
         item += cases("$one.Labels.position", does, "waits for no other rank")
-        ranks = self._query(f"{RANK_BEHIND}{{@job}}")
-        waiting = self._query(f'topk(1, count by (function) ({RANK_POSITION}{{@job,position="waiting"}}))')
+        ranks = self._query(f"{rec.RANK_BEHIND}{{@job}}")
+        waiting = self._query(f'topk(1, count by (function) ({rec.RANK_POSITION}{{@job,position="waiting"}}))')
         others = "{{ .Value }} ranks wait{{ with .Labels.function }} in {{ . }}{{ end }}. "
         return self._listed("ranks", ranks, "rank", item, "Behind: ") + self._each(waiting, f"; {others}")
 
     def ranks(self) -> str:
         """Return the slowest rank and the median rank."""
-        slowest = self._query(f"topk(1, {RANK_WORK}{{@job}})")
-        median = self._query(f"quantile(0.5, {RANK_WORK}{{@job}})")
+        slowest = self._query(f"topk(1, {rec.RANK_WORK}{{@job}})")
+        median = self._query(f"quantile(0.5, {rec.RANK_WORK}{{@job}})")
         percent = '{{ printf "%.2f" .Value | humanizePercentage }}'
         return self._each(
             slowest, f"Slowest: rank {{{{ .Labels.rank }}}} on {{{{ .Labels.instance }}}} works {percent} of the time"
