@@ -50,7 +50,7 @@ def last(made: Scenario, folder: Path, seconds: float = SECONDS, steps: tuple[fl
 
 
 def oracle(made: Scenario) -> Mapping[int, str | None]:
-    return {job.pid: true_cause(job.pipeline.pipeline) for job in made.processes if job.pipeline}
+    return {job.pid: true_cause(job.pipeline) for job in made.processes if job.pipeline}
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpugauge.sessions.session import Counters, Session
-from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
-from gpugauge.simulator.scenario.pipelinespec import PipelineSpec
 from gpugauge.wire import messages as wire
 from gpugauge.wire.decoding import decode
 from gpugauge.wire.record import PHASES
@@ -155,10 +153,6 @@ def test_ends_are_counted_with_the_real_ones() -> None:
     assert before.ended == {"finished": 2, "killed": 1}
     assert both.counters() == Counters({"rate": 3}, {"finished": 4, "killed": 1})
     assert both.counters() is both.counters()
-
-
-def test_the_model_has_the_fields_of_the_pipeline() -> None:
-    assert PipelineSpec().pipeline == Pipeline()
 
 
 def test_accounts_of_the_kernel(tmp_path: Path) -> None:

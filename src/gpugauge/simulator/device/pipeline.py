@@ -6,40 +6,59 @@ unless it synchronises, a copy of pageable memory blocks the host, a collective 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, TypeVar
 
 EPOCH = 200
+
+
+_T = TypeVar("_T")
+
+
+def _key(default: _T, **limits: float) -> _T:
+    """Return a field with its limits, which pydantic checks in a scenario."""
+    return field(default=default, metadata={"strict": True, **limits})
+
+
+def _seconds(default: float) -> float:
+    return _key(default, ge=0, le=3600)
+
+
+def _share(default: float) -> float:
+    return _key(default, ge=0, le=1)
 
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
     """Seconds per step, unless a comment has another unit. The defaults are a healthy step of 100 ms."""
 
-    load: float = 0.04  # of one worker, for one batch
-    storage: float = 0.0  # share of `load` that is a wait for storage; the rest is work of a CPU
-    workers: int = 4  # 0: the training thread loads the batches
-    straggler: float = 1.0  # factor by which one of the workers takes longer; the others wait for their turn
-    restart: float = 0.0  # of the workers, which start again in each epoch; an epoch has EPOCH steps
-    cores: int | None = None  # CPUs of the process, None for more than it needs
-    copy: float = 0.002
-    pinned: bool = True  # copies overlap with kernels
-    host: float = 0.03  # Python and launches
-    synchronises: bool = False  # every step waits for the GPU (`.item()`)
-    kernels: float = 0.1  # on an exclusive GPU at full clock
-    fill: float = 0.85  # share of the multiprocessors that the kernels use
-    precision_unused: bool = False  # 32-bit arithmetic without TF32
-    tensor_speedup: float = 2.0  # of the kernels, in a lower precision
-    tensor: float = 0.5  # share of kernel time in which the tensor cores work
-    peer: float = 0.0  # the step of the slowest other rank
-    world_size: int = 1
-    other: float = 0.0  # share of the GPU that other processes take
-    clock: float = 1.0  # of the maximum
-    throttle: str = "thermal"  # the reason of a lower clock: thermal, power_cap (the limit is lowered)
-    cpu_quota: float = 1.0  # share of the needed CPU time that the cgroup grants
-    paging: float = 0.0  # share of time in which host and loader wait for swap or storage
-    retries: float = 0.0  # of the allocator, per step: it frees its cached blocks and allocates them again
-    cached: int = 100  # blocks that a retry frees
-    device_call: float = 0.0005  # of the driver, to allocate or free a block
+    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "allow_inf_nan": False}
+
+    load: float = _seconds(0.04)  # of one worker, for one batch
+    storage: float = _share(0.0)  # share of `load` that is a wait for storage; the rest is work of a CPU
+    workers: int = _key(4, ge=0, le=1024)  # 0: the training thread loads the batches
+    straggler: float = _key(1.0, ge=1, le=1000)  # factor by which one of the workers takes longer; the others wait
+    restart: float = _seconds(0.0)  # of the workers, which start again in each epoch; an epoch has EPOCH steps
+    cores: int | None = _key(None, ge=1, le=4096)  # CPUs of the process, None for more than it needs
+    copy: float = _seconds(0.002)
+    pinned: bool = _key(True)  # copies overlap with kernels
+    host: float = _seconds(0.03)  # Python and launches
+    synchronises: bool = _key(False)  # every step waits for the GPU (`.item()`)
+    kernels: float = _key(0.1, gt=0, le=3600)  # on an exclusive GPU at full clock
+    fill: float = _key(0.85, gt=0, le=1)  # share of the multiprocessors that the kernels use
+    precision_unused: bool = _key(False)  # 32-bit arithmetic without TF32
+    tensor_speedup: float = _key(2.0, ge=1, le=100)  # of the kernels, in a lower precision
+    tensor: float = _share(0.5)  # share of kernel time in which the tensor cores work
+    peer: float = _seconds(0.0)  # the step of the slowest other rank
+    world_size: int = _key(1, ge=1)
+    other: float = _key(0.0, ge=0, lt=1)  # share of the GPU that other processes take
+    clock: float = _key(1.0, gt=0, le=1)  # of the maximum
+    throttle: Literal["thermal", "power_cap"] = "thermal"  # the reason of a lower clock; power_cap: a lower limit
+    cpu_quota: float = _key(1.0, gt=0, le=1)  # share of the needed CPU time that the cgroup grants
+    paging: float = _key(0.0, ge=0, lt=1)  # share of time in which host and loader wait for swap or storage
+    retries: float = _key(0.0, ge=0, le=1000)  # of the allocator, per step: it frees and allocates its cached blocks
+    cached: int = _key(100, ge=0, le=100_000)  # blocks that a retry frees
+    device_call: float = _seconds(0.0005)  # of the driver, to allocate or free a block
 
     @property
     def slowed(self) -> float:

@@ -10,14 +10,13 @@ import shlex
 import time
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PrivateAttr, field_validator, model_validator
+from pydantic import AfterValidator, Field, PrivateAttr, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from gpugauge.simulator.device.pipeline import observe
+from gpugauge.simulator.device.pipeline import Pipeline, observe
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.gpuspec import Bytes, Code, Gpu, Pattern, Share
-from gpugauge.simulator.scenario.loadspec import AnyLoad, StrictModel
-from gpugauge.simulator.scenario.pipelinespec import Phases, PipelineSpec
+from gpugauge.simulator.scenario.loadspec import AnyLoad, Seconds, StrictModel
 
 _NAME = "[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
 _POD = f"^{_NAME}/{_NAME}$"  # namespace/name
@@ -32,6 +31,37 @@ class Driver(StrictModel):
     cuda_version: Annotated[int, Field(ge=1000)] = 12080
     missing: Annotated[list[Pattern], Field(default_factory=list)]
     foreign_events: bool = False
+
+
+_PhaseSeconds = Annotated[float, Field(ge=0, le=3600)]
+
+
+class Phases(StrictModel):
+    """The phases of a training: it compiles at its start; at the end of every period of `every` seconds it evaluates
+    and then writes a checkpoint; from the second `stalled_at` of the scenario on it makes no progress. All in seconds.
+    """
+
+    compiling: _PhaseSeconds = 0.0
+    every: Seconds | None = None
+    evaluating: _PhaseSeconds = 0.0
+    checkpointing: _PhaseSeconds = 0.0
+    stalled_at: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Phases:
+        if (self.every is None) != (self.evaluating + self.checkpointing == 0):
+            raise ValueError("every and evaluating or checkpointing must be given together")
+        if self.every is not None and self.evaluating + self.checkpointing >= self.every:
+            raise ValueError("evaluating and checkpointing leave no time to train in every period")
+        return self
+
+
+def _possible(pipeline: Pipeline) -> Pipeline:
+    if pipeline.peer and pipeline.world_size < 2:
+        raise ValueError("peer is the step of another rank: it needs a world_size of at least 2")
+    if (pipeline.straggler > 1.0 and pipeline.workers < 2) or (pipeline.restart and not pipeline.workers):
+        raise ValueError("straggler needs at least 2 workers, and restart at least 1")
+    return pipeline
 
 
 class Job(StrictModel):
@@ -50,7 +80,7 @@ class Job(StrictModel):
     kind: Literal["compute", "graphics", "mps"] = "compute"
     memory: Bytes | None = 0
     load: AnyLoad | None = None
-    pipeline: PipelineSpec | None = None
+    pipeline: Annotated[Pipeline, AfterValidator(_possible)] | None = None
     phases: Phases | None = None
     hook: bool = True
     works_on: list[Annotated[int, Field(ge=0)]] | None = None
@@ -102,7 +132,7 @@ class Job(StrictModel):
     def peak(self) -> float:
         """The largest share of a GPU that one of its processes uses; the mean over the steps of a training."""
         if self.pipeline is not None:
-            return observe(self.pipeline.pipeline).own_busy
+            return observe(self.pipeline).own_busy
         return self.load.peak if self.load else 0.0
 
 
