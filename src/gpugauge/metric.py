@@ -131,9 +131,7 @@ class Table(Generic[Subject]):
 
 
 def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]) -> tuple[Family, ...]:
-    """Return the families of all rows, without empty ones. A subject is a pair of label values and the argument of the
-    readers.
-    """
+    """Return the families of all rows, without empty ones. A subject: label values, and the argument of the readers."""
     result = []
     for row in rows:
         read = row.read
@@ -172,9 +170,7 @@ def each(readings: Mapping[str, float] | None, change: Callable[[float], float])
 
 
 def states(names: Collection[str], current: str | None) -> dict[str, int] | None:
-    """Return 1 for the state `current` and 0 for the others; None for None, and for a state without a series, which is
-    not the same as none of the states.
-    """
+    """Return 1 for the state `current` and 0 for the others; None if it is not among them."""
     return {name: int(name == current) for name in names} if current in names else None
 
 

@@ -11,9 +11,7 @@ from gpugauge.node.node import Node
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Section:
-    """The families of one collector. If no value changed, a collector returns the same object again, and the exposition
-    reuses its bytes.
-    """
+    """The families of one collector; the same object again if no value changed, so that its bytes are reused."""
 
     collector: str
     families: tuple[Family, ...]

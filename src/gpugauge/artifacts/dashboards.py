@@ -21,9 +21,7 @@ _OLDEST_GRAFANA = "11.0.0"
 
 
 def read(name: str, *, inputs: bool = False) -> str:
-    """Return the JSON file of a dashboard; with `inputs`, in the form for grafana.com, whose import asks for the data
-    source. Raises OSError.
-    """
+    """Return the JSON file of a dashboard; with `inputs`, in the form for grafana.com. Raises OSError."""
     folder = _PACKAGE / "dashboards"
     if not folder.exists():  # a checkout
         folder = _PACKAGE.parents[1] / "grafana"

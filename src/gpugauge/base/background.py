@@ -16,9 +16,7 @@ START_WAIT_SECONDS = 0.2
 
 
 class Background(Generic[T]):
-    """Does one piece of work at a time in a thread, which is kept. Reading a process that hangs may never return: no
-    other work is started then.
-    """
+    """Does one piece of work at a time in a thread, which is kept; while it hangs, no other work is started."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -66,9 +64,7 @@ class Background(Generic[T]):
         self._todo.put(None)
 
     def call(self, seconds: float, work: Callable[[], T]) -> T:
-        """Return the result of `work`, or raise its exception. Raises TimeoutError, too, while older work hangs.
-        The thread ends with the work.
-        """
+        """Return the result of `work`, or raise its exception. Raises TimeoutError, too, while older work hangs."""
         if self.running is None:
             self.start(work, seconds)
             self.leave()

@@ -136,9 +136,7 @@ class ScrapeForecast:
         self._viewed_until = max(self._viewed_until, now + _VIEWER_SECONDS)
 
     def has_viewer(self, now: float, interval: float) -> bool:
-        """Return whether a request is likely at any time: one without a period was recorded recently, or a scraper has
-        a period shorter than `interval` seconds.
-        """
+        """Return whether a request is likely at any time: one without a period, or with one shorter than `interval`."""
         frequent = _MIN_PERIOD_INTERVALS * interval
         return now < max(self._viewed_until, self._awaited_until) or any(
             scraper.gap < frequent and now - scraper.last <= max(_MAX_MISSED_PERIODS * scraper.gap, frequent)

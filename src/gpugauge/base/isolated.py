@@ -27,9 +27,7 @@ def forget_current_folder() -> None:
 
 
 def command(module: str, *arguments: str) -> list[str]:
-    """Return the command that calls `main()` of a module in an interpreter of its own. The module path is that of this
-    process, so that every kind of installation works. Run it in `FOLDER`, with `environment`.
-    """
+    """Return the command that calls `main()` of a module in another interpreter, in `FOLDER`, with `environment`."""
     return source_command(f"from {module} import main; main()", *arguments)
 
 

@@ -16,16 +16,12 @@ _Words = ctypes.c_uint32 * 6  # effective, permitted, inheritable, for capabilit
 
 
 def clear_ambient() -> None:
-    """Clear the ambient set: the process keeps its capabilities, and a program that it starts gets none of them, unless
-    it runs as root.
-    """
+    """Clear the ambient set, so that a program that this process starts gets no capabilities unless it is root."""
     _prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
 
 
 def give_up() -> None:
-    """Give up all capabilities for good, also for every program that is started later. Raises OSError if some remain:
-    a filter of system calls does not allow it. Those that are only inheritable give nothing under no_new_privs.
-    """
+    """Give up all capabilities for good. Raises OSError if some remain: a filter of system calls may forbid it."""
     number = 0
     while _prctl(_PR_CAPBSET_READ, number) >= 0:
         _prctl(_PR_CAPBSET_DROP, number)  # needs CAP_SETPCAP; without it the others are what counts

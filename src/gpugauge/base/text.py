@@ -6,9 +6,7 @@ _MOST_DIGITS = 10
 
 
 def whole(text: str) -> int | None:
-    """Return the whole number that a text is, None for any other text and for numbers of more than ten digits. Training
-    programs choose such texts: `isdigit` is true for "²", for which `int` raises ValueError.
-    """
+    """Return the whole number that a text is, None for other text; `isdigit` is true for "²", which int refuses."""
     return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 

@@ -26,9 +26,7 @@ def started() -> Iterator[None]:
 
 
 def _change(url: str, path: str) -> None:
-    """POST to the daemon and print the first line of its answer. Exits with 2 for a wrong request, with 1 if the
-    daemon does not answer or cannot do it.
-    """
+    """POST to the daemon and print the first line of its answer. Exits with 2 for a wrong request, otherwise with 1."""
     try:
         with started():
             body = request(url.rstrip("/") + path, "POST", timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BYTES)

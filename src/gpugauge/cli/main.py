@@ -24,9 +24,7 @@ _COMMANDS = sorted((*_MODULES, "device-plugin", "doctor", "report", "rules", "ru
 
 
 class _Commands(click.Group):
-    """A group that imports the module of a command only when the command is needed: `gpugauge run` starts a training
-    process and must be fast.
-    """
+    """A group that imports the module of a command only when it is needed: `gpugauge run` must be fast."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
         """Run a command, and end it in one sentence if standard output does not take what it writes."""

@@ -44,9 +44,7 @@ def command(url: str, as_json: bool, watch: bool, fail_on: str) -> NoReturn:
 
 
 def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> Status:
-    """Print the status of the daemon at `url`, with `watch` repeatedly until interrupted. Return the last one.
-    Raises RequestError if there is no answer; after the first one, `watch` waits for the next.
-    """
+    """Print the status, with `watch` until interrupted; return the last one. Raises RequestError without a first."""
     out = out or sys.stdout
     found = fetch(url)
     text = _text(found, as_json, out)

@@ -60,9 +60,7 @@ class Sources:
 
 
 class RegisteredCollector:
-    """Base class of the collectors in `gpugauge.base.registry`. They run in the sampler's thread. An exception costs
-    the collector's own section of this tick and nothing else.
-    """
+    """Base class of the collectors in `gpugauge.base.registry`. An exception costs its section of this tick only."""
 
     name: str
     """The name in the settings (`collector.NAME`) and in the exporter's own metrics."""

@@ -135,9 +135,7 @@ class _Daemon:
         return self._exit_code
 
     def _wait_for_driver(self, driver: Supervisor) -> bool:
-        """Wait for the driver to open or to fail: without limit if driver.mode=required, else for
-        `_DRIVER_WAIT_SECONDS`. Return False if the driver is required and down.
-        """
+        """Wait for the driver to open or to fail; return False if driver.mode requires it and it is down."""
         required = self._parts.settings.driver.mode == "required"
         start = time.monotonic()
         while not driver.settled.wait(0.05) and not self._stop.is_set():
@@ -164,9 +162,7 @@ class _Daemon:
             self._stop.set()
 
     def _is_lost(self, driver: Supervisor) -> bool:
-        """Return whether a driver that was up has been down for driver.lost_exit_seconds, so that only a new container
-        may help. A driver that was never up does not count: a restart loop would not help there.
-        """
+        """Return whether a driver that was up is down for driver.lost_exit_seconds: a new container may help."""
         limit, view = self._parts.settings.driver.lost_exit_seconds, driver.view()
         if not limit or view.lost_since is None or time.monotonic() - view.lost_since < limit:
             return False

@@ -108,9 +108,7 @@ class Parts:
         self._check_lifecycle()
 
     def configure(self, settings: Settings) -> None:
-        """Apply the settings that `reload.LIVE` lists; no counter is lost. Raises ConfigError, and then nothing has
-        changed.
-        """
+        """Apply the settings that `reload.LIVE` lists. Raises ConfigError, and then nothing has changed."""
         selection = _selection(settings)
         self.settings, self._site = settings, site(settings, self._scheme)
         self._check_lifecycle()
@@ -197,7 +195,6 @@ class Parts:
         return self._hook.receiver_pid() if self._hook else None
 
     def _not_ready(self) -> str | None:
-        """Return the reason why the daemon is not ready, None if it is."""
         age = self.exposition.age(time.monotonic())
         if age is None:
             return "there is no snapshot yet"

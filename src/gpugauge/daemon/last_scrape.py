@@ -22,9 +22,7 @@ _RESPONSE_SECONDS = 0.5
 
 
 class LastScrape:
-    """Calls `finish` after the request to stop: at once, or after the last scrape. `sessions` returns those that are
-    exported. All but `request` is called in the sampler's thread. Times are monotonic seconds.
-    """
+    """Calls `finish` after the request to stop, or after the last scrape of `sessions`, in the sampler's thread."""
 
     def __init__(
         self, forecast: ScrapeForecast, sessions: Callable[[], Iterable[Session]], finish: Callable[[], None]
@@ -36,9 +34,7 @@ class LastScrape:
         self._scraped: float | None = None  # when every scraper had requested it
 
     def request(self, wait_seconds: float) -> None:
-        """Finish after a scrape of the ended trainings, at the latest after `wait_seconds`. A second request finishes
-        at once. For signal handlers.
-        """
+        """Finish after a scrape of the ended trainings, or after `wait_seconds`; at once at a second request."""
         if self._requested is not None or not wait_seconds:
             self._finish()
             return

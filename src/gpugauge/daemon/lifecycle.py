@@ -33,9 +33,7 @@ _NO_DRIVER = sentence(200, "driver.mode=off: this daemon does not use the driver
 def lifecycle_routes(
     driver: Supervisor | None, reload: Callable[[], Future[str]], enabled: Callable[[], bool], names: frozenset[str]
 ) -> dict[str, Route]:
-    """Return the routes. They answer 403 while `enabled` returns False. `names` are the names of this machine
-    (guard.own_names); `reload` requests a reload and returns a future with its result.
-    """
+    """Return the routes, which answer 403 while `enabled` returns False. `names` are those of guard.own_names."""
 
     def route(handler: Handler) -> Route:
         return Route(guarded(lambda request: handler(request) if enabled() else _DISABLED, names), ("POST",))

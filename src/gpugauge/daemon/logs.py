@@ -38,9 +38,7 @@ def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", str
 
 
 class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # not subscriptable before Python 3.11
-    """Writes a line only if the stream accepts it without blocking: a reader that does not read (a stopped journal, a
-    full pipe) must not block the threads that log. Dropped lines are counted and reported when the reader continues.
-    """
+    """Writes a line only if the stream takes it without blocking the thread; dropped lines are counted and reported."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__(stream)
@@ -104,7 +102,6 @@ def _json_line(found: dict[str, object]) -> str:
 
 
 def _json_value(value: object) -> object:
-    """Return values of JSON types unchanged, others as text."""
     if isinstance(value, float) and value - value != 0:  # infinity or NaN, which JSON does not have
         return str(value)
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)[:_MAX_TEXT_CHARACTERS]

@@ -143,9 +143,7 @@ def pod_metadata(settings: Kubernetes) -> PodMetadata | None:
 
 
 def _listen(settings: Settings, stack: ExitStack) -> Sessions | None:
-    """Return the opened hook's socket, None if the default path cannot be used. Raises SessionsError if a set path
-    cannot be used.
-    """
+    """Return the opened socket of the hook, None if the default path cannot be used, else raise SessionsError."""
     path = settings.hook.socket
     sessions = Sessions(str(path or server_path()), linger_seconds=settings.hook.linger_seconds)
     inherited = listen_fds().get("hook")

@@ -29,9 +29,7 @@ LIVE = (
 
 
 class Reloader:
-    """Queue of reload requests. `request` may be called at any time, also in a signal handler; requests are handled
-    after `start`, a burst of them by one or two reloads. `load` reads the settings and raises ConfigError.
-    """
+    """Queue of reload requests, also from signal handlers; a burst is handled by one or two reloads."""
 
     def __init__(self, started_with: Settings, load: Callable[[], Settings]) -> None:
         self._started_with, self._used, self._load = started_with, started_with, load

@@ -67,7 +67,6 @@ class Selection:
         return last[1]
 
     def _part(self, family: Family) -> Family:
-        """Return a family with the selected series only."""
         part = self._selected[family.metric.name]
         if not part:
             return family

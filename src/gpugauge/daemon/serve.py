@@ -14,9 +14,7 @@ from gpugauge.web.listen import ListenError
 
 
 def serve(read: Callable[[], Settings], spawn: Spawn = Worker) -> int:
-    """Run the daemon until SIGTERM or SIGINT and return the exit code. `read` returns the settings, at the start and at
-    each reload, or raises ConfigError; `spawn` starts a worker. Errors of the start are written to standard error.
-    """
+    """Run the daemon until SIGTERM or SIGINT and return the exit code; `read` returns the settings at each reload."""
     try:
         settings = read()
         logs.setup(settings.log.level, settings.log.format)

@@ -23,9 +23,7 @@ def environment() -> dict[str, str]:
 
 
 def install(folder: Path) -> Path:
-    """Copy the hook into a folder below `folder` that is named by its content, unless it is there, and return it. A
-    container that runs keeps the files with which it started. Raises OSError.
-    """
+    """Copy the hook into a folder below `folder` that is named by its content, and return it. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -28,9 +28,7 @@ def device_list(names: Iterable[str]) -> bytes:
 
 
 def container_response(environment: Mapping[str, str], mounts: Mapping[str, str]) -> bytes:
-    """Return a ContainerAllocateResponse. `mounts` are folders of the node, which the container gets read-only, by
-    their path in the container.
-    """
+    """Return a ContainerAllocateResponse; `mounts` are read-only folders of the node by path in the container."""
     variables = b"".join(field(1, field(1, name) + field(2, value)) for name, value in environment.items())
     return variables + b"".join(
         field(2, field(1, inside) + field(2, host) + flag(3)) for inside, host in mounts.items()

@@ -37,9 +37,7 @@ class PluginError(Exception):
 
 
 class DevicePlugin:
-    """Offers `devices` devices of RESOURCE in the kubelet's folder. `container` is the ContainerAllocateResponse of
-    each container that gets one. Raises PluginError without gRPC.
-    """
+    """Offers `devices` devices of RESOURCE in the kubelet's folder. Raises PluginError without gRPC."""
 
     def __init__(
         self, folder: Path, container: bytes, devices: int, clock: Callable[[], float] = time.monotonic

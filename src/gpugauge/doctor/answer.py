@@ -36,9 +36,7 @@ class StatusReply:
         return {"process": as_json(self.process.facts), "gpus": uuids, "problems": as_json(self.gpu_problems())}
 
     def gpu_problems(self) -> list[Problem]:
-        """Return the problems of the driver and of the GPUs that the process uses, or used when they answered last; the
-        gravest first.
-        """
+        """Return the problems of the driver and of the GPUs that the process uses or used last; the gravest first."""
         if self.process is None or self.status is None:
             return []
         label, uuids = self.process.facts.process, {gpu.uuid for gpu in self.process.gpus}

@@ -108,7 +108,6 @@ def _opened(spawn: Callable[[], Worker], simulate: Mapping[str, Any] | None) -> 
 
 
 def _read(index: int, worker: Worker) -> tuple[Device, dict[str, str]]:
-    """Return a GPU, and the codes of its values that could not be read."""
     inventory, errors = Inventory({}), dict[str, str]()
     for groups in _REQUESTS:
         try:

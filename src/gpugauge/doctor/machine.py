@@ -114,7 +114,6 @@ def _shown(case: Case) -> str:
 
 
 def _if_expected(case: Case) -> str:
-    """Return what to do on a machine without a GPU that should have one."""
     if case.in_container:
         return f"{_EXPECTED} {_device_file_advice(case)}"
     return f"{_EXPECTED} look for it with lspci; a virtual machine needs it passed through"
@@ -205,9 +204,7 @@ def device_files(case: Case) -> Finding:
 
 
 def rocm_files(case: Case) -> Finding:
-    """Check whether this user may open the device files that ROCm opens. They are not opened: who has /dev/kfd open
-    counts as a process on every GPU.
-    """
+    """Check the access to the device files of ROCm, without opening them: that would count as a process on each GPU."""
     title, dev = "AMD device files", case.root / "dev"
     if case.simulated or "AMD" not in case.pci:
         return skipped(title, "there is no AMD GPU here")

@@ -20,9 +20,7 @@ _CONTAINER_CGROUP = re.compile(r"docker|kubepods|containerd|libpod|crio|lxc|gard
 
 
 def graphics_devices(sysfs: Path) -> dict[str, list[str]]:
-    """Return the addresses of the display controllers and accelerators on the PCI bus, by vendor. The virtual functions
-    of a GPU, which are for virtual machines, are no GPUs of this one.
-    """
+    """Return the addresses of the GPUs on the PCI bus by vendor, without virtual functions for virtual machines."""
     found = {name: on_bus(sysfs, number) for number, name in _VENDORS.items()}
     return {name: [device.name for device in devices] for name, devices in found.items() if devices}
 
@@ -52,9 +50,7 @@ class Node:
 
 
 def of_others(found: Sequence[Node]) -> list[Node]:
-    """Return the files of the GPUs that the cgroup denies while it allows others: they belong to other jobs, as with
-    ConstrainDevices=yes of Slurm.
-    """
+    """Return the files of GPUs that the cgroup denies while it allows others (ConstrainDevices=yes of Slurm)."""
     gpus = [node for node in found if node.of_gpu]
     return [node for node in gpus if node.denied] if any(not node.problem for node in gpus) else []
 

@@ -79,7 +79,6 @@ _SLOW_LINK_ADVICE = "check the PCIe link above, other traffic on it, and the NUM
 
 
 def _link(case: Case) -> float | None:
-    """Return the capacity of the GPU's PCIe link in bytes per second, None if unknown."""
     device = case.device_of_torch()
     if device is None or not device.reading.pcie_width:
         return None

@@ -36,9 +36,7 @@ class ProbeResult:
 
 
 def find_python(given: str | None, environ: Mapping[str, str]) -> str:
-    """Return the interpreter to examine: the given path, name or environment folder; else that of the active virtual
-    environment, else the python3 on the PATH. Raises PythonError.
-    """
+    """Return the interpreter: the given one, that of the virtual environment, or on the PATH. Raises PythonError."""
     # Without the current folder and those relative to it: a python3 there is of the folder's owner.
     path = os.pathsep.join(filter(os.path.isabs, environ.get("PATH", os.defpath).split(os.pathsep)))
     if given:
@@ -57,9 +55,7 @@ def find_python(given: str | None, environ: Mapping[str, str]) -> str:
 
 
 def ask(python: str, part: Literal["facts", "timings"], seconds: float, environ: Mapping[str, str]) -> ProbeResult:
-    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started, or without a folder
-    for temporary files.
-    """
+    """Run the probe in `python` for at most `seconds`. Raises PythonError if it cannot be started."""
     source = Path(probe.__file__).read_text(encoding="utf-8")
     with contextlib.ExitStack() as stack:
         try:
@@ -109,9 +105,7 @@ def _is_own(folder: str) -> bool:
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Wait for the process and kill it after `seconds`; return whether it ended in time. A process that hangs in the
-    kernel is abandoned.
-    """
+    """Wait for the process and kill it after `seconds`; return whether it ended in time."""
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:

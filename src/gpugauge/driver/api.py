@@ -176,9 +176,7 @@ class DeviceReading:
 
 
 class KernelXid(NamedTuple):
-    """An error of the GPU at a PCI address without its function, in the kernel log at a time since boot. `xid` is None
-    where the driver was loaded, `over` is set where it requires no action any more.
-    """
+    """An error in the kernel log at a time since boot; `xid` is None for a load of the driver, `over` ends it."""
 
     address: str
     xid: int | None

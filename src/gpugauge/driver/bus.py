@@ -24,9 +24,7 @@ def worker_module(sysfs: Path) -> str:
 
 
 def on_bus(sysfs: Path, vendor: str) -> list[Path] | None:
-    """Return the folders of a vendor's GPUs, without virtual functions of this machine; None if the bus cannot be read.
-    The vendor is that of the bus: 0x10de.
-    """
+    """Return the folders of the GPUs of a vendor (0x10de), without virtual functions; None without a bus."""
     folder = sysfs / "bus/pci/devices"
     try:
         devices = sorted(folder.iterdir())

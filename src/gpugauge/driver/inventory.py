@@ -121,9 +121,7 @@ class _Entry:
 
 
 class Inventory:
-    """Merges replies into devices of one vendor, without values older than the limit of their group, and queues the
-    replies.
-    """
+    """Merges replies into devices, without values older than the limit of their group, and queues the replies."""
 
     def __init__(self, limits: dict[Group, float], host: str = "", vendor: Vendor = VENDORS[0]) -> None:
         self.limits, self._host, self._vendor = limits, host, vendor
@@ -343,7 +341,6 @@ class Inventory:
             self.forgotten |= self._names(entry)
 
     def _names(self, entry: _Entry) -> set[str]:
-        """Return all identities under which a GPU can be shown."""
         return {entry.uuid, unnamed(entry.address, entry.index, self._host)}
 
     def last_seen(self, uuid: str) -> tuple[float, dict[str, object]]:

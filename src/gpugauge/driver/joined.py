@@ -62,7 +62,6 @@ class Joined:
         return [event for backend, _ in self._opened for event in backend.take_events()]
 
     def _of(self, index: int) -> tuple[Backend, int]:
-        """Return the backend of a GPU, and its index there. Raises DriverError."""
         for backend, facts in self._opened[:-1]:
             if index < facts.device_count:
                 return backend, index

@@ -33,9 +33,7 @@ class Quarantine:
         return index not in self or now >= self._suspects[index][1]
 
     def record_failure(self, index: int, now: float, *, hangs: bool) -> float | None:
-        """Record a failure; return the seconds of quarantine. None for the first crash within minutes: a worker that
-        ended while it read the GPU may have had another reason.
-        """
+        """Record a failure; return the seconds of quarantine, None for the first crash: it may be a coincidence."""
         failures = self._suspects.get(index, (0, 0.0))[0] + 1
         seconds = min(_MAX_SECONDS, _BASE_SECONDS * 2.0**failures) if hangs or failures > 1 else 0.0
         self._suspects[index] = failures, now + seconds

@@ -60,9 +60,7 @@ class Recycling:
         return None
 
     def _devices_were_added(self) -> bool:
-        """Return whether a GPU was added before the last check and is still there: the driver needs a moment to set it
-        up. A GPU that is removed and added again counts, because this worker has lost it.
-        """
+        """Return whether a GPU was added before the last check and is still there; one that was away counts, too."""
         present = self._bus()
         if present is None or self._enumerated is None:
             self._enumerated = present if self._enumerated is None else self._enumerated

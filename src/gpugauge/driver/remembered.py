@@ -96,7 +96,6 @@ class StateFile:
 
 
 def _parsed(content: Any) -> tuple[str, list[Remembered], set[str]]:
-    """Return machine, GPUs and forgotten identities. Raises ValueError."""
     match content:
         case {"gpugauge": 1, "machine": str(machine), "gpus": dict(gpus), "forgotten": list(forgotten)}:
             pass
@@ -108,7 +107,6 @@ def _parsed(content: Any) -> tuple[str, list[Remembered], set[str]]:
 
 
 def _gpu(uuid: str, facts: Any) -> Remembered:
-    """Return a GPU. Raises ValueError."""
     match facts:
         case {"index": int(index), "name": str() | None as name, "pci_bus_id": str() | None as bus, "seen": seen} if (
             uuid

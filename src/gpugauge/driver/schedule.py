@@ -39,9 +39,7 @@ class ReadingIntervals:
 
 
 def wanted(forecast: ScrapeForecast, intervals: ReadingIntervals, now: float, lead: float) -> frozenset[Group]:
-    """Return the groups that are read at `now` for an imminent scrape, whether due or not: where the scraper is regular
-    and comes less often than the group is read, its values are new for each scrape, and no reading is added.
-    """
+    """Return the groups that are read at `now` for an imminent scrape, due or not, where its scraper is regular."""
     interval, groups = intervals.interval, intervals.intervals
     near = SCRAPE_GROUPS if forecast.is_near(now, interval, lead) else frozenset()
     return near | {group for group, every in groups.items() if forecast.is_expected(now, interval, lead, every)}

@@ -128,7 +128,6 @@ class Service:
             self._backend.close()
 
     def _perform(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields of the reply. Raises DriverError."""
         match request:
             case {"op": "open", **rest}:
                 rest.pop("id", None)

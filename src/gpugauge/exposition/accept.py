@@ -53,9 +53,7 @@ def negotiate(accept: str, accept_encoding: str, *, sparse: bool = False) -> Var
 
 @lru_cache(maxsize=16)
 def content_type(accept: str, form: Format) -> str:
-    """Return the content type for the Accept header of a request. It has the escaping that the header asks for, in a
-    text format if it asks for version 1.0.0: the older text format has no such parameter.
-    """
+    """Return the content type for an Accept header, with the escaping that it asks for."""
     default = _CONTENT_TYPES[form]
     kind = default.partition(";")[0]
     asked = [(quality, parameters) for name, parameters, quality in _ranges(accept) if name == kind and quality > 0]

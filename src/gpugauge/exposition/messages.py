@@ -96,9 +96,7 @@ class Messages:
         self._rendered: dict[tuple[Metric, bool], tuple[Samples, bytes]] = {}
 
     def of(self, family: Family, *, sparse: bool) -> bytes:
-        """Return a family with its length; b"" if no sample is a number. `sparse` leaves out the series at 0 that the
-        row names: their start is known when they are exposed.
-        """
+        """Return a family with its length; b"" if no sample is a number. `sparse` leaves out series at 0."""
         key = family.metric, sparse and bool(family.metric.sparse)
         samples, message = self._rendered.get(key, ((), b""))
         if samples is not family.samples:
@@ -161,9 +159,7 @@ def _histogram(metric: Metric, value: HistogramValue, start: float | None) -> by
 
 
 def _native(value: HistogramValue) -> bytes:
-    """Return the buckets of a native histogram with schema 0, whose bounds are the powers of two; b"" if they are not
-    known. The first count is that of the zero bucket: observations of at most its threshold.
-    """
+    """Return the buckets of a native histogram with schema 0; b"" if the counts by powers of two are not known."""
     if not value.log2:
         return b""
     zeros, *counts = value.log2

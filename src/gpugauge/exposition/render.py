@@ -103,9 +103,7 @@ class Exposition:
     def respond(
         self, accept: str | None, accept_encoding: str | None, now_monotonic: float, *, sparse: bool = False
     ) -> Response:
-        """Return the response to a scrape with these Accept and Accept-Encoding headers: 503 before the first snapshot,
-        only the exporter's own families of a stale one. For `sparse` see `negotiate`.
-        """
+        """Return the response to a scrape: 503 before a snapshot, of a stale one only the exporter's own families."""
         current = self._current
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)

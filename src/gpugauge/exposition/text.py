@@ -46,9 +46,7 @@ class LabelSets(Generic[_T]):
         self._largest_family: dict[tuple[str, ...], int] = {}
 
     def texts(self, names: tuple[str, ...], expected: int) -> dict[LabelValues, _T]:
-        """Return the cached texts for these names; the caller adds missing ones. `expected` is the number of sets that
-        it uses. The cache is cleared when most of its sets can no longer be in use.
-        """
+        """Return the cached texts for these names; the caller adds missing ones, `expected` of them in all."""
         texts = self._texts.setdefault(names, {})
         largest = self._largest_family[names] = max(expected, self._largest_family.get(names, 0))
         if len(texts) > 4 * largest + _MAX_UNUSED_LABEL_SETS:

@@ -113,9 +113,7 @@ def step_durations(session: Session) -> HistogramValue | None:
 
 
 def _with_last_second(session: Session) -> wire.Progress | None:
-    """Return the steps of the last message, and after the end those after it, which only the shared record has: each
-    with their mean duration.
-    """
+    """Return the steps of the last message, and after the end those that only the shared record has."""
     sent, record = session.snap.steps if session.snap else None, session.record
     if session.connected or sent is None or sent.last is None or record is None or record.last_step is None:
         return sent
@@ -143,9 +141,7 @@ def asleep(session: Session, phase: str = "training") -> float | None:
 
 
 def waits(session: Session) -> dict[str, float]:
-    """Return the waits for batches in seconds by phase, {} if none is known. Hooks before version 1.2 send no phases;
-    most waits are for training.
-    """
+    """Return the waits for batches in seconds by phase, {} if unknown; hooks before 1.2 send no phases."""
     snap, recorded = session.snap, session.record.waits if session.record else {}
     if snap is not None and not recorded and snap.waits is None and snap.batches and snap.batches.count:
         return {"training": snap.batches.seconds}

@@ -139,9 +139,7 @@ class Window:
         return self._part(pieces)
 
     def recent(self, seconds: float) -> Window:
-        """Return the part of the window in the last `seconds`, at least the last two points. Points vary by some
-        milliseconds.
-        """
+        """Return the part of the window in the last `seconds`, at least the last two points."""
         earliest = self.points[-1].at - seconds - _JITTER_SECONDS
         late = [point for point in self.points if point.at >= earliest]
         return self._part([late if len(late) > 1 else list(self.points)[-2:]])

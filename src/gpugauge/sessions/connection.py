@@ -53,9 +53,7 @@ class Connection:
         self._record_descriptor = descriptor
 
     def read_record(self) -> bool:
-        """Update `record` from the shared record, and `thread`; return whether the connection has one. One that is
-        half-written or cannot be read leaves both unchanged.
-        """
+        """Update `record` and `thread`; return whether there is a record. One that is half-written changes nothing."""
         if self._record_descriptor is None:
             return False
         if self.bye is not None:

@@ -129,9 +129,7 @@ class MemoryKills:
             self._counts = {folder: (last, max(last, _killed(folder))) for folder, last in known.items()}
 
     def claim(self, folder: Path | None) -> bool:
-        """Return whether the kernel has lately killed a process of the cgroup that explains no other end. Of a cgroup
-        that is gone it is not known.
-        """
+        """Return whether the kernel has lately killed a process of the cgroup that explains no other end."""
         before, last = self._counts.get(folder, (0, 0))
         claimed = folder in self._counts and _killed(folder) > before
         if claimed:

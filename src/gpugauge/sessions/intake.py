@@ -57,9 +57,7 @@ class Intake:
         self.pid = self._process.pid
 
     def receive(self) -> Iterator[Datagram]:
-        """Yield the datagrams that have arrived; sets `ended` if the receiver has ended. The caller closes the
-        descriptors.
-        """
+        """Yield the datagrams that have arrived; the caller closes the descriptors. Sets `ended` with the receiver."""
         for _ in range(_MAX_DATAGRAMS):
             try:
                 data, fds, _, _ = socket.recv_fds(self.channel, p.MAX_DATAGRAM_BYTES, 4, socket.MSG_CMSG_CLOEXEC)

@@ -33,9 +33,7 @@ _TOLERANCE_SECONDS = 1.0
 
 
 def checked_start(claimed: float | None, pid: int) -> float | None:
-    """Return the Unix time that the process claims if it lies between its start and now; otherwise its start by
-    /proc/PID/stat, or now if that is unknown. None without a claim.
-    """
+    """Return the claimed Unix time if it is possible, otherwise the start by /proc/PID/stat; None without a claim."""
     if claimed is None:
         return None
     now, start = time.time(), ends.PROC.start_time(pid)
@@ -60,9 +58,7 @@ class SessionsError(Exception):
 
 
 class Sessions:
-    """The listener on `path` between start() and stop(). Any thread may call view() and counters(). `limits` are those
-    of receiver.protocol.Options.
-    """
+    """The listener on `path` between start() and stop(). Any thread may call view() and counters()."""
 
     def __init__(
         self, path: str, *, linger_seconds: float = 300.0, budget: Budget | None = None, **limits: float
@@ -238,9 +234,7 @@ class Sessions:
         self._store.open(connection, hello)
 
     def _end(self, connection: Connection, rejected: str, pidfd: int | None) -> None:
-        """End a connection that its process, or the receiver, has closed. The reason is settled now or at a later
-        sweep.
-        """
+        """End a connection that its process or the receiver has closed; its reason is settled now or later."""
         if connection.session is None or rejected:
             if pidfd is not None:
                 os.close(pidfd)

@@ -123,9 +123,7 @@ class Reception:
             self._replace("stuck")
 
     def _relieve(self) -> None:
-        """Replace a receiver that can close nothing more, as it asks each second. It serves its connections on, so it
-        stays where another one that does not end is too many.
-        """
+        """Replace a receiver that can close nothing more; it stays where another one that does not end is too many."""
         if self._left_behind() >= _MAX_ABANDONED or free_tasks() < _RECEIVER_TASKS + _SPARE_TASKS:
             self._kept.failing("closing blocks in too many receivers: this one stays, and closes nothing more")
         else:
@@ -152,7 +150,6 @@ class Reception:
         before.end(graceful=reason != "ended")
 
     def _succeed(self) -> None:
-        """Start a receiver; try again later if that fails."""
         self._retry_at = time.monotonic() + STUCK_SECONDS
         if self._left_behind() > _MAX_ABANDONED:
             self._fail("too many receivers before it have not ended")

@@ -22,9 +22,7 @@ _MAX_LOGGED = 64  # in this time: a user may have a range of uids
 
 
 class Store:
-    """Sessions by name: connected ones, and ended ones for `linger_seconds`, at most `max_ended` of them. Those over
-    the `budget` are stored without details, or not shown at all.
-    """
+    """Sessions by name, ended ones for `linger_seconds`. Those over the `budget` have no details, or are not shown."""
 
     def __init__(self, linger_seconds: float, max_ended: int, budget: Budget) -> None:
         self.linger_seconds, self._max_ended, self._budget = linger_seconds, max_ended, budget
@@ -150,7 +148,6 @@ class Store:
         self._view = None
 
     def _count(self, kind: str, key: str, count: int = 1) -> None:
-        """Add to one of the counts. The caller holds the lock."""
         counts: dict[str, int] = getattr(self._counters, kind)
         changed: dict[str, Any] = {kind: {**counts, key: counts[key] + count}}
         self._counters = replace(self._counters, **changed)

@@ -52,9 +52,7 @@ class TrainingThread:
             self._add({phase: value for phase, value in spent.items() if value > 0.0})
 
     def _add(self, spent: Mapping[str, float]) -> None:
-        """Add the seconds of an interval. Of several phases in it, sleep counts for the others before `training`: so
-        that of `training` is certain.
-        """
+        """Add the seconds of an interval; sleep counts for other phases first, so that `training` is certain."""
         whole, active = sum(spent.values()), self._ran + self._queued
         share = min(1.0, whole / active) if active else 0.0  # several threads of autograd can run at the same time
         asleep = max(0.0, whole - share * active)

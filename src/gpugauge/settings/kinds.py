@@ -94,9 +94,7 @@ Addresses: TypeAlias = Annotated[tuple[Address, ...], Read(split_list)]
 
 
 def setting(*, default: _T, description: str, within: tuple[float, float] | tuple[()] = (), **limits: object) -> _T:
-    """Return the dataclass field of a setting. `limits` are arguments of pydantic's Field, which pydantic reads in the
-    metadata of a field; `within` are the least and the largest value.
-    """
+    """Return the dataclass field of a setting; `limits` are arguments of pydantic's Field, `within` the bounds."""
     limits |= zip(("ge", "le"), within, strict=False)
     return field(default=default, metadata={"description": description, **limits})
 

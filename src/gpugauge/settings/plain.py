@@ -55,7 +55,6 @@ def plain_settings(arguments: Iterable[str], environ: Mapping[str, str]) -> Sett
 
 
 def _flags(arguments: Iterator[str], settings: Iterable[Setting]) -> dict[str, Any]:
-    """Return the values of the flags by key. Raises _NotPlainError or ValueError."""
     spelled = {setting.flag: (setting, True) for setting in settings}
     spelled |= {setting.negative_flag: (setting, False) for setting in settings if setting.negative_flag}
     found: dict[str, Any] = {}

@@ -97,9 +97,7 @@ class _Child:
 
 
 def _current_folder() -> int:
-    """Return a descriptor of the current folder, for relative paths in the settings: the child itself starts elsewhere.
-    Of the root where this user may not enter it, as after `cd /root; sudo -u gpugauge`.
-    """
+    """Return a descriptor of the current folder, or of the root where this user may not enter it, as after sudo."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         return os.open(".", flags)

@@ -95,7 +95,6 @@ class YamlModel(Generic[_T]):
                 yield self._sentence(path, each, document)
 
     def _sentence(self, path: KeyPath, error: ErrorDetails, document: Document) -> str:
-        """Describe one error by place, key and reason."""
         if error["type"] in _UNKNOWN_KEY:
             reason = "unknown key" + self._hint(error["loc"], path)
         elif error["type"] in _NOT_A_SECTION:

@@ -21,9 +21,7 @@ from gpugauge.workload.procfs import Procfs
 
 
 class Simulation:
-    """A running scenario. Its processes are files like those of /proc, in a folder that the stack removes; they are
-    read like real ones. Raises ConfigError.
-    """
+    """A running scenario, with processes in a folder like /proc, which the stack removes. Raises ConfigError."""
 
     def __init__(self, name: str, stack: ExitStack) -> None:
         self.scenario = load_scenario(name)

@@ -63,7 +63,6 @@ def _loader(subject: Subject) -> Advice | None:
 
 
 def _batch_seconds(subject: Subject) -> float | None:
-    """Return the mean duration of the loading of a batch, on a CPU of its own."""
     loader = training.loader(subject.session) if subject.session else None
     if loader is None or not loader.measured:
         return None

@@ -82,9 +82,7 @@ def _mean_load(gpus: Sequence[GpuStatus]) -> str:
 
 
 def _on_cpu(processes: Sequence[ProcessStatus], problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield a clause about the trainings on the CPU of a machine without a GPU that are no problem; the one that waits
-    most is named.
-    """
+    """Yield a clause about the trainings on the CPU of a machine without a GPU; the one that waits most is named."""
     named = {label for problem in problems for label in problem.processes}
     trainings = [p for p in processes if p.state == "training_on_cpu" and p.process not in named]
     if not trainings:

@@ -67,9 +67,7 @@ def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
 
 
 def remark(process: ProcessStatus) -> str:
-    """Return what limits a process, with its share, and what makes the causes of the loader decidable; "" if nothing
-    does.
-    """
+    """Return what limits a process, with its share, or what makes its causes decidable; "" if nothing does."""
     on_cpu, ratio = process.state == "training_on_cpu", process.lost_ratio
     if process.limited_by_words:
         # Without a GPU in use no GPU time is lost.

@@ -102,9 +102,7 @@ def _users(gpu: GpuStatus) -> str:
 
 
 def _unjudged(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:
-    """Yield a problem for the GPUs with a low load that programs with torch use without the hook, and no judged
-    process does.
-    """
+    """Yield a problem for the GPUs with a low load that only programs without the hook use."""
     found = [gpu for gpu in gpus if gpu.up and _is_unjudged(gpu)]
     if found:
         # Rounded down, so that 50 % is never below 50 %.

@@ -32,9 +32,7 @@ def gpus(
     faults: Mapping[str, Sequence[Ailment]],
     site: Site,
 ) -> list[GpuStatus]:
-    """Return the GPUs by index, without their states; `faults` are those of the GPUs by uuid, and `site` is the place
-    of the daemon.
-    """
+    """Return the GPUs by index, without their states; `faults` are by uuid, `site` is the place of the daemon."""
     site = replace(site, managers=site.managers.union(map(_manager, processes)))
     simulated = bool(node.build and node.build[1])  # then no command ends a process
     on_mig: dict[str, set[str]] = {}

@@ -63,9 +63,7 @@ class LastUse:
 
 
 def is_wasted(lost: float, *, before: bool) -> bool:
-    """Return whether a process wastes its GPU, of whose time it loses a share. `before`: it did so until now. One that
-    loses about half does not change from view to view.
-    """
+    """Return whether a process wastes its GPU. `before`: it did so until now; about half does not change each time."""
     return lost >= (_STILL_WASTED_RATIO if before else WASTED_RATIO)
 
 
@@ -116,9 +114,7 @@ class History:
                 self._points.popleft()
 
     def load(self, uuid: str, seconds: float) -> float | None:
-        """Return the share of the last `seconds` in which the GPU was busy, of the time since the start of the daemon
-        if that is shorter; None if less than half of it, or less than 30 s, was observed.
-        """
+        """Return the share of the last `seconds` in which the GPU was busy; None if too little of them was observed."""
         window = self._window(seconds)
         return _share(window[0], window[-1], uuid, _MIN_OBSERVED_SECONDS) if window else None
 
@@ -141,9 +137,7 @@ class History:
         return [(newest - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
 
     def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
-        """Return the share of the last `seconds` in which a process kept a GPU busy, of its lifetime if that is
-        shorter. None if it is unknown, and before 30 s.
-        """
+        """Return the share of the last `seconds` in which a process kept a GPU busy; None if unknown or before 30 s."""
         window = self._window(seconds)
         known = [(p.monotonic, p.processes[process, uuid]) for p in window if (process, uuid) in p.processes]
         if len(known) < 2 or known[-1][0] < window[-1].monotonic:
@@ -188,20 +182,16 @@ class History:
         return self._last_uses.get(uuid)
 
     def _paces(self, process: str, seconds: float) -> list[tuple[float, Pace | None]]:
-        """Return the time, and what a training had done then, of each point of the last `seconds`."""
         return [(point.monotonic, point.paces.get(process)) for point in self._window(seconds)]
 
     def _window(self, seconds: float) -> list[_Point]:
-        """Return the points of the last `seconds`, the oldest first."""
         with self._lock:
             begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
             return [point for point in self._points if point.monotonic >= begin]
 
 
 def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | None:
-    """Return the share of the observed time in which the GPU was busy, None if the observed time is less than half of
-    that between the points, or less than `least` seconds.
-    """
+    """Return the share of the observed time in which the GPU was busy, None if too little was observed."""
     before, after = old.loads.get(uuid, _NO_LOAD), new.loads.get(uuid, _NO_LOAD)
     if before.busy is None or before.observed is None or after.busy is None or after.observed is None:
         return None
@@ -219,7 +209,6 @@ def _kept(node: Node) -> Node:
 
 
 def _uses(timestamp: float, node: Node) -> dict[str, LastUse]:
-    """Return the present processes of each GPU that answers."""
     known, kept, empty = identities(node, node.holders), _kept(node), Node()
     processes: dict[str, dict[str, ProcessStatus]] = {device.uuid: {} for device in node.shown() if device.up}
     for (process, uuid), use in node.uses.items():

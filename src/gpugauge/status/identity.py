@@ -13,9 +13,7 @@ _PREFIX = "workload_"
 
 
 def identities(node: Node, among: Collection[str]) -> dict[str, ProcessStatus]:
-    """Return those of `among` of which one of the sources knows more than the label. `hook` is whether a process was
-    started with the hook.
-    """
+    """Return those of `among` of which a source knows more than the label; `hook`: started with the hook."""
     named = {**node.sessions, **node.hosts, **node.identities}
     return {process: _identity(process, node) for process in named if process in among}
 

@@ -119,9 +119,7 @@ def _size(size: float) -> str:
 
 
 def diagnosed_change(options: Mapping[str, str], found: Diagnosis, batch_seconds: float | None) -> str:
-    """Return what to change by a diagnosis. `options` are those of `torch_loader_info`, `batch_seconds` is the time of
-    loading a batch.
-    """
+    """Return what to change by a diagnosis, the options of the loader, and the seconds of loading a batch."""
     if found.reason in loaders.CHANGES:
         return loaders.CHANGES[found.reason]
     present, recommended, slow = options.get("workers", ""), found.workers, ""

@@ -319,9 +319,7 @@ def as_json(value: Any) -> Any:
 
 
 def decoded(kind: type[_T], data: object) -> _T:
-    """Return an object from JSON, perhaps of another version: unknown keys are ignored, and missing ones have their
-    defaults. Raises ValueError if that is not possible.
-    """
+    """Return an object from JSON, perhaps of another version: its unknown keys are ignored. Raises ValueError."""
     given = _typed(Mapping, data)
     known = {f: _value(f.hint, given[f.key]) for f in _fields(kind) if f.key in given}
     kept = {f.name: value for f, value in known.items() if value is not None or type(None) in get_args(f.hint)}
@@ -332,7 +330,6 @@ def decoded(kind: type[_T], data: object) -> _T:
 
 
 def _value(hint: Any, data: object) -> Any:
-    """Return a value of a type, None for null."""
     if get_origin(hint) is UnionType:
         (hint,) = (each for each in get_args(hint) if each is not type(None))
     if data is None:

@@ -27,9 +27,7 @@ _MAX_ERROR_CHARACTERS = 200  # the log has the whole error
 def build(
     snapshot: Snapshot, history: History, may_have_gpu: Callable[[], bool] = lambda: True, site: Site = ANY_SITE
 ) -> Status:
-    """Return the status. `may_have_gpu` returns whether the machine may have a GPU; it is called only if the driver is
-    missing. `site` is the place of the daemon.
-    """
+    """Return the status. `may_have_gpu` is called if the driver is missing; `site` is the place of the daemon."""
     version, simulated = snapshot.node.build or (None, False)
     processes = processes_of(snapshot.node, history, snapshot.timestamp)
     without_gpu = [process for process in processes if not process.devices]

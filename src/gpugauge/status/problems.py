@@ -74,12 +74,10 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
 
 
 def _group(process: ProcessStatus, there: str) -> tuple[str, ...]:
-    """Return name, what is wrong, the kind of the problem, and what identifies the job."""
     return (name(process), *_trouble(process, there), *job_key(process.workload))
 
 
 def _trouble(process: ProcessStatus, there: str) -> tuple[str, str]:
-    """Return what is wrong, and the kind of the problem."""
     state, cause = process.state, process.limited_by
     if state == "training_on_cpu" and not cause:
         return "waits for data", "waits"
@@ -123,9 +121,7 @@ def level(problems: Sequence[Problem], facts: Status) -> str:
 
 
 def gravest(gpu: GpuStatus, problems: Sequence[Problem]) -> Problem | None:
-    """Return the gravest of the problems of the node that are those of a GPU, None without one. A GPU that a process
-    uses well is not wasted.
-    """
+    """Return the gravest problem of a GPU, None without one. One that a process uses well is not wasted."""
     wasted = not used_well(gpu)
     own = (p for p in problems if gpu.uuid in p.gpus and (wasted or p.kind != "wasted"))
     return next(own, None)
@@ -148,9 +144,7 @@ def _exporter(facts: Status) -> Iterator[Problem]:
 
 
 def with_state(gpu: GpuStatus, problems: Sequence[Problem]) -> GpuStatus:
-    """Return a GPU with its level, its state in at most 14 characters, and a summary: the gravest of the problems of
-    the node, sorted as they are shown, or the programs on the GPU; None without either.
-    """
+    """Return a GPU with level, state in at most 14 characters, and summary: its gravest problem, or its programs."""
     found = gravest(gpu, problems)
     use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.unread else "free"
     use = SUSPENDED if gpu.down_reason == SUSPENDED else use

@@ -119,7 +119,6 @@ def _starts(who: ProcessStatus, scanned: bool, process: ProcessStatus, now: floa
 
 
 def _process(known: ProcessStatus, node: Node, history: History, *, hooked: bool) -> ProcessStatus:
-    """Return a process without a verdict."""
     process, session = known.process, node.sessions.get(known.process)
     known = replace(known, hook=hooked, role=_role(known, hooked=hooked))
     if session is None:

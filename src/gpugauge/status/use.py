@@ -20,9 +20,7 @@ def in_use(gpu: GpuStatus) -> bool:
 
 
 def used_well(gpu: GpuStatus) -> bool:
-    """Return whether a process works on a GPU that loses less than half of its time: then the GPU is not wasted,
-    whatever the others do.
-    """
+    """Return whether a process works on a GPU and loses less than half of its time: then it is not wasted."""
     return any(process.level in {"good", "poor"} for process in gpu.processes)
 
 
@@ -51,9 +49,7 @@ def gpus_words(gpus: Sequence[GpuStatus]) -> str:
 def by_place(
     gpu: GpuStatus, processes: Sequence[ProcessStatus]
 ) -> Iterator[tuple[MigStatus | None, list[ProcessStatus]]]:
-    """Yield the processes of a GPU by place: those on no MIG device, or on one that is not known, with None, then each
-    MIG device with its own.
-    """
+    """Yield the processes of a GPU by place: those on no known MIG device with None, then each device with its own."""
     known = {device.uuid for device in gpu.mig}
     yield None, [process for process in processes if not known.intersection(process.mig or ())]
     for device in gpu.mig:
@@ -82,9 +78,7 @@ def is_without_gpu(status: Status) -> bool:
 
 
 def totals(gpus: Sequence[GpuStatus]) -> Totals:
-    """Return the sums over the GPUs that answer, None where a part is not known, and mean loads over those that report
-    one. A GPU in MIG mode reports none, its MIG devices do.
-    """
+    """Return the sums over the GPUs that answer, None where a part is not known, and the means of known loads."""
     up = [gpu for gpu in gpus if gpu.up]
     loads = [load for gpu in up if (load := gpu.load if gpu.load_5m is None else gpu.load_5m) is not None]
     mig = [device.load for gpu in up for device in gpu.mig if device.load is not None]

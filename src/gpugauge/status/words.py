@@ -44,9 +44,7 @@ def loader_advice(undecidable: Collection[str]) -> str:
 def state_words(
     state: str | None, role: str | None, hook: bool, *, starting: bool = False, silent: bool = False
 ) -> str:
-    """Return the state of a process in at most 12 characters. It is known only with the hook, or while the process is
-    idle. `starting`: the hook is loaded, or may be, and has not reported yet; `silent`: not for minutes.
-    """
+    """Return the state of a process in at most 12 characters. `silent`: the hook has not reported for minutes."""
     if role == "display" or (role in ROLES and state in {None, "unknown"}):
         return role
     if starting and state in {None, "unknown"}:

@@ -62,7 +62,6 @@ def request(
 
 
 def _check(url: str) -> None:
-    """Raise RequestError for an address that cannot be used."""
     if not url.startswith(("http://", "https://")):
         raise RequestError(f"{url}: the address begins with http:// or https://", wrong_request=True)
     try:

@@ -215,9 +215,7 @@ class Listener:
             await connection.closed()
 
     def _admit(self, connection: Connection, phase: _Phase) -> None:
-        """Rank the connection above newcomers. If there are too many of this rank, one is closed that waits for a
-        request: of the prefix with the most, the last admitted, which may be this connection itself.
-        """
+        """Rank the connection above newcomers; if there are too many, close one that waits, of the largest prefix."""
         self._enter(connection, phase)
         if connection in self._admitted:
             return
@@ -228,9 +226,7 @@ class Listener:
             self._close(max(self._idle, key=lambda c: (self._admitted_of[prefix(c.remote)], self._admitted[c])))
 
     def _evict(self) -> None:
-        """Close a newcomer: of the prefix with the most, the one whose last progress is longest ago. The address that
-        opens many connections loses its own. Without newcomers, close the connection that waits longest.
-        """
+        """Close a newcomer: of the prefix with the most, the slowest. Without newcomers, the one that waits longest."""
         victim = self._newcomers.first_of_largest() if self._newcomers else None
         self._close(victim or next(phase.oldest() for phase in reversed(self._phases) if phase))
 

@@ -50,9 +50,7 @@ def guarded(handler: Handler, names: frozenset[str]) -> Handler:
 
 
 def own_names_only(routes: Mapping[str, Route], listen_hosts: Sequence[str]) -> dict[str, Route]:
-    """Return the routes with the check of the Host header if the daemon listens on the loopback device only, so that a
-    foreign page cannot read them. With other addresses the machine may have names that are unknown here: no check.
-    """
+    """Return the routes with a check of the Host header if only the loopback device is listened on."""
     if not all(map(_is_loopback, listen_hosts)):
         return dict(routes)
     names = own_names(listen_hosts)
@@ -68,9 +66,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _host_name(host: str) -> str | None:
-    """Return the name or address in a Host header, in lower case, without port and the dot after a full name; None if
-    it is malformed.
-    """
+    """Return the name or address in a Host header, in lower case, without port; None if it is malformed."""
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port  # raises ValueError for an invalid port

@@ -227,9 +227,7 @@ def _check(head: h11.Request) -> None:
 
 
 def _http_date() -> str:
-    """Return the time now as IMF-fixdate (RFC 9110); email.utils, which has it, would load a dozen modules. The names
-    are English, because the daemon never sets a locale.
-    """
+    """Return the time now as IMF-fixdate (RFC 9110); email.utils, which has it, would load a dozen modules."""
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
 
 

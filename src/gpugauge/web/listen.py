@@ -36,9 +36,7 @@ def bind(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _bind_each(found: Sequence[tuple[Any, ...]]) -> Iterator[socket.socket]:
-    """Bind the addresses of a name. One that this machine does not have is left out if it has another: /etc/hosts often
-    names `::1` where IPv6 is disabled, and may name an address twice.
-    """
+    """Bind the addresses of a name; without those that this machine does not have, unless it has none."""
     bound, absent = 0, None
     for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
         try:

@@ -8,9 +8,7 @@ from functools import lru_cache
 
 @lru_cache(4096)
 def prefix(address: str) -> str:
-    """Return the IPv4 address, or the /64 of an IPv6 address, of which a client has all addresses. Every user of this
-    machine has all of 127.0.0.0/8.
-    """
+    """Return the IPv4 address, or the /64 of an IPv6 address, of which a client has all addresses."""
     return _network(address, 32, 64)
 
 

@@ -31,9 +31,7 @@ _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 300.0
 
 
 class Refresh:
-    """`request` starts a reading, after which a snapshot is published; it must not block. All methods but `publish` are
-    called in the server's thread. Times are monotonic seconds.
-    """
+    """`request` starts a reading without blocking. All methods but `publish` are for the server's thread."""
 
     def __init__(self, request: Callable[[], None]) -> None:
         self._request = request
@@ -82,9 +80,7 @@ class Refresh:
         await arrival.wait()
 
     def publish(self, read_at: float, now: float) -> None:
-        """Record that a snapshot is published now with the reading that began at `read_at`. Called by the sampler's
-        thread.
-        """
+        """Record a snapshot with the reading that began at `read_at`. For the sampler's thread."""
         if read_at > self._read_at:
             self._read_at, self._took = read_at, max(now - read_at, _FADING * self._took)
         if self.outstanding and read_at >= self._requested - _MAX_AGE_SECONDS and now < self._requested + WAIT_SECONDS:

@@ -33,7 +33,6 @@ def _wrapped(row: tuple[str, ...], widths: list[int]) -> list[str]:
 
 
 def _notes(p: Parameters) -> list[str]:
-    """Return what holds for all alerts."""
     outside = f"processes with {p.training_matchers}" if p.training_matchers else "none"
     where = f", where {p.matchers}" if p.matchers else ""
     age, keep = format_duration(p.min_job_age), format_duration(p.keep_firing)

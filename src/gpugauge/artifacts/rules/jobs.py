@@ -103,9 +103,7 @@ def _lasting(s: Selectors, name: str) -> str:
 
 
 def _only(s: Selectors, state: str, window: int, known: float) -> str:
-    """Return the processes that were in one state for nearly all of a window. Relative to the observed time, so that a
-    restart of the exporter does not count as another state; a process that is younger than the window is left out.
-    """
+    """Return the processes that were in one state for nearly all of a window, of the time that was observed."""
     name = "training_seconds_total"
     process = s.keys("process")
     # Sums, because two exporters, one after the other, share a window; two servers may have the series of each.

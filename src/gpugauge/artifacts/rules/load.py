@@ -34,9 +34,7 @@ def recordings(s: Selectors) -> list[Recording]:
 
 
 def is_low(s: Selectors, level: str = "") -> str:
-    """Return the last low load of the jobs that had one lately: a load that swings around the threshold is one alert,
-    which ends with its job.
-    """
+    """Return the last low load of the jobs that had one lately: one that swings around the threshold is one alert."""
     return f"(max by ({s.job}) (last_over_time({LOW}{level}[{format_duration(3 * s.patience)}])){s.and_job(ARMED)})"
 
 

@@ -33,9 +33,7 @@ _PROGRAM = Path(__file__).with_suffix(".libsonnet")
 
 
 def as_jsonnet(p: Parameters) -> str:
-    """Return the rules as a mixin whose `_config` has the selectors, threshold, cluster, links and severities; the
-    parameters are its defaults, and fixed where it has no key.
-    """
+    """Return the rules as a mixin; the parameters are the defaults of its `_config`, and fixed where it has no key."""
     pack.alerts(p)
     config = {
         "threshold": p.threshold,

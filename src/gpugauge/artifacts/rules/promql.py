@@ -126,9 +126,7 @@ class Selectors(Parameters):
         return self.and_job(f"count_over_time({recorded}[{window}] offset {format_duration(self.settle)})")
 
     def by_job(self, operator: str, expr: str, *more: str) -> str:
-        """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once, also if two
-        servers or scrape jobs have its series.
-        """
+        """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once."""
         if operator in {"sum", "count"}:
             expr = f"max by ({self.keys('process', *more)}) ({expr})"
         return (

@@ -69,9 +69,7 @@ def problem(name: str, expr: str) -> Recording:
 
 
 def alive(s: Selectors) -> str:
-    """Return the jobs that have a process now, so that no alert begins to fire after the end of its job. Those of an
-    exporter whose scrapes fail were there in the last `patience`.
-    """
+    """Return the jobs that have a process now, or had one lately on an exporter whose scrapes fail."""
     # A process has a series for every state, 0 or 1: reading one state touches an eleventh of them.
     return s.jobs_with(s.present("training_state", s.patience, state="training"))
 
@@ -132,9 +130,7 @@ def of_jobs(s: Selectors) -> list[Recording]:
 
 
 def of_use(s: Selectors) -> list[Recording]:
-    """Return the rules for the places of jobs, and for the GPUs lost by user; users share a job in proportion to their
-    processes.
-    """
+    """Return the rules for the places of jobs, and for the GPUs lost by user, in proportion to their processes."""
     labels, info = s.keys("process", *JOB_LABELS, "workload_user"), s("gpu_process_host_info", workload_job=HAS_JOB)
     processes = f"max by ({labels}) ({info}) {s.on_process('and', PROCESS_JOB)}"
     of_all = f"on ({s.job}) group_left () count by ({s.job}) ({processes})"
@@ -149,9 +145,7 @@ def of_use(s: Selectors) -> list[Recording]:
 
 
 def of_gains(s: Selectors) -> list[Recording]:
-    """Return the rules for what the steps of each job gain without each cause, its bounds, and the limit that comes
-    next. Texts of alerts read them.
-    """
+    """Return the rules for what the steps of each job gain without each cause, its bounds, and the next limit."""
     cause = f"{s.job}, cause"
     # Where the gain of a process that the cause limits is not known, that of the job is not known either.
     limited = f"max by ({s.keys('process', 'cause')}) ({s('training_limited_by')} == 1)"
@@ -185,9 +179,7 @@ def _gain_texts(s: Selectors) -> str:
 
 
 def _of_texts(s: Selectors) -> list[Recording]:
-    """Return the rules for what the texts of alerts for Grafana name: a node of each job, the number of its nodes, its
-    largest cause, and the gain without it. Jobs without these have a series without their labels.
-    """
+    """Return the rules for what the texts of alerts for Grafana name; jobs without it have a series without labels."""
     nodes = f"count by ({s.job}, instance) ({PROGRAMS})"
     number = f'count_values by ({s.job}) ("nodes", count by ({s.job}) ({nodes}))'
     one, cause = f"topk by ({s.job}) (1, {nodes}) > bool 0", f"{DOMINANT} > bool 0"
@@ -287,9 +279,7 @@ def _judged(s: Selectors, trains: str, start: str) -> str:
 
 
 def _training(s: Selectors) -> str:
-    """Return 1 for each training: a process that uses the hook, or one that the operator's matchers select and whose
-    command is not that of a server or a notebook.
-    """
+    """Return 1 for each process with the hook, and those that the matchers select unless they are servers."""
     name = "gpu_process_host_info"
     hooked = s.by_process(_hooked(s))
     if not s.training_matchers:

@@ -42,7 +42,6 @@ class Texts:
         return self.selectors.engine == "prometheus"
 
     def _label(self, label: str, before: str = "", after: str = "") -> str:
-        """Return a label of the alert, with the text around it only where it has a value."""
         return f"{{{{ with $labels.{label} }}}}{before}{{{{ . }}}}{after}{{{{ end }}}}"
 
     def _cluster(self) -> str:
@@ -75,9 +74,7 @@ class Texts:
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
     def _query(self, query: str, *more: str) -> str:
-        """Return a pipeline with the result of a query, in which @job, @gpu and @node stand for the matchers of the
-        alert's, and %q for each of the further values.
-        """
+        """Return a pipeline with the result of a query: @job, @gpu, @node are matchers of the alert, %q more values."""
         values: list[str] = []
 
         def matchers(mark: re.Match[str]) -> str:
@@ -93,9 +90,7 @@ class Texts:
         return f"{{{{ range {pipeline} }}}}{text}{{{{ end }}}}" if self._queries else ""
 
     def _listed(self, name: str, pipeline: str, label: str, item: str = "", before: str = "") -> str:
-        """Return the values of a label in the result, at most five, then their number; `before` stands before them
-        unless there are none. In `item`, $one is the series.
-        """
+        """Return the values of a label in the result, at most five, and their number. In `item`, $one is the series."""
         shown = item or f"{{{{ $one.Labels.{label} }}}}"
         return (
             f'{{{{ ${name} := {pipeline} | sortByLabel "{label}" }}}}{{{{ if ${name} }}}}{before}{{{{ end }}}}'
@@ -188,9 +183,7 @@ class Texts:
         return self._each(reason, f"{{{{ $reason := .Labels.reason }}}}{changes}{otherwise}")
 
     def gain(self, cause: str = "") -> str:
-        """Return by what factor the steps are faster without a cause, by default the largest, and the limit that comes
-        next; nothing where it is not known.
-        """
+        """Return by what factor the steps are faster without a cause, by default the largest, and the next limit."""
         if not self._queries:
             least, limit = (f"$labels.{label}" for label in rec.GAIN_LABELS)
             return f"{{{{ with {least} }}}}{_gain('{{ . }}', _next(limit))}{{{{ end }}}}"
@@ -199,7 +192,6 @@ class Texts:
         return self._largest(lambda cause: f"{{{{ $cause := {cause} }}}}{self._gain_without('$cause')}")
 
     def _gain_without(self, cause: str) -> str:
-        """Return the gain without a cause, an expression of templates."""
         least = self._query(rec.LEAST_SPEEDUP.format("@job,cause=%q,"), cause)
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         return self._each(least, _gain('{{ printf "%.1f" .Value }}', limit))

@@ -35,9 +35,7 @@ Samples = Sequence[list[int]]
 
 
 class EngineAccount:
-    """Seconds in which one engine was busy, was observed, and was not observed. All three only rise. The last two add
-    up to the time since the first drain, within one sample period.
-    """
+    """Seconds in which one engine was busy, was observed, and was not observed. All three only rise."""
 
     def __init__(self, *, polled: bool = False, distribution: bool = True) -> None:
         """`distribution`: whether the histogram is computed."""
@@ -148,9 +146,7 @@ class EngineAccount:
             self.mean(now)  # drops old entries
 
     def _watch_clock(self, now: float, unix: float | None) -> None:
-        """Detect that Unix time was set: some sample clocks follow it. Set back, the ring seems to have no new samples
-        for as long; set forward, two consecutive samples seem further apart than they are.
-        """
+        """Detect that Unix time was set, which some sample clocks follow: then samples seem missing, or to jump."""
         if unix is None:
             return
         offset, before = unix - now, self._offset
@@ -184,9 +180,7 @@ class EngineAccount:
             self._last, self._level = samples[-1]
 
     def _credit(self, fresh: Samples, wall: float) -> tuple[float, float]:
-        """Count each sample for the time since the one before, or for one period after a gap, bounded by the wall time.
-        Return the seconds of all gaps and of the idle gaps, by the driver's clock.
-        """
+        """Count each sample for the time since the one before. Return the seconds of all gaps and of the idle gaps."""
         before, level, idle, counts = self._last or -inf, self._level, self._idle, self._counts
         learned = self._learned
         if not learned:
@@ -228,9 +222,7 @@ class EngineAccount:
         return gaps, idle_gaps
 
     def _was_reset(self, samples: Samples) -> bool:
-        """Return whether all samples are older than the last one counted: the driver was loaded again, or its clock was
-        set back. Counting then continues from the newest. A ring that a new worker reads again contains the last one.
-        """
+        """Return whether all samples are older than the last one counted; counting then continues from the newest."""
         newest = max((s[0] for s in samples if s[0] > 0 and 0 <= s[1] <= 100), default=self._last)
         if newest >= self._last:
             return False
@@ -250,10 +242,7 @@ class EngineAccount:
         self._decide(max(0.0, decided - idle), idle=False)
 
     def _settle_tail(self, now: float, percent: int | None, *, fresh: bool, trusted: bool) -> None:
-        """Count the time since the newest sample, except the period that the next sample covers. Without new samples
-        and with a percentage of 0 the engine is idle; otherwise the time is unobserved. If a sample comes for it later,
-        it is counted in full, bounded by the wall time.
-        """
+        """Count the time since the newest sample as idle if a trusted percentage is 0, otherwise as unobserved."""
         older = self._missing(now) - self._next
         if older <= 0:
             return

@@ -12,7 +12,6 @@ _DOMAINS = ("graphics", "sm", "memory", "video")
 
 
 def _hertz(*megahertz: int | None) -> dict[str, float]:
-    """Return clocks by domain."""
     return by(**{domain: scaled(clock, _MHZ) for domain, clock in zip(_DOMAINS, megahertz, strict=True)})
 
 

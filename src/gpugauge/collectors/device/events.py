@@ -170,9 +170,7 @@ class EventsCollector(RegisteredCollector):
         return self._section
 
     def _know(self, devices: tuple[Device, ...], now: float) -> bool:
-        """Add the GPUs that are known now. One whose uuid has become known keeps its events; one that is known no more,
-        as after `gpugauge forget`, keeps them for a while. Return whether there was a change.
-        """
+        """Add the GPUs that are known now, and drop those that are long gone. Return whether there was a change."""
         known = {device.uuid: device for device in devices}
         if known.keys() == self._states.keys() or not known:
             return False
@@ -220,7 +218,6 @@ class EventsCollector(RegisteredCollector):
         return True
 
     def _count(self, event: _Event, tick: Tick) -> bool:
-        """Count one event. Return whether it was counted."""
         state = self._states.get(event.uuid)
         if state is None:
             self._keep(event, tick.monotonic)

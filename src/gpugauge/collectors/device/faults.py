@@ -62,9 +62,7 @@ class Faults:
             known.xids = gpu.xids | known.xids
 
     def record(self, uuid: str, xid: int, at: float, *, live: bool = True) -> None:
-        """Add an error, unless it lasts no longer than its report. One from before the start, of which no earlier
-        daemon knows whether it has processed it, may have been repaired.
-        """
+        """Add an error, unless it lasts no longer than its report, or may have been repaired before the start."""
         gpu = self._gpus.setdefault(uuid, GpuFaults())
         if xid in LASTING and (live or self.read_until or at > gpu.repaired):
             known = gpu.xids.get(xid)

@@ -88,9 +88,7 @@ class Marks:
 
 
 class FaultFile:
-    """The file at `path`; without a path nothing is stored. `boot` identifies the boot: another one is a repair. GPUs
-    that only other daemons know are kept. A file that cannot be used is reported once, and replaced.
-    """
+    """The file at `path`, None to store nothing. Another `boot` is a repair. GPUs of other daemons are kept."""
 
     def __init__(self, path: Path | None, boot: str = "") -> None:
         self._path, self._boot = path, boot
@@ -134,7 +132,6 @@ class FaultFile:
             self._failure.recovered("the file of Xid errors was written again", path=str(self._path))
 
     def _content(self) -> dict[str, Any]:
-        """Return the content of the file. Raises OSError or ValueError."""
         if self._path is None:
             return {"boot": self._boot, "gpus": {}}
         match jsonfile.read(self._path):
@@ -143,7 +140,6 @@ class FaultFile:
         raise ValueError("wrong keys, or a format that this version does not know")
 
     def _gpus_of(self, content: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the facts by GPU of this boot."""
         return dict(content["gpus"]) if content["boot"] == self._boot else {}
 
 
@@ -155,7 +151,6 @@ def _facts(gpu: GpuFaults) -> dict[str, Any]:
 
 
 def _gpu(facts: Any) -> GpuFaults:
-    """Return a GPU. Raises ValueError."""
     match facts:
         case {"xids": dict(xids), "repaired": float() | int() as repaired, "counters": dict(counters)}:
             times, first = _times(xids), _times(facts.get("first", {}))
@@ -167,6 +162,5 @@ def _gpu(facts: Any) -> GpuFaults:
 
 
 def _times(found: Any) -> dict[int, float]:
-    """Return times by Xid code. Raises ValueError."""
     items = found.items() if isinstance(found, dict) else ()
     return {int(xid): float(at) for xid, at in items if isinstance(at, (int, float))}

@@ -24,9 +24,7 @@ Rows = Sequence[Sequence[int]]
 
 
 class BusySplit:
-    """Splits busy seconds once per drain. Times are monotonic seconds; `device_busy` is the GPU's own counter. The
-    seconds of all processes and `unaccounted` add up to its increase, except up to half a second that is carried over.
-    """
+    """Splits busy seconds once per drain. The seconds of all processes and `unaccounted` add up to the GPU's."""
 
     def __init__(self) -> None:
         self._unaccounted = 0.0
@@ -103,9 +101,7 @@ class BusySplit:
 
 
 def shares(batches: Sequence[Rows]) -> dict[int, float]:
-    """Return the share of the time, 0 to 1, by pid: the mean of its rows in each batch, averaged over all batches. Rows
-    of more than 100 percent or without a pid are ignored: some drivers fill the buffer with garbage (nvtop#110).
-    """
+    """Return the share of the time by pid: the mean of its rows. Rows of garbage (nvtop#110) are ignored."""
     totals: dict[int, float] = {}
     for batch in batches:
         rows: dict[int, list[int]] = {}

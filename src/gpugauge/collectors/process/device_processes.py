@@ -110,9 +110,7 @@ class DeviceProcesses:
         self._create_counters()
 
     def expire(self, now: float, linger: float, max_gone: int) -> bool:
-        """Drop the counters of processes that left at least `linger` seconds ago, and the oldest above `max_gone`.
-        Return whether any were dropped.
-        """
+        """Drop the counters of processes that left `linger` seconds ago, or above `max_gone`; return whether any."""
         excess = len(self.gone) - max_gone
         old = [p for i, (p, (_, left)) in enumerate(self.gone.items()) if i < excess or now - left >= linger]
         for process in old:
@@ -135,7 +133,6 @@ class DeviceProcesses:
             use.busy = None
 
     def _busy(self, process: str, use: Use) -> float:
-        """Return the counter of a shown process: 0 for a new one, the former value for one that is back."""
         if use.busy is None:
             use.busy, _ = self.gone.pop(process, (0.0, 0.0))
         return use.busy
@@ -151,9 +148,7 @@ class DeviceProcesses:
 
 
 def merge(processes: Iterable[ProcessReading]) -> list[ProcessReading]:
-    """Return one reading per pid. A process that computes and renders is listed twice with the same memory; on several
-    MIG devices of a GPU it holds memory of each.
-    """
+    """Return one reading per pid: one that computes and renders, or holds memory of MIG devices, is listed twice."""
     by_pid: dict[int, list[ProcessReading]] = {}
     for process in processes:
         by_pid.setdefault(process.pid, []).append(process)

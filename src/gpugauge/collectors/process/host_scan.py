@@ -50,9 +50,7 @@ class _Known:
 
 
 class HostScan:
-    """Reads /proc when scan() is called. Reading maps or command lines can block on a process that hangs inside the
-    kernel: call it only in a thread that no other waits for.
-    """
+    """Reads /proc when scan() is called, which can block: call it only in a thread that no other waits for."""
 
     def __init__(self, procfs: Procfs, workloads: Workloads | None = None) -> None:
         self._procfs, self._workloads = procfs, workloads
@@ -140,9 +138,7 @@ class HostScan:
         return sorted(pids, key=turns.__getitem__)
 
     def _is_worker(self, pid: int, stats: dict[int, Stat]) -> bool:
-        """Return whether a process with torch is a worker of another one: of a data loader or a compiler, forked or
-        spawned.
-        """
+        """Return whether a process with torch is a worker of another one: of a data loader or a compiler."""
         command = self._command(pid)
         if is_helper(command.split(b"\0")) or _COMPILER in command:
             return True

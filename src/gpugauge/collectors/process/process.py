@@ -32,8 +32,6 @@ _device = Table[DeviceProcesses]("uuid")
 
 @dataclass(slots=True)
 class _Identity:
-    """Facts about a process, kept as long as one of its counters is exported."""
-
     owner: PidOwner
     kind: str = ""
     who: Identity = field(default_factory=Identity)

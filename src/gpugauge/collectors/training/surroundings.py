@@ -70,7 +70,6 @@ def _narrow(used: Sequence[DeviceReading]) -> str:
 
 
 def _homes_of_jobs(sessions: Iterable[Session]) -> dict[LabelValues, set[str]]:
-    """Return the uuids of the devices that have parameters of any rank, by job."""
     found: dict[LabelValues, set[str]] = {}
     for session in sessions:
         if any(session.owner[:3]):

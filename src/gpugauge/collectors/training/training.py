@@ -74,9 +74,7 @@ class _Sum(NamedTuple):
 
 
 class TrainingCollector(RegisteredCollector):
-    """Rows by process. `process_id` returns the `process` label of a session, None if /proc does not show its pid, and
-    `workloads` those of the processes there.
-    """
+    """Rows by process. `process_id` returns the label of a session, None if /proc does not show its pid."""
 
     name = "training"
     metrics = LIVE + LASTING + SESSIONS + HOOK_SOCKET
@@ -154,9 +152,7 @@ class TrainingCollector(RegisteredCollector):
         return families(LIVE, live) + families(LASTING, lasting) + own
 
     def _subjects(self, view: Sequence[Session]) -> dict[str, Session]:
-        """Return the sessions by label. A process with a second session after the end of the first one (exec keeps the
-        pid) is exported once, with the last of them and the counts of all.
-        """
+        """Return the sessions by label; of several of a process (exec keeps the pid) the last, with all counts."""
         subjects: dict[str, Session] = {}
         sums: dict[str, _Sum] = {}
         for session in view:

@@ -34,9 +34,7 @@ _LINGER_SECONDS = 300.0  # time for which the integrals of an ended process are 
 
 
 class VerdictCollector(RegisteredCollector):
-    """Runs after all others, since it reads their parts of the node: every five seconds, over a window of a minute. For
-    `stalled_seconds` see `judge`.
-    """
+    """Runs after all others, whose parts of the node it reads: every five seconds, over a window of a minute."""
 
     name = "verdict"
     metrics = LIVE + LASTING
@@ -202,9 +200,7 @@ class VerdictCollector(RegisteredCollector):
                 del self._accounts[process]
 
     def _used_gpu(self, process: str) -> bool:
-        """Return whether a process that has ended used a GPU: the allocator's counters remain, except of the allocator
-        that has none.
-        """
+        """Return whether a process that has ended used a GPU, by the allocator's counters, which remain."""
         session = self._session(process)
         if session is None:
             return False

@@ -53,9 +53,7 @@ class Amd:
         return DriverFacts(len(self._devices), self._sysfs.optional("module/amdgpu/version") or None)
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the values of a GPU by group and field, and the codes of the fields that failed. Raises DriverError if
-        it is gone.
-        """
+        """Return values by group and field, and the codes of failed fields. Raises DriverError if the GPU is gone."""
         device = self._device(index)
         wanted = list(groups)
         if "mig" in wanted and self._update(device):
@@ -91,7 +89,6 @@ class Amd:
         return nodes(self._kfd)
 
     def _update(self, device: Device) -> bool:
-        """Return whether the partitions of a GPU have changed."""
         if self._kfd.optional("topology/generation_id") != self._generation:
             topology = self._topology()
             for each in self._devices:
@@ -132,7 +129,6 @@ def _of(address: str, topology: Iterable[Node]) -> list[Node]:
 
 
 def _partitions(device: Device) -> list[dict[str, Any]]:
-    """Return the partitions of a GPU that has several."""
     if len(device.nodes) < 2:
         return []
     profile = device.folder.optional("current_compute_partition").lower() or None

@@ -72,7 +72,6 @@ class Load:
 
     @property
     def _mean(self) -> float:
-        """The mean of the instantaneous percentages."""
         return self._percents / max(1.0, self._readings)
 
     def _ticked(self, hertz: float) -> bool:
@@ -100,7 +99,6 @@ class Load:
                 self._forget(0.0)
 
     def _forget(self, kept: float) -> None:
-        """Keep a part of the sums only."""
         self._readings, self._percents = self._readings * kept, self._percents * kept
         self._rise, self._ticks = self._rise * kept, self._ticks * kept
 

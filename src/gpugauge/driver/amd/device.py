@@ -39,9 +39,7 @@ class Device:
         self._hwmon = ""
 
     def read(self, groups: Iterable[Group], now: float) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the values by group and field, and the codes of the fields that failed. Raises DriverError if the GPU
-        is gone. One that is suspended is not woken: it has no values but what it is.
-        """
+        """Return values by group and codes of failed fields; those of one that sleeps are empty. Raises DriverError."""
         values: dict[str, dict[str, Any]] = {group: {} for group in groups}
         errors: dict[str, str] = {}
         if not os.path.isdir(self.folder.folder):  # noqa: PTH112  (pathlib would be 0.7 MB of the worker)
@@ -102,7 +100,6 @@ class Device:
     def _read_row(
         self, found: dict[str, Any], errors: dict[str, str], fields: tuple[str, ...], sources: tuple[Source, ...]
     ) -> None:
-        """Read a row from the first source that has it."""
         code = NOT_SUPPORTED
         for source in sources:
             try:
@@ -235,7 +232,6 @@ def _highest_clock(name: str) -> Source:
 
 
 def _shader_clock(device: Device) -> tuple[int, int] | None:
-    """Return the clock of graphics and of multiprocessors, which is the same."""
     for read in (_table("gfxclk", *_MHZ), _hwmon("freq1_input", *_MHZ, 1e-6)):
         try:
             clock = read(device)
@@ -306,9 +302,7 @@ ROWS: tuple[tuple[Group, tuple[str, ...], tuple[Source, ...]], ...] = (
 
 
 def identity(address: str, folder: Files, nodes: list[Node], ids: str, boot: str) -> dict[str, Any]:
-    """Return what identifies a GPU. `ids` is the text of amdgpu.ids, `boot` identifies the machine until it is booted
-    again, for GPUs without a uuid of their own.
-    """
+    """Return what identifies a GPU. `ids` is the text of amdgpu.ids, `boot` is for GPUs without a uuid of their own."""
     unique = folder.optional("unique_id")
     number = int(unique, 16) if re.fullmatch(r"(0x)?[0-9a-fA-F]{1,16}", unique) else 0
     own = uuid_of(number) or (nodes[0].uuid if len(nodes) == 1 else "")

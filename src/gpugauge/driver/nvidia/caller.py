@@ -55,9 +55,7 @@ class Caller(Calls):
         return self.timed(function, self.bound(_BOUND_AS.get(function, function), function), *arguments, **more)
 
     def bound(self, name: str, function: str) -> Any:
-        """Return what the binding has under a name that `function` needs. A binding without it is treated as a library
-        without the function: other versions lack other names. Raises DriverError.
-        """
+        """Return what the binding has under a name that `function` needs. Raises DriverError: versions differ."""
         found = getattr(self.binding, name, None)
         if found is None:
             raise DriverError(FUNCTION_NOT_FOUND, function)

@@ -39,12 +39,10 @@ class Call:
 
 
 def _plain(function: str, *arguments: Any) -> Source:
-    """Return the source for a function that returns the value."""
     return lambda call, handle: call(function, handle, *arguments)
 
 
 def _flag(function: str) -> Source:
-    """Return the source for a function that returns 0 or 1."""
     return lambda call, handle: _as_flag(call(function, handle))
 
 
@@ -69,7 +67,6 @@ def _reasons(function: str) -> Source:
 
 
 def _first(function: str) -> Source:
-    """Return the source for a function that returns the value first, and other values."""
     return lambda call, handle: call(function, handle)[0]
 
 
@@ -125,7 +122,6 @@ def _row_remapper(call: Caller, handle: Any) -> dict[str, int]:
 
 
 def _mig_mode(call: Caller, handle: Any) -> tuple[bool | int, ...]:
-    """Return whether MIG is on, now and after the next reset."""
     return tuple(map(_as_flag, call("nvmlDeviceGetMigMode", handle)))
 
 

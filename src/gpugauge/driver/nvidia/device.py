@@ -25,9 +25,7 @@ _CALLS_BY_GROUP: dict[str, tuple[Call, ...]] = {
 
 
 class Device:
-    """A GPU. `clock` returns seconds of a steady clock. The methods add values to `found` by field, and the
-    codes of failed fields to `errors`. Whatever a call returns, the others are made.
-    """
+    """A GPU. The methods add values to `found` by field, and codes to `errors`; no failed call keeps another back."""
 
     def __init__(self, handle: Any, call: Caller, rows: Iterable[FieldValue], clock: Callable[[], float]) -> None:
         self.handle = handle
@@ -103,7 +101,6 @@ class Device:
         self._memory_bytes = found.get("memory_total_bytes", self._memory_bytes)
 
     def _read_row(self, row: Call, found: dict[str, Any], errors: dict[str, str]) -> str:
-        """Read a row from the first source that is supported; return the code."""
         if self._is_waiting(row):
             return codes.NOT_SUPPORTED
         code, exported = codes.NOT_SUPPORTED, False
@@ -263,9 +260,7 @@ def _record(error: DriverError, fields: Iterable[str], errors: dict[str, str]) -
 
 
 def _merge_processes(found: dict[str, Any], errors: dict[str, str], proven: set[str]) -> None:
-    """Replace the lists by kind by one list. An unsupported kind has no processes, unless it is `proven`: it has
-    worked. If a kind failed there is no list: a partial one would mean that the other processes have ended.
-    """
+    """Replace the lists by kind by one list; none if a kind failed: a partial one would mean that processes ended."""
     lists = dict(found)
     found.clear()
     failed = {kind: errors.pop(kind) for kind in ("compute", "graphics", "mps") if kind in errors}

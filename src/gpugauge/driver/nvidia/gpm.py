@@ -79,7 +79,6 @@ class Gpm:
         self._samples, self._since = [], None
 
     def _metrics(self) -> dict[str, float]:
-        """Return all metrics with one call; each has its own return code."""
         function = "nvmlGpmMetricsGet"
         request = self._call.buffer("c_nvmlGpmMetricsGet_t", 1, function).array[0]
         data = memoryview(request).cast("B")

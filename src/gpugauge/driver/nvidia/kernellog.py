@@ -23,9 +23,7 @@ _RECORD = re.compile(
 
 
 def parse(records: bytes) -> list[KernelXid]:
-    """Return the Xid errors in kernel log records, and the starts of the driver. Records that programs wrote are
-    ignored.
-    """
+    """Return the Xid errors in kernel log records, and the starts of the driver; records of programs are ignored."""
     return [
         _event(match)
         for line in records.splitlines()

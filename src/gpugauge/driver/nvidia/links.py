@@ -36,9 +36,7 @@ class Links:
         return (row.link or 0) < (_LINKS_OF_UNKNOWN_COUNT if self.count is None else self.count)
 
     def settles(self, row: FieldValue) -> bool:
-        """Return whether "not supported" is final for a field value. While a link is down, some drivers return this for
-        its values, and for the totals while all are down.
-        """
+        """Return whether "not supported" is final: some drivers return it for the values of links that are down."""
         if not row.field.startswith(PREFIX) or not self.count:
             return True
         return any(self._up.values()) if row.link is None else self._up.get(str(row.link), False)
@@ -66,7 +64,6 @@ class Links:
         return self._up
 
     def _read_count(self) -> int | None:
-        """Return the number of links; None if the driver does not report it."""
         try:
             ((_, code, count),) = FieldValueRequest(self._call, [_COUNT]).read(self._call, self._handle)
         except DriverError as error:

@@ -94,7 +94,6 @@ class Mig:
         return {field: gpm.latest[field] for field in _PROFILING if field in gpm.latest}
 
     def _ask(self, function: str, handle: Any, check: Callable[[Any], bool]) -> Any:
-        """Return a value of a MIG device; None if it is missing or implausible."""
         return self._optional(lambda: self._call(function, handle), check)
 
     def _optional(self, ask: Callable[[], Any], check: Callable[[Any], bool]) -> Any:

@@ -165,7 +165,6 @@ class Nvml:
         return str(self._optional("nvmlDeviceGetUUID", handle) or "")
 
     def _optional(self, function: str, *arguments: Any) -> Any:
-        """Return a fact of the driver, None if it is not available."""
         try:
             return self.calls(function, *arguments) or None
         except DriverError:

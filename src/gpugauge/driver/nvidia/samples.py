@@ -84,9 +84,7 @@ class Samples:
         return samples.hex()
 
     def _read(self, call: Caller, handle: Any, engine: str, cursor: int) -> bytes:
-        """Return the samples after `cursor`, packed; the whole ring for 0. The capacity of the ring is read the first
-        time, and again after a reading that used all of it.
-        """
+        """Return the samples after `cursor`, packed; the whole ring for 0. Its capacity is read as it may grow."""
         function, count, self._since.value = "nvmlDeviceGetSamples", self._count, cursor
         ask = partial(call.code, function, handle, _TYPES[engine], self._since, self._type_out, self._count_out)
         code, taken, capacity = codes.INSUFFICIENT_SIZE, b"", self._capacities.pop(engine, 0)
@@ -149,7 +147,6 @@ def _check(code: str, function: str) -> None:
 
 
 def _newest(samples: bytes, otherwise: int) -> int:
-    """Return the latest time of packed samples; `otherwise` without samples."""
     return max(struct.unpack("Q8x" * (len(samples) // SAMPLE.size), samples), default=otherwise)
 
 

@@ -33,9 +33,7 @@ def peak(name: str, dtype: str) -> float | None:
 
 
 def tensor_speedup(name: str) -> float:
-    """Return the fastest rate of the tensor cores of a GPU, by that of float32 without them; for a product that is not
-    in the table, the largest of all.
-    """
+    """Return the fastest rate of the tensor cores by that of float32 without them; the largest of all if unknown."""
     found = _product(name)
     return found.tensor_speedup if found else max(entry.tensor_speedup for v in VENDORS for entry in v.peaks)
 

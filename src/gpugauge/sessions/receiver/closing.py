@@ -20,9 +20,7 @@ _STACK_BYTES = 128 * 1024
 
 
 class Closer:
-    """Closes in the background, with one thread for each owner that has something to close. An owner whose descriptor
-    blocks stops only its own closes.
-    """
+    """Closes in the background, with a thread for each owner: a descriptor that blocks stops only its own."""
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()

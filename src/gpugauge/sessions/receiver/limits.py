@@ -25,9 +25,7 @@ class Bucket:
         self._at = time.monotonic()
 
     def spend(self, amount: float = 1.0) -> bool:
-        """Take `amount`; return whether there was as much. The debt is at most that of a second, so that a client
-        which asks for too much is not refused long after that.
-        """
+        """Take `amount`; return whether there was as much. The debt is at most that of a second."""
         now = time.monotonic()
         left = min(self._maximum, self.credit + (now - self._at) * self._rate) - amount
         self._at = now

@@ -245,7 +245,6 @@ class Receiver:
         return None
 
     def _end(self, peer: Peer, reason: str, detail: str = "") -> None:
-        """End a connection; `reason` is that of a rejection."""
         descriptor = peer.sock.fileno()
         if peer in self._paused:
             self._paused.remove(peer)

@@ -100,7 +100,6 @@ def _passed_on(sock: _socket.socket, pid: int, alive: bool | None) -> bool:
 
 
 def _start(pid: int) -> int:
-    """Return the start in clock ticks after boot, 0 without such a process."""
     try:
         return int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -118,9 +117,7 @@ def cgroup_at(pid: int) -> str:
 
 
 def cgroup_of(text: str) -> str:
-    """Return the cgroup from the text of /proc/PID/cgroup. All below the slice of a login user is one cgroup: users
-    may create more there.
-    """
+    """Return the cgroup from the text of /proc/PID/cgroup; all below the slice of a login user is one."""
     unified = [line[3:] for line in text.split("\n") if line.startswith("0::")]
     path = unified[0] if unified and unified[0] != "/" else text.strip()
     parts = path.split("/")

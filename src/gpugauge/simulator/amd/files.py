@@ -82,12 +82,10 @@ class Machine:
 
 
 def _unique(device: Device) -> int:
-    """Return the number of a GPU; an APU has none."""
     return int(device.uuid.removeprefix("GPU-"), 16) if device.uuid.startswith("GPU-") else 0
 
 
 def _fixed(device: Device) -> dict[str, str]:
-    """Return the files that do not change, by name."""
     number = _unique(device)
     clock, memory_clock = device.figures["clock"], device.figures["clock_memory"]
     return {
@@ -112,7 +110,6 @@ def _fixed(device: Device) -> dict[str, str]:
 
 
 def _values(device: Device, t: float) -> dict[str, str | bytes]:
-    """Return the files that change, by name."""
     errors = {kind: device.health.ecc_errors(kind, 0.0, t) for kind in ("corrected", "uncorrected")}
     ras = f"ue: {errors['uncorrected']}\nce: {errors['corrected']}"
     return {
@@ -126,7 +123,6 @@ def _values(device: Device, t: float) -> dict[str, str | bytes]:
 
 
 def _figures(device: Device, t: float) -> dict[str, int]:
-    """Return the values of gpu_metrics by name."""
     generation, lanes = device.pcie(t)
     temperature = device.temperature(t)
     throttled = {

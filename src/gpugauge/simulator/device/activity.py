@@ -13,9 +13,7 @@ from gpugauge.simulator.device.pipeline import Pipeline, observe
 
 
 class Rhythm:
-    """A training compiles first; in each period it then trains, evaluates and writes a checkpoint. From `stalled_at` on
-    it makes no progress. Times are seconds of the scenario.
-    """
+    """A training compiles first; in each period it trains, evaluates, writes a checkpoint. Times are seconds."""
 
     def __init__(self, plain: Mapping[str, Any] | None, start: float, end: float) -> None:
         plain = plain or {"compiling": 0.0, "every": None, "evaluating": 0.0, "checkpointing": 0.0, "stalled_at": None}
@@ -76,9 +74,7 @@ class Rhythm:
 
 
 def working(rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> Load:
-    """Return the load of a training: in each step the GPU is busy for `busy` seconds of `step`. With `smooth`, the busy
-    time is spread evenly, like that of processes which share a GPU. Evaluation has the same mean load as training.
-    """
+    """Return the load of a training: busy for `busy` seconds of each `step`; with `smooth` spread evenly."""
     busy = min(busy, step)
     level = busy / step
 

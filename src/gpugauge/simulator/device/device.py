@@ -158,9 +158,7 @@ class Device:
         return [p for p in self.processes if p.kind == kind and p.activity.alive(t)]
 
     def nvlink_up(self, link: int, t: float) -> bool | None:
-        """Return whether an NVLink is up: False for a link that the GPU lacks and the library answers for, None for one
-        without an answer.
-        """
+        """Return whether an NVLink is up: False for one that is only answered for, None for one without an answer."""
         links = self.figures["nvlinks"]
         if 0 <= link < links:
             return not self.health.nvlink_down(link, t)
@@ -212,7 +210,6 @@ class Device:
         return tuple([a.busy(t) for a, _ in self._parts])
 
     def _each(self, t: float) -> Iterable[tuple[float, tuple[Activity, float]]]:
-        """Return the parts with their busy seconds until `t`."""
         return zip(self._spent(t), self._parts, strict=True)
 
     def _counter(self, name: str) -> Callable[[float], float]:

@@ -65,9 +65,7 @@ class Fault:
 
 
 def _hang() -> NoReturn:
-    """Never return. Signals except SIGKILL have no effect, as for a call that blocks in the kernel; but the process
-    ends together with its parent.
-    """
+    """Never return, whatever signal comes but SIGKILL; the process ends together with its parent."""
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
     parent = os.getppid()
     while os.getppid() == parent:

@@ -74,9 +74,7 @@ class Pipeline:
 
     @property
     def allocator_seconds(self) -> float:
-        """Seconds per step in which the allocator retries. The first free waits for the GPU, which is idle from then
-        on.
-        """
+        """Seconds per step in which the allocator retries, and the GPU is idle."""
         return self.retries * 2 * self.cached * self.device_call
 
     @property

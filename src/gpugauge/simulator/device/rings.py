@@ -36,9 +36,7 @@ class Ring:
     def samples(
         self, after: int, t: float, busy: Callable[[float], float] | None, occupied: Callable[[float], bool]
     ) -> list[tuple[int, int]]:
-        """Return the entries after the time `after`, oldest first: time of the driver, and busy percent since the entry
-        before. `busy` counts busy seconds, None for an engine that is never used.
-        """
+        """Return the entries after `after`, oldest first: time of the driver, busy percent since the one before."""
         last = int(t / self._period) if t >= 0 else int(t / self._period) - 1
         if self._time(last) > t:
             last -= 1

@@ -83,9 +83,7 @@ _LIBRARIES = ("libtorch_python.so", "libtorch_cpu.so", "libtorch_cuda.so", "libc
 
 
 class ProcTree:
-    """Writes the processes of a scenario into an empty folder of the caller. Its subfolder `cgroup` has the cgroups of
-    the trainings, as in the cgroup file system, and `log` the entries of the pods, as in /var/log.
-    """
+    """Writes the processes of a scenario into an empty folder; `cgroup` has the cgroups, `log` the entries of pods."""
 
     def __init__(self, root: Path, scenario: Scenario) -> None:
         self._root, self.cgroup_root, self.pod_logs = root, root / "cgroup", root / "log"
@@ -153,7 +151,6 @@ class ProcTree:
         return folder
 
     def _write_pod(self, pod: Pod) -> None:
-        """Write the entries of a pod in the log folders of the kubelet."""
         (self.pod_logs / "pods" / f"{pod.namespace}_{pod.name}_{pod.uid}").mkdir(exist_ok=True)
         log = self.pod_logs / "containers" / f"{pod.name}_{pod.namespace}_{pod.container}-{pod.container_id}.log"
         log.touch()
@@ -178,7 +175,6 @@ def _replace(path: Path, text: str) -> None:
 
 
 def _strings(strings: list[str]) -> bytes:
-    """Return strings that are terminated by NUL each, as the kernel writes them."""
     return b"".join(s.encode() + b"\0" for s in strings)
 
 
@@ -207,7 +203,6 @@ def _stat(process: Process, name: str, counted: Figures, pid: int, parent: int) 
 
 
 def _cpus(listed: str | None) -> dict[str, str]:
-    """Return the lines about the CPUs on which a process can run."""
     if listed is None:
         return {}
     mask = 0
@@ -237,9 +232,7 @@ def _status(process: Process, name: str, pid: int, parent: int) -> str:
 
 
 def kernel_log(scenario: Scenario) -> str:
-    """Return the Xid errors from before the start of a scenario as /dev/kmsg has them; NVML reports the later ones. One
-    from before the boot of this machine has the time 0.
-    """
+    """Return the Xid errors from before the start as /dev/kmsg has them; NVML reports the later ones."""
     world = World(scenario.simulation())
     start = time.monotonic() - world.now()
     errors = sorted((at, device.bus_id, xid) for device in world.devices for at, xid in device.health.xids if at < 0)

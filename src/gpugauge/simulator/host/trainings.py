@@ -68,9 +68,7 @@ _HOST_BYTES = 1 << 30  # of a model on the CPU
 
 
 class SimulatedSessions:
-    """The sessions of the trainings of a scenario, and those of `real`. Simulated ones change once a second, and stay
-    for `linger` seconds after their end.
-    """
+    """The sessions of a scenario, and those of `real`. Simulated ones change once a second, and stay for a while."""
 
     def __init__(
         self,
@@ -176,8 +174,6 @@ def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
 
 
 class _Progress:
-    """The progress of a training at a second of the scenario."""
-
     def __init__(self, start_unix: float, process: Process, pipeline: Pipeline, t: float) -> None:
         self._unix, self._process, self._pipeline, self._t = start_unix, process, pipeline, t
         self._rhythm = process.activity.rhythm

@@ -25,7 +25,6 @@ DeviceFunction: TypeAlias = Callable[..., int]  # (GPU or MIG device, second, ot
 
 
 def _write(out: Any, value: int | None, absent: int) -> int:
-    """Write a number, or return the code `absent` for None."""
     if value is None:
         return absent
     out._obj.value = value

@@ -99,9 +99,7 @@ class Objects:
         return SUCCESS
 
     def event_set_wait(self, handles: Mapping[Device, int], t: float, events: Any, out: Any, *, foreign: bool) -> int:
-        """Write the next event of a registered GPU, or with `foreign` of any GPU, without waiting for it. `handles` has
-        the enumerated GPUs.
-        """
+        """Write the next event of a registered GPU, or with `foreign` of any, without waiting; `handles`: the GPUs."""
         found = self._sets.get(pointed(events))
         if found is None:
             return INVALID_ARGUMENT

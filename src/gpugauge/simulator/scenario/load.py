@@ -41,9 +41,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def parse_scenario(text: str, file: str, name: str) -> Scenario:
-    """Return the scenario of a YAML text; `file` is for messages, `name` is used unless the text has one. Raises
-    ConfigError.
-    """
+    """Return the scenario of a YAML text; `file` is for messages, `name` a default. Raises ConfigError."""
     return _scenario(_FILE.parse(text, file), name)
 
 

@@ -183,9 +183,7 @@ class Scenario(StrictModel):
     _start: dict[str, float] = PrivateAttr(default_factory=lambda: {"monotonic": time.monotonic(), "unix": time.time()})
 
     def simulation(self) -> dict[str, Any]:
-        """Return the plain data for the `open` request of a worker. It has the start of the scenario, so that a later
-        worker continues the same simulation.
-        """
+        """Return the plain data for the `open` request of a worker, with the start: a later worker continues it."""
         return {"scenario": self.model_dump(mode="json", by_alias=True), "start": self._start}
 
     @field_validator("gpus", mode="before")

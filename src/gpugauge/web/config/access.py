@@ -142,7 +142,6 @@ class WebAccess:
     def _timed(
         self, seconds: float, read: Callable[[], tuple[WebConfig, _Signature] | None]
     ) -> tuple[WebConfig, _Signature] | None:
-        """Return what `read` returns. Raises ConfigError, also if that takes longer than `seconds`."""
         try:
             return self._reading.call(seconds, read)
         except TimeoutError:
@@ -171,9 +170,7 @@ class _Bucket:
 
 
 def _load(path: Path, files: tuple[Path, ...]) -> tuple[WebConfig, _Signature]:
-    """Return the configuration and the signature of its files. The signature is taken first, so that a change while
-    the files are read is not missed; `files` are the expected ones.
-    """
+    """Return the configuration and the signature of its files, which is taken first: a change meanwhile shows."""
     while True:
         signature = _signature(files)
         config = load_web_config(path)

@@ -37,9 +37,7 @@ class _Waiting(Generic[Item]):
 
 
 class WaitingLogins(Generic[Item]):
-    """Waiting items by client address. Those of addresses without faults come first, and chance decides among equals,
-    so that nobody gains by being quick. Times are of one monotonic clock, in seconds.
-    """
+    """Waiting items by client address: those without faults first, then by chance, so that haste gains nothing."""
 
     def __init__(self, chance: random.Random | None = None) -> None:
         self._chance = chance or random.SystemRandom()
