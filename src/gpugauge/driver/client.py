@@ -138,10 +138,7 @@ class Worker:
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def end(self, *, graceful: bool = True, grace_seconds: float = GRACE_SECONDS) -> bool:
-        """End the process; return False if it hangs inside the kernel, where SIGKILL has no effect. With `graceful`,
-        send a close request first and wait `grace_seconds`: a killed owner of the driver froze a MIG GPU
-        (dcgm-exporter#84).
-        """
+        """End the process, with `graceful` by a request (dcgm-exporter#84); return False if it hangs in the kernel."""
         if graceful:
             with contextlib.suppress(WorkerGoneError, WorkerHangsError):
                 self.send("close")

@@ -107,10 +107,7 @@ class Reader:
         *,
         on_demand: bool = False,
     ) -> Reply | None:
-        """Request all GPUs at once and receive the replies one by one: the first missing one identifies the GPU. Return
-        a reply if nothing can be read of any GPU: then the driver has failed. Raises ReadError. With `on_demand`, a
-        scrape waits for this reading.
-        """
+        """Request all GPUs; the first missing reply names one. Return a reply if none can be read. Raises ReadError."""
         near = SCRAPE_GROUPS if on_demand else wanted(self._forecast, intervals, now, self.lead)
         due = self._schedule.take(intervals, now, near, only=on_demand)
         included = set(range(device_count)) - self._inventory.excluded.keys() - self._inventory.suspended()

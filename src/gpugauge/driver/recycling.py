@@ -16,10 +16,7 @@ _RETRY_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class RecyclingLimits:
-    """Limits of a worker: resident bytes, and seconds of age, 0 for no limit. They are checked every
-    `check_interval_seconds`. Memory counts from the age `memory_min_age_seconds` on, so that a limit below the initial
-    size of a worker does not cause a loop of replacements.
-    """
+    """Limits of a worker, 0 for none: resident bytes from a minimum age on, so that no loop begins, and its age."""
 
     resident_bytes: int = 256 << 20
     age_seconds: float = 0.0

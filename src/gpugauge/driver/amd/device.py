@@ -250,54 +250,50 @@ _PERCENT, _CELSIUS, _MHZ, _LANES = (0, 100), (1, 200), (0, 100_000), (1, 32)
 _MILLIWATTS, _WATTS = (1, 10_000_000), (1, 10_000)
 _KELVIN = 1e-3  # of thousandths of a degree
 
-ROWS: tuple[tuple[Group, tuple[str, ...], tuple[Source, ...]], ...] = (
-    ("fast", ("utilization_percent",), (_table("gfx", *_PERCENT), _busy, _file("gpu_busy_percent", *_PERCENT))),
-    (
-        "fast",
-        ("memory_utilization_percent",),
-        (_table("memory_activity", *_PERCENT), _file("mem_busy_percent", *_PERCENT)),
+# Group, fields and sources.
+Row: TypeAlias = tuple[Group, tuple[str, ...], tuple[Source, ...]]
+
+
+def _row(group: Group, field: str, *sources: Source) -> Row:
+    return group, (field,), sources
+
+
+ROWS: tuple[Row, ...] = (
+    _row("fast", "utilization_percent", _table("gfx", *_PERCENT), _busy, _file("gpu_busy_percent", *_PERCENT)),
+    _row(
+        *("fast", "memory_utilization_percent"),
+        *(_table("memory_activity", *_PERCENT), _file("mem_busy_percent", *_PERCENT)),
     ),
     ("normal", ("memory_total_bytes", "memory_used_bytes", "memory_free_bytes"), (_memory,)),
-    (
-        "normal",
-        ("power_milliwatts",),
-        (
-            _table("watts", *_WATTS, 1000),
-            _table("milliwatts", *_MILLIWATTS),
-            _hwmon("power1_average", *_MILLIWATTS, 1e-3),
-            _hwmon("power1_input", *_MILLIWATTS, 1e-3),
-        ),
+    _row(
+        *("normal", "power_milliwatts"),
+        *(_table("watts", *_WATTS, 1000), _table("milliwatts", *_MILLIWATTS)),
+        *(_hwmon(f"power1_{name}", *_MILLIWATTS, 1e-3) for name in ("average", "input")),
     ),
-    ("normal", ("power_limit_milliwatts",), (_hwmon("power1_cap", *_MILLIWATTS, 1e-3),)),
-    (
-        "normal",
-        ("temperature_celsius",),
-        (
-            _table("temperature", *_CELSIUS),
-            _hwmon("temp2_input", *_CELSIUS, _KELVIN),
-            _table("centidegrees", 100, 20_000, 0.01),
-            _hwmon("temp1_input", *_CELSIUS, _KELVIN),
-        ),
+    _row("normal", "power_limit_milliwatts", _hwmon("power1_cap", *_MILLIWATTS, 1e-3)),
+    _row(
+        *("normal", "temperature_celsius"),
+        *(_table("temperature", *_CELSIUS), _hwmon("temp2_input", *_CELSIUS, _KELVIN)),
+        *(_table("centidegrees", 100, 20_000, 0.01), _hwmon("temp1_input", *_CELSIUS, _KELVIN)),
     ),
-    (
-        "normal",
-        ("memory_temperature_celsius",),
-        (_table("memory_temperature", *_CELSIUS), _hwmon("temp3_input", *_CELSIUS, _KELVIN)),
+    _row(
+        *("normal", "memory_temperature_celsius"),
+        *(_table("memory_temperature", *_CELSIUS), _hwmon("temp3_input", *_CELSIUS, _KELVIN)),
     ),
     ("normal", ("clock_graphics_mhz", "clock_sm_mhz"), (_shader_clock,)),
-    ("normal", ("clock_memory_mhz",), (_table("uclk", *_MHZ), _hwmon("freq2_input", *_MHZ, 1e-6))),
-    ("slow", ("power_limit_default_milliwatts",), (_hwmon("power1_cap_default", *_MILLIWATTS, 1e-3),)),
-    ("slow", ("power_limit_min_milliwatts",), (_hwmon("power1_cap_min", *_MILLIWATTS, 1e-3),)),
-    ("slow", ("power_limit_max_milliwatts",), (_hwmon("power1_cap_max", *_MILLIWATTS, 1e-3),)),
-    ("slow", ("temperature_slowdown_celsius",), (_hwmon("temp2_crit", *_CELSIUS, _KELVIN),)),
-    ("slow", ("temperature_shutdown_celsius",), (_hwmon("temp2_emergency", *_CELSIUS, _KELVIN),)),
-    ("slow", ("temperature_memory_max_celsius",), (_hwmon("temp3_crit", *_CELSIUS, _KELVIN),)),
-    ("slow", ("clock_sm_max_mhz",), (_highest_clock("pp_dpm_sclk"),)),
-    ("slow", ("clock_memory_max_mhz",), (_highest_clock("pp_dpm_mclk"),)),
-    ("slow", ("ecc_errors",), (Device.errors_counted,)),
-    ("slow", ("pcie_width",), (_table("lanes", *_LANES),)),
-    ("slow", ("pcie_generation",), (_generation,)),
-    ("slow", ("pcie_replays",), (_table("replays", 0, (1 << 63) - 1),)),
+    _row("normal", "clock_memory_mhz", _table("uclk", *_MHZ), _hwmon("freq2_input", *_MHZ, 1e-6)),
+    _row("slow", "power_limit_default_milliwatts", _hwmon("power1_cap_default", *_MILLIWATTS, 1e-3)),
+    _row("slow", "power_limit_min_milliwatts", _hwmon("power1_cap_min", *_MILLIWATTS, 1e-3)),
+    _row("slow", "power_limit_max_milliwatts", _hwmon("power1_cap_max", *_MILLIWATTS, 1e-3)),
+    _row("slow", "temperature_slowdown_celsius", _hwmon("temp2_crit", *_CELSIUS, _KELVIN)),
+    _row("slow", "temperature_shutdown_celsius", _hwmon("temp2_emergency", *_CELSIUS, _KELVIN)),
+    _row("slow", "temperature_memory_max_celsius", _hwmon("temp3_crit", *_CELSIUS, _KELVIN)),
+    _row("slow", "clock_sm_max_mhz", _highest_clock("pp_dpm_sclk")),
+    _row("slow", "clock_memory_max_mhz", _highest_clock("pp_dpm_mclk")),
+    _row("slow", "ecc_errors", Device.errors_counted),
+    _row("slow", "pcie_width", _table("lanes", *_LANES)),
+    _row("slow", "pcie_generation", _generation),
+    _row("slow", "pcie_replays", _table("replays", 0, (1 << 63) - 1)),
 )
 
 

@@ -21,10 +21,7 @@ def bound_devices(procfs: Path) -> frozenset[str] | None:
 
 
 def bus_devices(sysfs: Path, procfs: Path, dev: Path = Path("/dev")) -> tuple[BusDevice, ...] | None:
-    """Return NVIDIA's GPUs on the PCI bus, without virtual functions; None if the bus cannot be read. A GPU is visible
-    here if the kernel driver lists it, does not exclude it, and its device file can be opened: a container has the
-    bus of the machine, but only its own files.
-    """
+    """Return NVIDIA's GPUs on the bus, None without one; visible are those whose device file this process can open."""
     devices = on_bus(sysfs, _VENDOR)
     return None if devices is None else tuple(_device(device, procfs, dev) for device in devices)
 

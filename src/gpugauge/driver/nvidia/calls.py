@@ -180,40 +180,36 @@ def multiprocessors(static: Mapping[str, Any]) -> dict[str, int]:
     return {"multiprocessors": count // cores} if cores and count and count % cores == 0 else {}
 
 
-def _row(group: Group, field: str, check: Check, *sources: Source) -> Call:
-    return Call(group, {field: check}, sources)
+def _row(group: Group, field: str, check: Check, *sources: Source | str) -> Call:
+    """Return a row; a source may be the name of a function that returns the value."""
+    return Call(group, {field: check}, tuple(_plain(each) if isinstance(each, str) else each for each in sources))
 
 
 CALLS = (
-    _row("static", "uuid", valid.TEXT, _plain("nvmlDeviceGetUUID")),
-    _row("static", "name", valid.TEXT, _plain("nvmlDeviceGetName")),
+    _row("static", "uuid", valid.TEXT, "nvmlDeviceGetUUID"),
+    _row("static", "name", valid.TEXT, "nvmlDeviceGetName"),
     _row("static", "pci_bus_id", valid.TEXT, _pci_bus_id),
-    _row("static", "minor_number", valid.NUMBER, _plain("nvmlDeviceGetMinorNumber")),
-    _row("static", "serial", valid.TEXT, _plain("nvmlDeviceGetSerial")),
-    _row("static", "board_part_number", valid.TEXT, _plain("nvmlDeviceGetBoardPartNumber")),
-    _row("static", "vbios_version", valid.TEXT, _plain("nvmlDeviceGetVbiosVersion")),
-    _row("static", "architecture", valid.NUMBER, _plain("nvmlDeviceGetArchitecture")),
-    _row("static", "compute_capability", valid.CAPABILITY, _plain("nvmlDeviceGetCudaComputeCapability")),
-    _row("static", "core_count", valid.COUNT, _plain("nvmlDeviceGetNumGpuCores")),
+    _row("static", "minor_number", valid.NUMBER, "nvmlDeviceGetMinorNumber"),
+    _row("static", "serial", valid.TEXT, "nvmlDeviceGetSerial"),
+    _row("static", "board_part_number", valid.TEXT, "nvmlDeviceGetBoardPartNumber"),
+    _row("static", "vbios_version", valid.TEXT, "nvmlDeviceGetVbiosVersion"),
+    _row("static", "architecture", valid.NUMBER, "nvmlDeviceGetArchitecture"),
+    _row("static", "compute_capability", valid.CAPABILITY, "nvmlDeviceGetCudaComputeCapability"),
+    _row("static", "core_count", valid.COUNT, "nvmlDeviceGetNumGpuCores"),
     _row("static", "local_cpus", valid.TEXT, _local_cpus),
-    _row("static", "numa_node", valid.NODE, _plain("nvmlDeviceGetNumaNodeId")),
-    _row(
-        "static",
-        "power_limit_default_milliwatts",
-        valid.MILLIWATTS_LIMIT,
-        _plain("nvmlDeviceGetPowerManagementDefaultLimit"),
-    ),
+    _row("static", "numa_node", valid.NODE, "nvmlDeviceGetNumaNodeId"),
+    _row("static", "power_limit_default_milliwatts", valid.LIMIT, "nvmlDeviceGetPowerManagementDefaultLimit"),
     Call(
         "static",
-        {"power_limit_min_milliwatts": valid.MILLIWATTS_LIMIT, "power_limit_max_milliwatts": valid.MILLIWATTS_LIMIT},
+        {"power_limit_min_milliwatts": valid.LIMIT, "power_limit_max_milliwatts": valid.LIMIT},
         (_plain("nvmlDeviceGetPowerManagementLimitConstraints"),),
     ),
     _row("static", "clock_graphics_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _GRAPHICS)),
     _row("static", "clock_sm_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _SM)),
     _row("static", "clock_memory_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _MEMORY)),
     _row("static", "clock_video_max_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetMaxClockInfo", _VIDEO)),
-    _row("static", "pcie_generation_max", valid.LANES, _plain("nvmlDeviceGetMaxPcieLinkGeneration")),
-    _row("static", "pcie_width_max", valid.LANES, _plain("nvmlDeviceGetMaxPcieLinkWidth")),
+    _row("static", "pcie_generation_max", valid.LANES, "nvmlDeviceGetMaxPcieLinkGeneration"),
+    _row("static", "pcie_width_max", valid.LANES, "nvmlDeviceGetMaxPcieLinkWidth"),
     _row("static", "temperature_shutdown_celsius", valid.CELSIUS, _plain(_THRESHOLD, _SHUTDOWN)),
     _row("static", "temperature_slowdown_celsius", valid.CELSIUS, _plain(_THRESHOLD, _SLOWDOWN)),
     _row("static", "temperature_gpu_max_celsius", valid.CELSIUS, _plain(_THRESHOLD, _GPU_MAX)),
@@ -229,9 +225,9 @@ CALLS = (
     Call("fast", {"utilization_percent": valid.PERCENT, "memory_utilization_percent": valid.PERCENT}, (_utilization,)),
     Call("normal", {f"memory_{part}_bytes": valid.BYTES for part in _MEMORY_PARTS}, (memory, _memory_v1)),
     Call("normal", {"bar1_total_bytes": valid.BYTES, "bar1_used_bytes": valid.BYTES}, (_bar1,)),
-    _row("normal", "power_milliwatts", valid.MILLIWATTS, _plain("nvmlDeviceGetPowerUsage")),
-    _row("normal", "power_limit_milliwatts", valid.MILLIWATTS, _plain("nvmlDeviceGetEnforcedPowerLimit")),
-    _row("normal", "energy_millijoules", valid.COUNTER, _plain("nvmlDeviceGetTotalEnergyConsumption")),
+    _row("normal", "power_milliwatts", valid.MILLIWATTS, "nvmlDeviceGetPowerUsage"),
+    _row("normal", "power_limit_milliwatts", valid.MILLIWATTS, "nvmlDeviceGetEnforcedPowerLimit"),
+    _row("normal", "energy_millijoules", valid.COUNTER, "nvmlDeviceGetTotalEnergyConsumption"),
     _row(
         "normal",
         "temperature_celsius",
@@ -243,7 +239,7 @@ CALLS = (
     _row("normal", "clock_sm_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _SM)),
     _row("normal", "clock_memory_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _MEMORY)),
     _row("normal", "clock_video_mhz", valid.MEGAHERTZ, _plain("nvmlDeviceGetClockInfo", _VIDEO)),
-    _row("normal", "performance_state", valid.P_STATE, _plain("nvmlDeviceGetPerformanceState")),
+    _row("normal", "performance_state", valid.P_STATE, "nvmlDeviceGetPerformanceState"),
     _row(
         "normal",
         "clocks_event_reasons",
@@ -257,8 +253,8 @@ CALLS = (
     _row("normal", "ofa_utilization_percent", valid.PERCENT, _first("nvmlDeviceGetOfaUtilization")),
     _row("normal", "encoder_sessions", valid.NUMBER, _first("nvmlDeviceGetEncoderStats")),
     _row("slow", "row_remapper_banks", each(valid.BITS), _row_remapper),
-    _row("slow", "pcie_generation", valid.LANES, _plain("nvmlDeviceGetCurrPcieLinkGeneration")),
-    _row("slow", "pcie_width", valid.LANES, _plain("nvmlDeviceGetCurrPcieLinkWidth")),
+    _row("slow", "pcie_generation", valid.LANES, "nvmlDeviceGetCurrPcieLinkGeneration"),
+    _row("slow", "pcie_width", valid.LANES, "nvmlDeviceGetCurrPcieLinkWidth"),
     _row("slow", "fan_speed_percent", each(valid.FAN_PERCENT), _fans(_fan_speed)),
     _row("slow", "fan_rpm", each(valid.RPM), _fans(_fan_rpm)),
     _row(

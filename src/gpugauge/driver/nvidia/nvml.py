@@ -77,10 +77,7 @@ class Nvml:
         )
 
     def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-        """Return the values of a GPU by group and field, and the codes of the fields that failed. After a change of the
-        MIG layout, "static" and "mig" are read as well. A group without new values is omitted. What a slow GPU has no
-        time for is too slow. Raises DriverError if the library does not give the GPU.
-        """
+        """Return values by group and field, and codes of failed fields; "static" and "mig", too, after a MIG change."""
         errors: dict[str, str] = {}
         self.calls.until = math.inf
         device = self._device(index)
