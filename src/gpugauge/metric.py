@@ -84,10 +84,7 @@ class Family:
 
 
 class Table(Generic[Subject]):
-    """Constructors for rows that share the labels of one subject, for example `Table[Device]("uuid")`, and the source
-    and devices of those that state none. The type is that of the subject, so that a reader of an attribute that it
-    lacks is an error of types.
-    """
+    """Constructors for rows that share the labels, the source and the devices of one subject, whose type is checked."""
 
     def __init__(self, *labels: str, source: str = "", devices: str = "") -> None:
         self.labels, self.source, self.devices = labels, source, devices

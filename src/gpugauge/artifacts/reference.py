@@ -5,28 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Any
 
 from gpugauge.catalog import CATALOG
 from gpugauge.driver.vendors import VENDORS
 
-_INTRODUCTION = """\
-# Metrics
-
-<!-- Generated: make generate -->
-
-Every metric that gpugauge can export, by collector. `--no-collector.NAME` disables a collector, `--metrics.exclude`
-drops single metrics. A value that the GPU or the driver does not support has no series. It is never exported as NaN or
-as 0.
-
-Device series carry the label `uuid`, process series the label `process`. The describing labels (index, name, pid,
-pod …) are in `gpu_info`, `gpu_process_info` and `torch_process_info`, for joins. MIG devices have metrics of their own,
-because the driver returns no utilization for a GPU in MIG mode. For such a GPU `gpu_utilization_ratio` is absent;
-`gpu_mig_sm_active_ratio` reports the activity of its instances.
-
-The label `workload_job_source` says whose word a job is: the kernel's, the cluster's, or that of the process
-([attribution.md](attribution.md#whose-word-a-job-is)). A job that a process can name itself has the user in its name.
-"""
+_INTRODUCTION = Path(__file__).with_suffix(".md")
 
 
 def entries() -> list[dict[str, Any]]:
@@ -71,7 +56,7 @@ def as_text() -> str:
 
 def as_markdown() -> str:
     """Return docs/metrics.md."""
-    parts = [_INTRODUCTION]
+    parts = [_INTRODUCTION.read_text(encoding="utf-8")]
     for collector, rows in CATALOG.items():
         parts.append(
             f"\n## {collector}\n\n| metric | type | labels | meaning | source | GPUs | vendors |\n"

@@ -169,10 +169,7 @@ class ScrapeForecast:
         return last + step if scrape is None else scrape - lead
 
     def is_near(self, now: float, interval: float, lead: float) -> bool:
-        """Return whether a scrape is likely to be served from the tick at `now`: it is expected, or a scraper without a
-        period is active. Scrapers with a period of about `interval` seconds or less do not count: a reading for each of
-        their scrapes would cost more than it is worth.
-        """
+        """Return whether a scrape is likely to be served from the tick at `now`; its period is above `interval`."""
         return now < self._awaited_until or self.is_expected(now, interval, lead, 0.0)
 
     def is_expected(self, now: float, interval: float, lead: float, period: float) -> bool:

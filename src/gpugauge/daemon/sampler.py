@@ -64,10 +64,7 @@ class Sampler:
         while_waiting: Callable[[], None] = lambda: None,
         every: float = math.inf,
     ) -> None:
-        """Tick until `stop` is set, which a call of `wake` must follow; call `after_tick` after each successful tick,
-        and `while_waiting` each `every` seconds until the next one. A failed tick publishes nothing: the previous
-        snapshot stays, becomes stale if failures continue, and the watchdogs expire.
-        """
+        """Tick until `stop` is set; a failed tick publishes nothing. `while_waiting` is called each `every` seconds."""
         due = time.monotonic()
         while not stop.is_set():
             self._wake.clear()

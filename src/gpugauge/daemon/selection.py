@@ -28,11 +28,7 @@ LEAN = {name: part.rstrip("}") for name, _, part in (word.partition("{") for wor
 
 
 class Selection:
-    """Removes families from snapshots: keeps those that match `include` and not `exclude`, as shell patterns.
-
-    An empty `include` matches all; with the preset `lean`, `include` adds to its metrics. Raises ConfigError for a
-    pattern that matches none of `names`.
-    """
+    """Keeps the families that match `include` and not `exclude`. Raises ConfigError if a pattern matches none."""
 
     def __init__(
         self, names: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = (), preset: str = "full"

@@ -14,10 +14,7 @@ _FIRST_DESCRIPTOR = 3  # SD_LISTEN_FDS_START: the first one after standard input
 
 
 def listen_fds(environ: MutableMapping[str, str] = os.environ) -> dict[str, int]:
-    """Return the descriptors passed to this process by FileDescriptorName=, or `unknown` where it is not set. If
-    several have the same name, the last is returned. The variables are removed and the descriptors are not inherited by
-    child processes; a second call returns an empty dict.
-    """
+    """Return the passed descriptors by name; a second call returns {}, and child processes do not inherit them."""
     pid, count, names = (environ.pop(f"LISTEN_{suffix}", "") for suffix in ("PID", "FDS", "FDNAMES"))
     if pid != str(os.getpid()) or not (count.isascii() and count.isdigit()):
         return {}

@@ -85,10 +85,7 @@ _MAX_COUNT = 2**63 - 1  # Prometheus sums the counts of buckets as signed intege
 
 
 class Messages:
-    """Rendered families, cached by metric: an unchanged family is not rendered again.
-
-    Two threads use it; at worst both render the same bytes.
-    """
+    """Rendered families by metric, so that an unchanged one is not rendered again; two threads use it."""
 
     def __init__(self) -> None:
         self.starts = Starts()

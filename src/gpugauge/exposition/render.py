@@ -43,11 +43,7 @@ class Response(NamedTuple):
 
 
 class _Demand:
-    """Times of the scrapes of one variant, and whether the next one may be near (monotonic seconds).
-
-    Scrapers are periodic to the millisecond, so a body that no scrape would fetch before the next tick is not rendered
-    ahead. An unexpected scrape waits for the rendering, a few milliseconds.
-    """
+    """Times of the scrapes of one variant, and whether the next one may be near: then its body is rendered ahead."""
 
     def __init__(self, now: float) -> None:
         self._last = now
@@ -69,11 +65,7 @@ class _Demand:
 
 
 class Exposition:
-    """Renders the bodies of each published snapshot. A snapshot is stale after `stale_after` seconds.
-
-    The sampler's thread calls `publish`, the server's thread `respond`. They share one attribute, which is replaced
-    atomically.
-    """
+    """Renders the bodies of each snapshot: `publish` is for the sampler's thread, `respond` for the server's."""
 
     def __init__(self, stale_after: float) -> None:
         self.stale_after = stale_after

@@ -15,10 +15,7 @@ Samples: TypeAlias = "tuple[tuple[LabelValues, Value] | None, ...]"
 
 
 class Lines:
-    """Rendered lines of families, cached by metric: unchanged samples are not rendered again.
-
-    Two threads use it; at worst both render the same text.
-    """
+    """Rendered lines by metric, so that unchanged samples are not rendered again; two threads use it."""
 
     def __init__(self) -> None:
         self._labels = LabelSets[str]()

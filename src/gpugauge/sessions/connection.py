@@ -127,11 +127,7 @@ def prepare(path: Path) -> None:
 
 
 def _listener(probe: socket.socket, path: Path) -> int | None:
-    """Return the pid of the process that listens at the path, 0 without one, None if its queue is full. Raises OSError.
-
-    A daemon takes connections out of its queue all the time. One that stays full is of a process that hangs inside the
-    kernel.
-    """
+    """Return the pid of the listener at a path, 0 without one, None if its queue stays full. Raises OSError."""
     try:
         probe.connect(str(path))
     except ConnectionRefusedError:

@@ -143,10 +143,7 @@ def _killed(folder: Path | None) -> int:
 
 
 def status_in_proc(pid: int, accepted: float) -> int | None:
-    """Return the status of a process that ends, RUNNING, or None if /proc does not show it.
-
-    `accepted` is the time since boot of the connection: a process that started later only has the same pid.
-    """
+    """Return the status of a process that ends, RUNNING, or None; one that started after `accepted` is another."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes() if pid else b""
         values = stat.rpartition(b")")[2].split()  # the first is field 3 of proc(5)

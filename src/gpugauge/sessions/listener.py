@@ -86,10 +86,7 @@ class Sessions:
         self._store.linger_seconds = seconds
 
     def start(self, listener: socket.socket | None = None) -> None:
-        """Open the socket and start the thread. Raises SessionsError if the path is in use or not accessible.
-
-        A `listener` opened by the service manager is used as it is; stop() does not remove its path.
-        """
+        """Open the socket, unless the service manager has, and start the thread. Raises SessionsError."""
         try:
             if listener is None:
                 prepare(self.path)
@@ -119,10 +116,7 @@ class Sessions:
         self._woken.close()
 
     def view(self) -> tuple[Session, ...]:
-        """Return all sessions, including those that ended recently; the same object if nothing has changed.
-
-        Raises SessionsError while the thread fails.
-        """
+        """Return all sessions; the same object if nothing has changed. Raises SessionsError while the thread fails."""
         if self._thread and (error := self._thread.guard.failing):
             raise SessionsError(f"reading the hook's socket fails: {error}")
         return self._store.view()

@@ -18,10 +18,7 @@ _MOST_KEPT = 0.02  # seconds: the kernel adds the time of a running thread once 
 
 
 class TrainingThread:
-    """The training thread of a process in this pid namespace, and the threads of autograd that work in its place.
-
-    `seconds` are those since the first reading, by phase. A process that cannot be seen has none.
-    """
+    """The seconds by phase of the training thread of a process, and of the threads of autograd that work for it."""
 
     def __init__(self, pid: int, root: str | Path = "/proc") -> None:
         self.seconds: Mapping[str, ThreadTime] = {}

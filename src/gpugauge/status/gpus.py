@@ -153,10 +153,7 @@ def _using(process: ProcessStatus, use: Use | None, **more: Any) -> ProcessStatu
 
 
 def _last_use(gpu: GpuStatus, history: History, processes: Sequence[ProcessStatus]) -> GpuStatus:
-    """Return a GPU that is down with what is known about the time when it answered last.
-
-    A process that still runs has its present state, one that ended has that of the time.
-    """
+    """Return a GPU that is down with what is known of its last answer; processes that still run are as they are now."""
     use = history.last_use(gpu.uuid)
     if use is None:
         return gpu

@@ -127,10 +127,7 @@ class History:
         return process in self._unused
 
     def loads(self, uuid: str) -> list[tuple[float, float | None]]:
-        """Return the load of the GPU between successive points as (age of the interval's end in seconds, share busy),
-        the oldest first. The age is relative to the newest point. The share is None where it is unknown, and in the
-        first entry, which only marks the start.
-        """
+        """Return (age in seconds, share busy) between successive points, the oldest first; None where it is unknown."""
         points = self._window(_HISTORY_SECONDS)
         newest = points[-1].monotonic if points else 0.0
         shares = [None, *(_share(old, new, uuid) for old, new in pairwise(points))]

@@ -22,11 +22,7 @@ def own_names(listen_hosts: Iterable[str]) -> frozenset[str]:
 
 
 def foreign_host(request: Request, names: frozenset[str]) -> Reply | None:
-    """Return 403 if the Host header holds a name that is neither an address nor in `names`, else None.
-
-    A foreign page can let its own name resolve to a private address (DNS rebinding). The browser then treats both as
-    one site, and only the Host header differs. Programs may omit the header.
-    """
+    """Return 403 if the Host header has a name that is not in `names`, as after DNS rebinding, else None."""
     host = request.headers.get("Host", "")
     name = _host_name(host)
     if not host or (name and (name in names or _is_address(name))):

@@ -18,10 +18,7 @@ class ListenError(Exception):
 
 
 def bind(host: str, port: int) -> Iterator[socket.socket]:
-    """Yield a listening socket for each address of the host; without a host, or for `::`, one for IPv4 and IPv6.
-
-    Raises ListenError. The caller closes the sockets that were yielded before the error.
-    """
+    """Yield a listening socket for each address of the host, which the caller closes. Raises ListenError."""
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
         if host in {"", "::"}:  # the latter as in Go, where it is both

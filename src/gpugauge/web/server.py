@@ -50,10 +50,7 @@ class Access(Protocol):
 
 
 class Server:
-    """Serves `routes` on every address. `access` controls who may connect; without it everyone may, by plain HTTP.
-
-    `addresses` are (host, port); an empty host means all interfaces.
-    """
+    """Serves `routes` on every address (host, port); `access` controls who may connect, without it everyone may."""
 
     def __init__(
         self,

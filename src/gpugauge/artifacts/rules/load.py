@@ -39,10 +39,7 @@ def is_low(s: Selectors, level: str = "") -> str:
 
 
 def _load(s: Selectors, matcher: str, condition: str) -> str:
-    """Return the loads whose highest value of the last minutes fulfils a condition: one low value is not enough.
-
-    In whole percents, rounded down, so that no text says that 50 % is less than 50 %.
-    """
+    """Return the loads, in whole percents rounded down, of which the highest of some minutes fulfils a condition."""
     window = format_duration(max(s.settle, 4 * s.evaluation_interval))
     shown = f"floor({LOAD}{matcher} * 100 + 1e-06) / 100"
     return shown + s.and_job(f"(max_over_time({LOAD}{matcher}[{window}]) {condition})")

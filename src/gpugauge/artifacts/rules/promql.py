@@ -33,11 +33,7 @@ class Selectors(Parameters):
         return cls.model_construct(**dict(p))
 
     def __call__(self, name: str, window: int | None = None, *more: str, **labels: str) -> str:
-        """Return `name{label="value",…}[window]`, with the matchers `more`.
-
-        A value that begins with ~ is a regular expression, one that begins with ! or !~ is negated.
-        Raises UnknownMetricError.
-        """
+        """Return `name{label="value",…}[window]`. A value may begin with ~, ! or !~. Raises UnknownMetricError."""
         row = next((row for row in catalog.metrics() if row.name == name), None)
         unknown = labels.keys() - set(row.labels) if row else {name}
         if unknown:
@@ -53,10 +49,7 @@ class Selectors(Parameters):
         return name + (f"{{{text}}}" if text else "")
 
     def rate(self, name: str, window: int, **labels: str) -> str:
-        """Return the increase per second of a counter over the whole window.
-
-        Not rate(): that of VictoriaMetrics is over the part with samples, so that a new series is above a threshold.
-        """
+        """Return the increase per second over the whole window; that of VictoriaMetrics is over the samples."""
         return f"increase({self(name, window, **labels)}) / {window}"
 
     def last(self, name: str, *more: str, **labels: str) -> str:
@@ -109,10 +102,7 @@ class Selectors(Parameters):
         return "(" + f"\n  or on ({self.keys('process')}) ".join(exprs) + ")"
 
     def before(self, name: str, window: int, **labels: str) -> str:
-        """Return `and` with the processes that had the series at the begin of the window.
-
-        Anywhere in some minutes, so that a pause of the exporter does not make its processes young.
-        """
+        """Return `and` with the processes that had the series around the begin of the window."""
         return self.on_process("and", self.at_begin(name, window, **labels))
 
     def at_begin(self, name: str, window: int, **labels: str) -> str:

@@ -290,10 +290,7 @@ def _training(s: Selectors) -> str:
 
 
 def _rank_work(s: Selectors) -> str:
-    """Return the share of its time that each rank computes itself, with its instance, rank, run and world size.
-
-    Only of living ranks older than the window: an earlier attempt, or a rank that loads its data, is no measure.
-    """
+    """Return the share of its time that each living rank older than the window computes itself, with its labels."""
     process = s.keys("process")
     name = "torch_local_work_seconds_total"
     # Relative to the observed time, so that the restart of an exporter, or a second scrape, changes nothing.
@@ -346,10 +343,7 @@ def of_devices(s: Selectors) -> list[Recording]:
 
 
 def _process_job(s: Selectors) -> str:
-    """Return one job for each process: the one that it had for most of the time, so that a change adds no series.
-
-    All info series of a process have the same job; in a sidecar there is only that of the hook.
-    """
+    """Return one job for each process: the one that it had for most of the time, so that a change adds no series."""
     process = s.keys("process")
     known = (
         f"sum by ({process}, {', '.join(JOB_LABELS)}) "

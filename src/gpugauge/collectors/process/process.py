@@ -105,11 +105,7 @@ _Parts: TypeAlias = (
 
 
 class ProcessCollector(RegisteredCollector):
-    """Rows by (process, uuid) and by process, new with every reply about processes.
-
-    `device_busy` returns the busy seconds of a GPU so far, None if they are not counted; it must be up to date with the
-    same tick.
-    """
+    """Rows by (process, uuid) and by process. `device_busy` returns the busy seconds of a GPU, None if not counted."""
 
     name = "process"
     metrics = USES + ON_MIG + PROCESSES + DEVICES

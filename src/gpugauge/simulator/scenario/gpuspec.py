@@ -65,10 +65,7 @@ Counts = Annotated[dict[str, Annotated[int, Field(ge=0)]], Field(default_factory
 
 
 class Ring(StrictModel):
-    """The sample rings of a GPU: `capacity` entries `period` seconds apart, up to half of `jitter` periods early or
-    late. `dry_when_idle`: no entries without a process. `clock_steps`: steps of the driver's clock, each [second,
-    seconds].
-    """
+    """The sample rings of a GPU. `clock_steps` are [second, seconds]; `dry_when_idle`: none without a process."""
 
     period: Seconds = 1 / 6
     capacity: Annotated[int, Field(ge=1, le=1000)] = 72
