@@ -14,6 +14,8 @@ import pytest
 
 EVERYTHING = bool(os.environ.get("GPUGAUGE_EVERYTHING"))
 """Whether all cases are drawn: `make everything`."""
+OF_TESTS = ("GPUGAUGE_EVERYTHING", "GPUGAUGE_SEED")
+"""Variables that a daemon does not know."""
 SECONDS = 120
 """The longest time of a value that a seed draws."""
 _SHARE = 5

@@ -21,6 +21,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.drawn import OF_TESTS
 from tests.needs import give_up, need
 
 # Seconds until something does not happen: on a busy machine all takes longer, and no test holds it to times.
@@ -142,7 +143,8 @@ def daemon(
     log = folder / "daemon.log"
     command = [*prefix, GPUGAUGE, "serve", f"--web.listen-address=127.0.0.1:{port}", f"--hook.socket={path}", *flags]
     # A killed daemon leaves its files in TMPDIR; pytest removes the folder.
-    variables = {**os.environ, "TMPDIR": str(folder), **(environment or {})}
+    inherited = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
+    variables = {**inherited, "TMPDIR": str(folder), **(environment or {})}
     with log.open("wb") as out:
         process = subprocess.Popen(command, stderr=out, stdout=out, env=variables)
     running = Daemon(process, f"http://127.0.0.1:{port}", path, log)

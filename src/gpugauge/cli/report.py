@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from pathlib import Path
@@ -11,14 +12,16 @@ import click
 from pydantic import TypeAdapter
 
 from gpugauge.base.duration import parse_duration
-from gpugauge.cli.common import fail
+from gpugauge.cli.common import DEFAULT_URL, fail, with_scheme
 from gpugauge.report import build, compare, jobs, jobstats, page, prices, render, top
+from gpugauge.report.kept import Kept
 from gpugauge.report.model import Report
 from gpugauge.report.render import Block
 from gpugauge.report.source import Prometheus, Range
 from gpugauge.settings.kinds import ConfigError
-from gpugauge.web.client import RequestError
+from gpugauge.web.client import RequestError, UnreachableError
 
+_PROMETHEUS = "http://127.0.0.1:9090"
 _JOBSTATS = "jobstats"
 _FORMATS = ("text", "json", "markdown", "html", _JOBSTATS)
 
@@ -39,13 +42,12 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) ->
 @click.option("--slurm", metavar="ID", help="In place of a JOB: a job of Slurm.")
 @click.option(
     "--prometheus.url",
-    "url",
+    "prometheus",
     envvar="PROMETHEUS_URL",
-    default="http://127.0.0.1:9090",
-    show_default=True,
     metavar="URL",
-    help="Prometheus, or a server with its API.",
+    help=f"Prometheus, or a server with its API; {_PROMETHEUS}, or the daemon of this machine, if not set.",
 )
+@click.option("--url", metavar="ADDRESS", help="In place of a Prometheus: a daemon, for the trainings that it keeps.")
 @click.option("--match", "matchers", default="", metavar="MATCHERS", help='Label matchers of the series: cluster="a".')
 @click.option("--since", default="7d", show_default=True, callback=_seconds, help="How far back to look: 12h, 30d.")
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")
@@ -57,7 +59,8 @@ def command(
     most: int,
     pair: tuple[str, str] | None,
     slurm: str | None,
-    url: str,
+    prometheus: str | None,
+    url: str | None,
     matchers: str,
     since: float,
     file: Path | None,
@@ -66,7 +69,7 @@ def command(
     """Report what a job used, lost and cost: GPU hours by cause, and what to change first.
 
     JOB is the name of a job as alerts and views have it, or in full as slurm:1234 or jobset:team-a/llama. The numbers
-    come from the counters that a Prometheus has of the job's processes.
+    come from the counters that a Prometheus has of the job's processes, or else from what a daemon keeps of them.
     """
     names = [name for name in (job, f"slurm:{slurm}" if slurm else None) if name]
     if len(names) + of_all + bool(pair) != 1:
@@ -74,15 +77,16 @@ def command(
     if form == _JOBSTATS and not names:
         raise click.UsageError(f"--format {_JOBSTATS} is for one job")
     now = time.time()
-    source, span = Prometheus(url, matchers), Range(now - since, now)
+    span = Range(now - since, now)
     try:
         known = prices.read(file)
+        source = _source(prometheus, url, matchers, now)
         if of_all:
             found = top.read(source, span, by, known)
-            text = _written(found, top.Top, top.blocks(found, most), form, now)
+            text = written(found, top.Top, top.blocks(found, most), form, now)
         else:
             of = [jobs.of_job(source, name, span) for name in names or pair or ()]
-            reports = [build.report(*each, now, known, source.warnings) for each in of]
+            reports = [build.report(*each, now, known, source) for each in of]
             text = _of_jobs(reports, of[0][1], form, now)
     except ConfigError as error:
         fail(2, error)
@@ -95,16 +99,27 @@ def command(
     click.echo(text.encode(), nl=False)
 
 
+def _source(prometheus: str | None, url: str | None, matchers: str, now: float) -> Prometheus:
+    if url is None:
+        server = Prometheus(prometheus or _PROMETHEUS, matchers)
+        if prometheus or matchers:
+            return server
+        with contextlib.suppress(UnreachableError):
+            server.instant("vector(0)", now)
+            return server
+    return Kept(with_scheme(url or DEFAULT_URL))
+
+
 def _of_jobs(reports: list[Report], found: jobs.Found, form: str, now: float) -> str:
     if form == _JOBSTATS:
         return jobstats.comment(reports[0], found)
     if len(reports) == 1:
-        return _written(reports[0], Report, render.blocks(reports[0]), form, now)
+        return written(reports[0], Report, render.blocks(reports[0]), form, now)
     both = compare.compare(*reports)
-    return _written(both, compare.Comparison, compare.blocks(both), form, now)
+    return written(both, compare.Comparison, compare.blocks(both), form, now)
 
 
-def _written(made: object, model: Any, found: list[Block], form: str, now: float) -> str:
+def written(made: object, model: Any, found: list[Block], form: str, now: float) -> str:
     """Return what was found in one of the forms."""
     if form == "json":
         return TypeAdapter(model).dump_json(made, indent=2).decode() + "\n"

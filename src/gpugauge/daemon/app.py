@@ -115,6 +115,8 @@ class _Daemon:
             self._stack.callback(parts.driver.stop)
             if not self._wait_for_driver(parts.driver):
                 return 1
+        parts.trainings.start()
+        self._stack.callback(parts.trainings.stop)
         reloader.start(parts.configure)
         self._stack.callback(reloader.stop)
         Loop("watchdog", self._watch, self._stop, self._end).start()

@@ -24,6 +24,8 @@ from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.daemon.selection import Selection
 from gpugauge.daemon.systemd import Notifier
+from gpugauge.daemon.trainings import PATH as TRAININGS_PATH
+from gpugauge.daemon.trainings import TrainingsFile
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Spawn, Worker
 from gpugauge.driver.recycling import RecyclingLimits
@@ -103,6 +105,10 @@ class Parts:
             self.driver.on_reading = self.sampler.wake
         self._read_at = -math.inf  # begin of the last reading in the current snapshot, monotonic seconds
         self._refresh = Refresh(self.driver.request_reading if self.driver else self.sampler.wake)
+        state, beside = settings.path.state, machine.state_file
+        self.trainings = TrainingsFile(
+            state or (beside and beside.with_name("trainings.jsonl.gz")), lambda: self._snapshot
+        )
         self.server = self._create_server(machine, forecast, reloader)
         self._open_lifecycle = Condition(log)
         self._check_lifecycle()
@@ -146,6 +152,7 @@ class Parts:
         people = late(FOR_PEOPLE, partial(self._routes_for_people, self.settings, machine)) | lifecycle_routes(
             self.driver, reloader.request, lambda: self.settings.web.enable_lifecycle, own_names(hosts)
         )
+        people[TRAININGS_PATH] = self.trainings.route()
         routes = standard_routes(
             self.exposition, web.telemetry_path, self._not_ready, forecast, self._note, self._refresh
         )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from gpugauge.wire import messages as wire
+
+T = TypeVar("T")
 
 BOOTSTRAP = str(Path(__file__).resolve().parent / "bootstrap")
 
@@ -79,12 +81,18 @@ def obstacle(command: Sequence[str]) -> str | None:
     return None
 
 
-def run(command: Sequence[str], recap: bool = False) -> NoReturn:
-    """Replace this process by the command, with the hook in its environment; see environment(). Raises LaunchError."""
+def _replace(command: list[str], environ: dict[str, str]) -> NoReturn:
+    os.execvpe(command[0], command, environ)  # noqa: S606 - the user's own command
+
+
+def run(command: Sequence[str], recap: bool = False, start: Callable[[list[str], dict[str, str]], T] = _replace) -> T:
+    """Replace this process by the command, or `start` it, with the hook in its environment; see environment(). Raises
+    LaunchError.
+    """
     if not command:
         raise LaunchError("no command: gpugauge run -- python train.py", 2)
     try:
-        os.execvpe(command[0], list(command), environment(os.environ, recap=recap))  # noqa: S606 - the user's own command
+        return start(list(command), environment(os.environ, recap=recap))
     except FileNotFoundError:
         raise LaunchError(f"{command[0]}: no such command", 127) from None
     except OSError as error:

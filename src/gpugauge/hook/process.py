@@ -172,6 +172,7 @@ def _runs() -> dict[str, str | None]:
         "mlflow_run": active.info.run_id if active else os.environ.get("MLFLOW_RUN_ID"),
         "azureml_run": os.environ.get("AZUREML_RUN_ID"),
         "torchrun_run": torchrun if torchrun != "none" else None,
+        "gpugauge_run": os.environ.get(wire.RUN_VARIABLE),
     }
 
 

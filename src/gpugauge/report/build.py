@@ -6,13 +6,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpugauge.base.text import whole
+from gpugauge.exposition.trainings import GAIN, HELD, LIMIT, LOST, MEMORY, PEAK, SETTINGS, STEP, STEPS
 from gpugauge.node.judged import Diagnosis, Gain
-from gpugauge.report.counters import HELD, LOST
 from gpugauge.report.curves import drawn
-from gpugauge.report.facts import GAIN, LIMIT, MEMORY, PEAK, SETTINGS, STEP, STEPS, Facts
+from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Found
 from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices
+from gpugauge.report.source import NO_SERVER, Prometheus
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import gain_words
 from gpugauge.status.ended import end_words
@@ -26,8 +27,8 @@ _WORTH = 0.1  # share of the held time from which the advice on a known cause co
 _LOADER = "training_loader_expected_speedup"
 
 
-def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, warnings: Iterable[str] = ()) -> Report:
-    """Return the report on all processes that were found."""
+def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, source: Prometheus = NO_SERVER) -> Report:
+    """Return the report on all processes that were found at a source."""
     facts = found.facts
     uses = sorted((_use(process, found) for process in facts), key=lambda use: (use.node, use.rank or 0, use.begin))
     begin, end = min(use.begin for use in uses), max(use.end for use in uses)
@@ -65,8 +66,8 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, war
         cost=prices.cost(products, joules) if prices is not NO_PRICES else None,
         settings=_settings(facts.values()),
         processes=uses,
-        curves=drawn(found, begin, end) if end > begin else None,
-        unknown=[*gaps(found, uses, left_out), *prices.missing(products), *warnings],
+        curves=drawn(found, begin, end) if end > begin and source.has_curves else None,
+        unknown=[*gaps(found, uses, left_out), *prices.missing(products), *sorted(source.warnings)],
     )
 
 

@@ -10,10 +10,9 @@ from itertools import combinations, pairwise
 from typing import NamedTuple
 
 from gpugauge import catalog
+from gpugauge.exposition.trainings import HELD, LOST, SECONDS
 from gpugauge.report.source import Series
 
-HELD, LOST = "training_gpu_held_seconds_total", "training_lost_seconds_total"
-SECONDS = "training_seconds_total"
 VERDICT = (HELD, LOST, SECONDS)
 
 Points = list[tuple[float, float]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from gpugauge.report.counters import HELD, LOST, Points, Rise, binned
-from gpugauge.report.facts import MEMORY
+from gpugauge.exposition.trainings import HELD, LOST, MEMORY
+from gpugauge.report.counters import Points, Rise, binned
 from gpugauge.report.jobs import Found
 from gpugauge.report.model import Curves
 

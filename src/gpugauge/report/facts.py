@@ -6,27 +6,10 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import fmean, median
 
-from gpugauge.report.counters import HELD, LOST, SECONDS, VERDICT, Points, Rise, once, own_names, resets, rises, total
+from gpugauge.exposition.trainings import SECONDS
+from gpugauge.report.counters import VERDICT, Points, Rise, once, own_names, resets, rises, total
 from gpugauge.report.source import Series
 
-CPU, CPUS = "gpu_process_cpu_seconds_total", "gpu_process_affinity_info"
-STEPS, STEP = "torch_steps_total", "torch_step_duration_seconds"
-COUNTERS = (
-    *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", "torch_phase_seconds_total"),
-    *("torch_data_wait_seconds_total", "torch_local_work_seconds_total"),
-    *("torch_loader_seconds_total", "torch_loader_measured_batches_total", CPU),
-)
-HOST_MEMORY, HOST_LIMIT = "gpu_process_cgroup_memory_bytes", "gpu_process_cgroup_memory_limit_bytes"
-GAIN = "training_expected_speedup"
-SETTINGS = ("torch_build_info", "torch_parallel_info", "torch_settings_info", "torch_loader_info")
-MEMORY, PEAK, LIMIT = "gpu_process_memory_used_bytes", "torch_memory_allocated_peak_bytes", "torch_memory_limit_bytes"
-GAUGES = (
-    *(CPUS, HOST_MEMORY, HOST_LIMIT),
-    *(MEMORY, PEAK, LIMIT, "torch_process_info", "training_end_info", "training_verdict_info", *SETTINGS),
-    *(f"{GAIN}_ratio", f"{GAIN}_lower_ratio", f"{GAIN}_upper_ratio", f"{GAIN}_info", "training_limited_by"),
-    *("training_mistake", "training_loader_limited_by", "training_loader_workers_recommended"),
-    *("training_loader_expected_speedup_ratio", "training_loader_expected_speedup_lower_ratio"),
-)
 _LATE = 4.0  # intervals between two samples after which they are a gap
 _SHORTEST_SECONDS, _SHORTEST_GAP_SECONDS = 10.0, 60.0
 

@@ -8,15 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
+from gpugauge.exposition.trainings import BUSY, COUNTERS, ENERGY, GAUGES, INFO, MEMORY, OBSERVED, OWNERS, TOTAL
 from gpugauge.report.counters import Rise, once, rises
-from gpugauge.report.facts import COUNTERS, GAUGES, MEMORY, Facts
+from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
 from gpugauge.report.source import Prometheus, Range, Series, quoted
 from gpugauge.workload.job import KINDS
 
-ENERGY, _BUSY, _OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
-_INFO, _TOTAL = "gpu_info", "gpu_memory_total_bytes"
-_NAMES = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")  # the first one that knows decides
 _LISTED = 10
 
 
@@ -57,8 +55,8 @@ class Device:
 
     def busy(self, begin: float, end: float) -> float | None:
         """Return the share of a range of time in which kernels ran, None if it is not known."""
-        observed = self._within(_OBSERVED, begin, end)
-        return (self._within(_BUSY, begin, end) or 0.0) / observed if observed else None
+        observed = self._within(OBSERVED, begin, end)
+        return (self._within(BUSY, begin, end) or 0.0) / observed if observed else None
 
     def _within(self, name: str, begin: float, end: float) -> float | None:
         # What a counter had at its first sample is not of this time.
@@ -95,7 +93,7 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
         tail = rest if head in KINDS else tail
         matcher = f"workload_job=~{quoted(f'(.*/)?{tail}(-[0-9a-f]+)?')}"
     found: dict[str, Owner] = {}
-    for metric in _NAMES:
+    for metric in OWNERS:
         most: dict[str, float] = {}
         known = {}
         for series in source.counts(metric, matcher, span):
@@ -154,14 +152,14 @@ def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[
     memory: dict[tuple[str, str], float] = {}
     users: defaultdict[tuple[str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
     counted: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
-    for each in source.gauges([_INFO, _TOTAL, MEMORY], "uuid", uuids, span):
-        if each.name == _INFO:
+    for each in source.gauges([INFO, TOTAL, MEMORY], "uuid", uuids, span):
+        if each.name == INFO:
             info[_place(each)] = each.labels
-        elif each.name == _TOTAL:
+        elif each.name == TOTAL:
             memory[_place(each)] = each.points[-1][1]
         else:
             users[_place(each)][each.labels.get("process", "")] = each.points[0][0], each.points[-1][0]
-    for each in source.counters([ENERGY, _BUSY, _OBSERVED], "uuid", uuids, span):
+    for each in source.counters([ENERGY, BUSY, OBSERVED], "uuid", uuids, span):
         if each.labels.get("engine", "gpu") == "gpu":
             counted[_place(each)].append(each)
     found = {}

@@ -9,7 +9,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gpugauge.report.facts import CPU, CPUS, HOST_LIMIT, HOST_MEMORY, MEMORY, Facts
+from gpugauge.exposition.trainings import CPU, CPUS, HOST_LIMIT, HOST_MEMORY, MEMORY
+from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Device, Found
 from gpugauge.report.model import Report
 

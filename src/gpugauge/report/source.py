@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from gpugauge.web.client import RequestError, request
 
@@ -63,6 +63,7 @@ class Prometheus:
     url: str
     matchers: str = ""
     warnings: set[str] = field(default_factory=set)
+    has_curves: ClassVar[bool] = True
 
     def selector(self, names: Sequence[str], *more: str) -> str:
         """Return the selector of these metrics, with further matchers such as `process="a"`."""
@@ -129,13 +130,16 @@ class Prometheus:
         try:
             body = request(url, "POST", form=form, server="Prometheus", **limits)  # type: ignore[arg-type]  # see limits
             answer = json.loads(body)
-            self.warnings.update(map(str, answer.get("warnings") or ()))
+            self.warnings.update(f"The server warns: {text}." for text in answer.get("warnings") or ())
             return list(_series(answer["data"]["result"]))
         except RequestError as error:
             reason = _REASON.search(str(error))
             raise RequestError(f"{url}: {json.loads(reason[1])}") if reason else error from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise RequestError(f"{url} does not answer as Prometheus does") from None
+
+
+NO_SERVER = Prometheus("")
 
 
 def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpugauge.exposition.trainings import HELD, LOST, MEMORY, SECONDS
 from gpugauge.report import jobs
 from gpugauge.report.build import by_product, energy, whole_hours
-from gpugauge.report.counters import HELD, LOST, SECONDS
-from gpugauge.report.facts import MEMORY
 from gpugauge.report.model import VERSION, Cost, GpuHours
 from gpugauge.report.prices import NO_PRICES, Prices
 from gpugauge.report.render import Block, amount, hours, when
@@ -70,7 +69,7 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         rows.append(Row(name, title, number, total, joules, cost))
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
     partly = [each for each in found.facts.values() if each.uncounted]
-    unknown = [*missing, *(f"The server warns: {text}" for text in sorted(source.warnings))]
+    unknown = [*missing, *sorted(source.warnings)]
     if partly:
         unknown.append(
             f"{plural(len(partly), 'process', 'es')} of {len(found.facts)} ran for a time that is in no counter, "

@@ -264,6 +264,11 @@ class Paths(Section):
         description="Folder with the kubelet's log folders `pods/` and `containers/`. The names of pods are read "
         "from the file names there.",
     )
+    state: Path | None = setting(
+        default=None,
+        description="File of at most 1 MB with what ended trainings used and lost, for `gpugauge report` without a "
+        "database. If not set, it is `trainings.jsonl.gz` beside `driver.state_file`.",
+    )
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ SYSTEM_SOCKET = "/run/gpugauge/hook.sock"
 SOCKET_VARIABLE = "GPUGAUGE_HOOK_SOCKET"
 # The hook prints one line on stderr at the end of the training: always with 1, or on the file that `recap_on` states.
 RECAP_VARIABLE = "GPUGAUGE_HOOK_RECAP"
+RUN_VARIABLE = "GPUGAUGE_HOOK_RUN"  # what `gpugauge run --report` knows its processes by
 ANSWERS_VARIABLE = "GPUGAUGE_HOOK_ANSWERS"  # 0: no thread that answers the daemon
 COUNT_FLOPS_VARIABLE = "GPUGAUGE_HOOK_COUNT_FLOPS"  # 1: the hook counts the FLOPs of one step
 

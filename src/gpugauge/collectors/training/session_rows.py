@@ -27,7 +27,7 @@ _SETTINGS = (
     *("current_device", "batch_device"),
 )
 _GROUP = ("group", "description", "size")
-_RUNS = ("wandb_run", "mlflow_run", "azureml_run", "torchrun_run", "tensorboard_dir")
+_RUNS = ("wandb_run", "mlflow_run", "azureml_run", "torchrun_run", "tensorboard_dir", "gpugauge_run")
 
 
 def _info(session: Session) -> dict[tuple[str, ...], float]:

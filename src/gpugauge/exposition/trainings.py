@@ -1,0 +1,153 @@
+"""The trainings of this machine as their series had them, bounded, for reports without a database."""
+
+from __future__ import annotations
+
+import json
+import threading
+import zlib
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from gpugauge.exposition.render import gzipped
+from gpugauge.metric import HistogramValue
+from gpugauge.snapshot import Snapshot
+
+HELD, LOST, SECONDS = "training_gpu_held_seconds_total", "training_lost_seconds_total", "training_seconds_total"
+CPU, CPUS = "gpu_process_cpu_seconds_total", "gpu_process_affinity_info"
+STEPS, STEP = "torch_steps_total", "torch_step_duration_seconds"
+COUNTERS = (
+    *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", "torch_phase_seconds_total"),
+    *("torch_data_wait_seconds_total", "torch_local_work_seconds_total"),
+    *("torch_loader_seconds_total", "torch_loader_measured_batches_total", CPU),
+)
+HOST_MEMORY, HOST_LIMIT = "gpu_process_cgroup_memory_bytes", "gpu_process_cgroup_memory_limit_bytes"
+GAIN = "training_expected_speedup"
+SETTINGS = ("torch_build_info", "torch_parallel_info", "torch_settings_info", "torch_loader_info")
+MEMORY, PEAK, LIMIT = "gpu_process_memory_used_bytes", "torch_memory_allocated_peak_bytes", "torch_memory_limit_bytes"
+GAUGES = (
+    *(CPUS, HOST_MEMORY, HOST_LIMIT),
+    *(MEMORY, PEAK, LIMIT, "torch_process_info", "training_end_info", "training_verdict_info", *SETTINGS),
+    *(f"{GAIN}_ratio", f"{GAIN}_lower_ratio", f"{GAIN}_upper_ratio", f"{GAIN}_info", "training_limited_by"),
+    *("training_mistake", "training_loader_limited_by", "training_loader_workers_recommended"),
+    *("training_loader_expected_speedup_ratio", "training_loader_expected_speedup_lower_ratio"),
+)
+ENERGY, BUSY, OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
+INFO, TOTAL = "gpu_info", "gpu_memory_total_bytes"
+OWNERS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
+"""The job of a process: the first one that knows decides."""
+RUN, RUN_LABEL = "torch_run_info", "gpugauge_run"
+
+MAX_BYTES = 1_000_000
+_MAX_MEMBER_BYTES = 1 << 20
+_NAMES = frozenset({*COUNTERS, STEP, *GAUGES, *OWNERS, RUN, ENERGY, BUSY, OBSERVED, INFO, TOTAL})
+_Key = tuple[str, tuple[tuple[str, str], ...]]  # name, and labels
+
+
+class Trainings:
+    """Of each training, the first and the last value of its series: those of an ended one are packed, and the oldest
+    are dropped. Methods are for any thread.
+    """
+
+    def __init__(self, node: str) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._fed = 0.0
+        self._live: dict[str, dict[_Key, list[float]]] = {}
+        self._packed: list[bytes] = []
+        self.ends = 0
+        """How many have ended."""
+
+    @property
+    def live(self) -> bool:
+        """Whether there are any that have not ended."""
+        return bool(self._live)
+
+    def load(self, data: bytes) -> None:
+        """Add what an earlier daemon has written. Raises ValueError."""
+        found = [packed for packed, _ in members(data)]
+        with self._lock:
+            self._packed = found + self._packed
+
+    def body(self, snapshot: Snapshot | None) -> bytes:
+        """Return all as JSON lines, a gzip member for each training, of at most MAX_BYTES."""
+        with self._lock:
+            if snapshot is not None and snapshot.monotonic != self._fed:
+                self._feed(snapshot)
+            parts = self._packed + [self._pack(process) for process in self._live]
+            while sum(map(len, parts)) > MAX_BYTES:
+                del parts[0], self._packed[:1]
+        return b"".join(parts)
+
+    def _feed(self, snapshot: Snapshot) -> None:
+        self._fed, found = snapshot.monotonic, defaultdict[tuple[str, str], list[tuple[_Key, float]]](list)
+        for (name, labels), value in _series(snapshot):
+            own = dict(labels)
+            label = "process" if "process" in own else "uuid"
+            found[label, own.pop(label)].append(((name, tuple(own.items())), value))
+        trainings = {
+            process: series
+            for (label, process), series in found.items()
+            if label == "process" and process != "other" and any(name == SECONDS for (name, _), _ in series)
+        }
+        for process, series in trainings.items():
+            known = self._live.setdefault(process, {})
+            ended = any(name == "training_end_info" for name, _ in known)
+            held = {dict(labels)["uuid"] for (name, labels), _ in series if name == MEMORY}
+            of_gpus = [((name, (*ls, ("uuid", u))), v) for u in held for (name, ls), v in found["uuid", u]]
+            for key, value in [*series, *of_gpus]:
+                _see(known, key, snapshot.timestamp, value)
+            self.ends += not ended and any(name == "training_end_info" for name, _ in known)
+        for process in self._live.keys() - trainings.keys():
+            self._packed.append(self._pack(process))
+            del self._live[process]
+            self.ends += 1
+
+    def _pack(self, process: str) -> bytes:
+        # The most frequent values of a label are first.
+        series = sorted(self._live[process].items(), key=lambda pair: -pair[1][4])
+        rows = [[name, dict(labels), *points[:4]] for (name, labels), points in series]
+        document = {"process": process, "node": self._node, "series": rows}
+        return gzipped(json.dumps(document, separators=(",", ":")).encode() + b"\n")
+
+
+def _see(known: dict[_Key, list[float]], key: _Key, now: float, value: float) -> None:
+    """Update time and value of the first and the last sample, and their number; a gauge has its mean or largest."""
+    seen = known.setdefault(key, [now, value, now, value, 0])
+    seen[2], seen[4] = now, seen[4] + 1
+    if key[0].endswith(("_total", "_sum", "_count")):
+        seen[3] = value
+    elif key[0].endswith("_bytes"):
+        seen[1] = seen[3] = max(seen[3], value)
+    else:
+        seen[1] = seen[3] = seen[3] + (value - seen[3]) / seen[4]
+
+
+def _series(snapshot: Snapshot) -> Iterator[tuple[_Key, float]]:
+    for section in snapshot.sections:
+        for family in section.families:
+            name, names = family.metric.name, family.metric.labels
+            for values, value in family.samples if name in _NAMES else ():
+                labels = tuple(zip(names, values, strict=True))
+                if isinstance(value, HistogramValue):
+                    yield (f"{name}_sum", labels), value.total
+                    yield (f"{name}_count", labels), value.counts[-1]
+                else:
+                    yield (name, labels), value
+
+
+def members(data: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Yield each training of a body, packed and as its JSON. Raises ValueError."""
+    while data:
+        packer = zlib.decompressobj(zlib.MAX_WBITS | 16)
+        try:
+            text = packer.decompress(data, _MAX_MEMBER_BYTES)
+        except zlib.error as error:
+            raise ValueError(str(error)) from None
+        if not packer.eof:
+            raise ValueError("a training is not complete")
+        document = json.loads(text)
+        if not isinstance(document, dict) or not {"process", "node", "series"} <= document.keys():
+            raise ValueError("it is not what gpugauge writes")
+        yield data[: len(data) - len(packer.unused_data)], document
+        data = packer.unused_data

@@ -1,0 +1,86 @@
+"""The trainings that the daemon of a machine keeps, as the series of a server."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from gpugauge.exposition.trainings import COUNTERS, GAUGES, MAX_BYTES, RUN, RUN_LABEL, members
+from gpugauge.report import build, jobs
+from gpugauge.report.model import Report
+from gpugauge.report.source import Prometheus, Range, Series
+from gpugauge.web.client import RequestError, request
+
+_TIMEOUT_SECONDS = 10.0
+
+
+@dataclass
+class Kept(Prometheus):
+    """A daemon; `series` are what it keeps, those of `run` alone if that is set. Its creation raises RequestError."""
+
+    run: str = ""
+    series: list[Series] = field(default_factory=list)
+    has_curves: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Read what it keeps."""
+        url = f"{self.url.rstrip('/')}/api/v1/trainings"
+        body = request(url, timeout_seconds=_TIMEOUT_SECONDS, max_bytes=2 * MAX_BYTES)
+        known: defaultdict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
+        try:
+            for _, document in members(body):
+                for labels, points in _of(document, self.run):
+                    known[labels] += points
+        except (ValueError, TypeError, KeyError, AttributeError):
+            raise RequestError(f"{url} does not answer as gpugauge does") from None
+        self.series = [Series(dict(labels), sorted(set(points))) for labels, points in known.items()]
+        self.warnings.add(
+            f"These are the trainings that the daemon at {self.url} keeps, the newest of at most 1 MB, without curves."
+        )
+
+    def counts(self, name: str, matcher: str, span: Range) -> list[Series]:  # noqa: ARG002  (the jobs are chosen by name)
+        """Return the number of samples of each series of a metric that has a job."""
+        found = [series for series in self.series if series.name == name and series.labels.get("workload_job")]
+        return [Series(series.labels, [(span.end, float(len(series.points)))]) for series in _within(found, span)]
+
+    def counters(self, names: Sequence[str], label: str, values: Sequence[str], span: Range) -> list[Series]:
+        """Return the samples of series with one of these values of a label."""
+        known, wanted = set(names), set(values)
+        found = (each for each in self.series if each.name in known and each.labels.get(label) in wanted)
+        return list(_within(found, span))
+
+    gauges = counters
+
+    def step(self, span: Range, windows: int = 0) -> int:  # noqa: ARG002  (as of the server)
+        """Return the seconds between two looks of the daemon."""
+        return 5
+
+
+def of_run(url: str, run: str) -> Report | None:
+    """Return the report on the processes of `gpugauge run`, None if there are none. Raises RequestError."""
+    now = time.time()
+    source, span = Kept(url, run=run), Range(0.0, now)
+    owners = jobs.owners(source, span)
+    found = jobs.read(source, owners, span, COUNTERS, GAUGES)
+    job = Counter(owners[process].job for process in found.facts).most_common(1)
+    return build.report(job[0][0], found, now, source=source) if job else None
+
+
+def _of(document: dict[str, Any], run: str) -> Iterator[tuple[tuple[tuple[str, str], ...], list[tuple[float, float]]]]:
+    rows, own = document["series"], {"process": document["process"], "instance": document["node"]}
+    if run and not any(name == RUN and labels.get(RUN_LABEL) == run for name, labels, *_ in rows):
+        return
+    for name, labels, first, before, last, value in rows:
+        of = labels if "uuid" in labels and not name.startswith(("gpu_process", "torch")) else labels | own
+        pairs = {"__name__": name, "instance": document["node"], **of}
+        yield tuple(sorted(pairs.items())), [(float(first), float(before)), (float(last), float(value))]
+
+
+def _within(found: Iterable[Series], span: Range) -> Iterator[Series]:
+    for series in found:
+        points = [point for point in series.points if span.end - span.seconds < point[0] <= span.end]
+        if points:
+            yield Series(series.labels, points)
