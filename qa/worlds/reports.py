@@ -148,8 +148,8 @@ def _scraped(
                     put(moment, lost, __name__="training_lost_seconds_total", process=plan.process, cause=cause)
             spent = min(moment, plan.end) - max(start, plan.begin)
             put(moment, spent, __name__="training_seconds_total", process=plan.process, state="training")
+            put(moment, 1, __name__="torch_process_info", process=plan.process, rank=str(plan.rank), **_job(world))
             if moment < plan.end:
-                put(moment, 1, __name__="torch_process_info", process=plan.process, rank=str(plan.rank), **_job(world))
                 put(moment, 1e9, __name__="gpu_process_memory_used_bytes", process=plan.process, uuid=_uuid(plan))
             else:
                 put(moment, 1, __name__="training_end_info", process=plan.process, reason="finished", exit_code="0")

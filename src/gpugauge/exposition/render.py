@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Collection
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpugauge.exposition.accept import OPENMETRICS, TEXT, VARIANTS, Format, Variant, content_type, negotiate
 from gpugauge.exposition.text import Lines, go_float, heading
-from gpugauge.metric import Metric
+from gpugauge.metric import Family, Metric
 from gpugauge.snapshot import Section, Snapshot
 
 if TYPE_CHECKING:
@@ -93,9 +94,17 @@ class Exposition:
         return now_monotonic - self._current.monotonic if self._current else None
 
     def respond(
-        self, accept: str | None, accept_encoding: str | None, now_monotonic: float, *, sparse: bool = False
+        self,
+        accept: str | None,
+        accept_encoding: str | None,
+        now_monotonic: float,
+        *,
+        sparse: bool = False,
+        only: Only | None = None,
     ) -> Response:
-        """Return the response to a scrape: 503 before a snapshot, of a stale one only the exporter's own families."""
+        """Return the response to a scrape: 503 before a snapshot, of a stale one only the exporter's own
+        families; with `only`, the processes that it names.
+        """
         current = self._current
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
@@ -104,11 +113,15 @@ class Exposition:
             # The first scrape, too, has starts: Prometheus takes none for a series with a sample. The sampler's thread
             # updates them only after this scrape is recorded.
             self._formats.messages.starts.update(current.snapshot)
+        fresh = now_monotonic - current.monotonic <= self.stale_after
+        if only and fresh:
+            body = current.bodies_of(only).body(variant)
+            return Response(body, content_type(accept or "", variant.format), "gzip" if variant.gzip else None)
         if variant in self._demands:
             self._demands[variant].record_scrape(now_monotonic)
         else:
             self._demands[variant] = _Demand(now_monotonic)
-        bodies = current.bodies if now_monotonic - current.monotonic <= self.stale_after else current.own_bodies
+        bodies = current.bodies if fresh else current.own_bodies
         kind = content_type(accept or "", variant.format)
         return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
 
@@ -132,6 +145,46 @@ class _Formats:
         return Messages()
 
 
+class Only(NamedTuple):
+    """Processes by their label, and those of jobs."""
+
+    processes: frozenset[str] = frozenset()
+    jobs: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.processes or self.jobs)
+
+
+class _Choice:
+    """The part of each family that is about some processes and their GPUs."""
+
+    def __init__(self, snapshot: Snapshot, only: Only) -> None:
+        self._of = {"process": set(only.processes), "uuid": set[str]()}
+        if only:
+            families = [family for section in snapshot.sections for family in section.families]
+            self._add("process", families, "workload_job", only.jobs)
+            self._add("uuid", families, "process", self._of["process"])
+
+    def _add(self, label: str, families: list[Family], by: str, values: Collection[str]) -> None:
+        for family in families:
+            names = family.metric.labels
+            if label in names and by in names:
+                at, of = names.index(label), names.index(by)
+                self._of[label].update(labels[at] for labels, _ in family.samples if labels[of] in values)
+
+    def of(self, family: Family) -> Family | None:
+        """Return the part of a family, None if there is none."""
+        names = family.metric.labels
+        if family.metric.name.startswith(OWN_PREFIX):
+            return family
+        label = next((label for label in self._of if label in names), None)
+        if label is None:
+            return None
+        at, wanted = names.index(label), self._of[label]
+        samples = tuple(sample for sample in family.samples if sample[0][at] in wanted)
+        return Family(family.metric, samples) if samples else None
+
+
 class _Publication:
     """Bodies of one snapshot, and on demand the bodies of the exporter's own families alone."""
 
@@ -141,11 +194,15 @@ class _Publication:
 
     @cached_property
     def own_bodies(self) -> _Bodies:
-        sections = [
-            Section(section.collector, tuple(f for f in section.families if f.metric.name.startswith(OWN_PREFIX)))
-            for section in self.bodies.sections
-        ]
-        return _Bodies({section: _RenderedSection(section, self._formats) for section in sections})
+        return self.bodies_of(Only())
+
+    def bodies_of(self, only: Only) -> _Bodies:
+        """Return the bodies of the exporter's own families, and of these processes and their GPUs."""
+        chosen = _Choice(self.snapshot, only)
+        # The cache of lines holds the last samples of the whole families.
+        formats = _Formats() if only else self._formats
+        sections = [Section(s.collector, tuple(filter(None, map(chosen.of, s.families)))) for s in self.bodies.sections]
+        return _Bodies({section: _RenderedSection(section, formats) for section in sections})
 
 
 class _Bodies:

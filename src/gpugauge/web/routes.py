@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cache, partial
+from urllib.parse import parse_qs
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.exposition.render import Exposition, Response
+from gpugauge.exposition.render import Exposition, Only, Response
 from gpugauge.snapshot import Snapshot
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
@@ -31,7 +32,9 @@ def standard_routes(
 
     def metrics(request: Request, now: float) -> Response:
         accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
-        return exposition.respond(accept, encoding, now, sparse="zeros=omit" in request.query.split("&"))
+        query = parse_qs(request.query)
+        only = Only(frozenset(query.get("process", ())), frozenset(query.get("job", ())))
+        return exposition.respond(accept, encoding, now, sparse="omit" in query.get("zeros", ()), only=only)
 
     def ready(_: Request) -> Reply:
         reason = not_ready()
