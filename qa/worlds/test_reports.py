@@ -7,12 +7,16 @@ import gzip
 import json
 import random
 import subprocess
+import sys
+import threading
 import time
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 from click.testing import CliRunner
 from tests.drawn import EVERYTHING, draws, seeds
 from tests.e2e.backfill import labelled, written
@@ -139,6 +143,32 @@ def test_epilog_writes_the_comment_of_each_kind_of_job(tmp_path: Path) -> None:
         assert asked[:4] == ["report", "--slurm", job, "--since"]
         assert number or 100 <= int(asked[4].removesuffix("s")) < 200
         assert lines("sacctmgr")[number] == (f"-i update job where jobid={record} set AdminComment=JS1:abc")
+
+
+def test_the_cronjob_posts_the_table(tmp_path: Path) -> None:
+    manifest = Path(__file__).parents[2] / "deploy/kubernetes/report/cronjob.yaml"
+    (container,) = yaml.safe_load(manifest.read_text())["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
+    (tmp_path / "gpugauge").write_text('#!/bin/sh\necho "$@ é"\n')
+    (tmp_path / "gpugauge").chmod(0o755)
+    posted: list[tuple[str, dict[str, str]]] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+            self.send_response(200)
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        threading.Thread(target=server.handle_request).start()
+        environ = {"PATH": f"{tmp_path}:/bin", "WEBHOOK_URL": f"http://127.0.0.1:{server.server_port}/abc"}
+        subprocess.run([sys.executable, *container["command"][1:], *container["args"]], env=environ, check=True)
+    ((path, message),) = posted
+    assert path == "/abc"
+    # What it asks for is a command that exists.
+    words, end = message["text"].split()[:-1], message["text"].split()[-1]
+    assert end == "é"
+    done = CliRunner().invoke(main, [*words, "--prometheus.url", "http://127.0.0.1:1"])
+    assert "Connection refused" in done.output
 
 
 # By the change that is planted: the settings before and after, and the seconds that a step takes longer or shorter.

@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 from gpugauge.exposition.trainings import BUSY, COUNTERS, ENERGY, GAUGES, INFO, MEMORY, OBSERVED, OWNERS, TOTAL
 from gpugauge.report.counters import Rise, once, rises
@@ -121,13 +120,6 @@ def chosen(found: Mapping[str, Owner], name: str) -> JobId:
     raise ReportError("\n".join([f"{len(jobs)} jobs are called {name}; write one of these in full:", *lines]))
 
 
-def near(source: Prometheus, span: Range, name: str) -> list[str]:
-    """Return the names of jobs that are similar to a wrong one. Raises RequestError."""
-    jobs = {owner.job for owner in owners(source, span).values()}
-    names = {job.name.rpartition("/")[2]: job.text for job in jobs}
-    return [names[each] for each in get_close_matches(name, names, 3)]
-
-
 def read(
     source: Prometheus, found: Mapping[str, Owner], span: Range, counters: Sequence[str], gauges: Sequence[str]
 ) -> Found:
@@ -178,11 +170,7 @@ def _place(series: Series) -> tuple[str, str]:
 def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
     """Return a job and all that is known of it. Raises RequestError or ReportError."""
     found = owners(source, span, name)
-    try:
-        job = chosen(found, name)
-    except ReportError as error:
-        similar = [] if any(owner.job.is_called(name) for owner in found.values()) else near(source, span, name)
-        raise type(error)(f"{error}{'; did you mean ' if similar else ''}{' or '.join(similar)}") from None
+    job = chosen(found, name)
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, COUNTERS, GAUGES)
     if not known.facts:

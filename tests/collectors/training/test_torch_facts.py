@@ -31,7 +31,7 @@ def test_later_facts_are_merged_with_those_of_the_hello() -> None:
     process = "pid-4242"
     assert {(process, "cuda", "sm_90", *("",) * 10): 1} == found["torch_build_info"]
     assert {(process, "nccl", "", "", "", "", ""): 1} == found["torch_parallel_info"]
-    assert {(process, "abc", "", "", "", ""): 1} == found["torch_run_info"]
+    assert {(process, "abc", "", "", "", "", ""): 1} == found["torch_run_info"]
     assert {(process, "4", "32", "yes", ""): 1} == found["torch_loader_info"]
     ((_, _, _, _, _, torch, _, _, rank, _, world_size, *_),) = found["torch_process_info"]
     assert ("2.13.0+cpu", "0", "8") == (torch, rank, world_size)
