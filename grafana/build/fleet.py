@@ -74,7 +74,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPU hours wasted",
-            "In the time shown, and their cost with the price at the top of the dashboard, in its currency.",
+            "In the time shown, of each training from its 16th minute on, and their cost with the price at the top of the "
+            "dashboard, in its currency. `gpugauge report` and the dashboard of a job count from its start.",
             Query(in_range, "GPU hours"),
             Query(common.cost(jobs.gpu_hours(all_wasted)), "cost"),
             mode="value_and_name",
@@ -190,7 +191,7 @@ def _jobs() -> Panel:
         Column("Workers", Expr(workers, COUNT), size=70),
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
         Column("Nodes", Expr(nodes, COUNT), size=55),
-        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
+        Column("Trains since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
         Column("Program", "workload_command", size=95),
         Column("Namespace", "workload_namespace", size=80),
         Column("Cluster", CLUSTER, size=70),

@@ -196,8 +196,8 @@ def _processes() -> Panel:
     not_seen = f'label_replace({down}, "workload_command", "not known: the node is not seen", "", "")'
     return table(
         "Processes",
-        "The processes on the GPUs, and the trainings on the CPU: what they do, the share of their GPU time that they "
-        "use, and the cause that they lose most to. Job opens the job.",
+        "The processes on the GPUs, and the trainings on the CPU: what they do, the GPUs that they waste, the share of "
+        "their GPU time that they use, and the cause that they lose most to. Job opens the job.",
         Column("GPU", "index", size=55, empty="CPU"),
         Column("Node", "instance", size=120),
         Column("User", "workload_user", size=80),
@@ -205,6 +205,7 @@ def _processes() -> Panel:
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Program", "workload_command", size=130),
         Column("State", "state", names=jobs.STATE_NAMES, size=200),
+        Column("Wasted", lost.with_unit(COUNT), size=70, decimals=1),
         Column("Load", load, bar=True, size=105),
         Column("Why", "cause", names=jobs.CAUSE_NAMES, size=310),
         Column("Memory", on_device(on_devices), size=90),
@@ -218,7 +219,7 @@ def _processes() -> Panel:
             of_process("training_limited_by", "cause").then("{} == 1"),
             *("uuid", "process"),
         ),
-        sort="Memory",
+        sort="Wasted",
         height=8,
         empty_text="no process on these GPUs, and no training on the CPU",
     )
