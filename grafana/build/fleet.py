@@ -74,8 +74,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPU hours wasted",
-            "In the time shown, of each training from its 16th minute on, and their cost with the price at the top of the "
-            "dashboard, in its currency. `gpugauge report` and the dashboard of a job count from its start.",
+            "In the time shown, of each training from its 16th minute on, and their cost with the price at the top, in "
+            "its currency. `gpugauge report` and the dashboard of a job count from its start.",
             Query(in_range, "GPU hours"),
             Query(common.cost(jobs.gpu_hours(all_wasted)), "cost"),
             mode="value_and_name",
