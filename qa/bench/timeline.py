@@ -54,7 +54,8 @@ class Timeline(Generic[T]):
     ) -> None:
         self._collect, self._tick, self._show = read, tick, show
         self._random, self._costs, self._available = random, costs or Costs(), available
-        self.forecast, self.refresh, self._schedule = ScrapeForecast(), Refresh(self._request), Schedule()
+        self.forecast, self._schedule = ScrapeForecast(), Schedule()
+        self.refresh = Refresh(self._request, self.forecast)
         self.now, self.readings = 0.0, 0
         self.delays: list[float] = []  # seconds that each scrape waited
         self._events: list[tuple[float, int, Callable[[], None]]] = []

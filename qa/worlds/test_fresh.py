@@ -12,6 +12,8 @@ from tests.drawn import draws, seeds
 
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.driver.api import Group
+from gpugauge.driver.schedule import SCRAPE_GROUPS
+from gpugauge.web.refresh import WAIT_SECONDS
 from qa.bench.timeline import Costs, Timeline
 
 SECONDS = 1500.0
@@ -78,7 +80,7 @@ class Node:
 
     def __init__(self, drawn: random.Random, costs: Costs) -> None:
         self._read, self._shown = dict[str, float](), dict[str, float]()
-        self.groups = dict.fromkeys(READING_INTERVALS, 0)
+        self.groups, self.slow = dict.fromkeys(READING_INTERVALS, 0), costs.reading + costs.ticking > WAIT_SECONDS
         self.timeline = Timeline[tuple[float, list[Group]]](self._note, self._tick, self._show, drawn, costs)
 
     def _note(self, groups: list[Group]) -> tuple[float, list[Group]]:
@@ -126,11 +128,31 @@ def test_values_are_new_at_each_scrape(seed: int) -> None:
         old = [age for age in own if age > OLD]
         exact = scraper.jitter < 0.01 and len({each.address for each in scrapers}) == len(scrapers)
         assert len(old) <= (0 if exact else 1 + MOST_OLD * len(own)), (scraper, old, len(own))
-    # Beside those of an idle daemon: one before each scrape, one that it asks for, and each second of some periods,
-    # while they are learnt.
-    learning = sum(6 * max(scraper.period, scraper.then) for scraper in scrapers)
+    # Beside those of an idle daemon: one before each scrape, one that it asks for, and, of a driver too slow for that,
+    # one each second of some periods, while they are learnt.
+    learning = sum(6 * max(scraper.period, scraper.then) for scraper in scrapers) if node.slow else 0
     assert node.timeline.readings <= SECONDS / IDLE + 2 * scrapes + learning, (
         scrapers,
         node.timeline.readings,
         scrapes,
     )
+
+
+@seeds(draws(30, 500))
+def test_no_scraper_without_a_period_waits_long_or_gets_old_values(seed: int) -> None:
+    """A driver too slow for readings on demand is read each second while such a scraper is awaited."""
+    drawn = random.Random(seed)
+    costs = drawn.choice([Costs(), Costs(0.02, 0.05), Costs(0.2, 0.05)])
+    node, ages, at, longest = Node(drawn, costs), list[float](), 1.0, drawn.uniform(2, 20)
+
+    def answer() -> None:
+        ages.append(node.timeline.now - min(node._shown[group] for group in SCRAPE_GROUPS))
+
+    while (at := at + drawn.uniform(0.7, 1.0) * longest) < SECONDS / 5:
+        node.timeline.scrape(at, "10.0.0.1", answer)
+    node.timeline.run(SECONDS / 5 + 5)
+
+    assert max(node.timeline.delays) <= WAIT_SECONDS + 1e-9
+    limit = (2.0 if node.slow else 0.0) + 3 * (costs.reading + costs.ticking) + 0.2
+    assert sum(age > limit for age in ages) <= 3 + 2 * MOST_OLD * len(ages), (costs, ages)
+    assert node.slow or node.timeline.readings <= 1.1 * SECONDS / 5 / IDLE + 3 * len(ages) + 20

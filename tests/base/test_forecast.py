@@ -1,4 +1,5 @@
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -58,6 +59,18 @@ def test_scrapes_close_to_each_other_share_a_tick() -> None:
 
     assert ticks(forecast, 15.0, 16.2) == pytest.approx([15.0, 15.4, 16.4])
     assert forecast.is_near(15.4, INTERVAL, LEAD)
+
+
+@cases(("period", "offsets"), [(15, (0, 7)), (15, (0, 4.6, 10.2)), (30, (0, 15, 22)), (10, (0, 4.8))])
+def test_scrapers_behind_one_address_are_learned_as_several(period: float, offsets: tuple[float, ...]) -> None:
+    forecast = ScrapeForecast()
+    dice = Random(7)
+    for at in sorted(dice.uniform(-0.01, 0.01) + period * turn + offset for turn in range(8) for offset in offsets):
+        expected = forecast.record_scrape("proxy", at)
+
+    due = [forecast.expected(begin, begin + period, INTERVAL) for begin in (8 * period + each - 1 for each in offsets)]
+    assert expected
+    assert due == pytest.approx([8 * period + offset for offset in offsets], abs=0.1)
 
 
 def test_scrape_is_near_only_at_its_tick() -> None:
@@ -139,7 +152,9 @@ def test_ticks_are_frequent_for_a_while_after_a_viewer() -> None:
 @cases(("every", "seconds"), [(5.0, 15.0), (30.0, 45.0), (600.0, 15.0)])
 def test_scraper_without_a_period_is_awaited(every: float, seconds: float) -> None:
     forecast = scraped((0.5, every), times=2)
+    assert not forecast.has_viewer(0.5 + every, INTERVAL)  # a reading on demand is enough
 
+    forecast.late = True
     assert forecast.has_viewer(0.5 + every + seconds - 0.1, INTERVAL)
     assert not forecast.has_viewer(0.5 + every + seconds + 0.1, INTERVAL)
 

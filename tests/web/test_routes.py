@@ -25,6 +25,7 @@ def test_request_for_the_page_is_recorded_as_a_viewer() -> None:
 
 def test_health_checks_are_no_viewers() -> None:
     forecast, exposition = ScrapeForecast(), Exposition(stale_after=3600)
+    forecast.late = True  # otherwise a scrape gets its reading on demand
     exposition.publish(SNAPSHOT)
     routes = standard_routes(exposition, "/metrics", lambda: None, forecast)
 

@@ -82,6 +82,18 @@ def _jitter(gap: float) -> float:
     return min(_JITTER_PERIODS * gap, _MAX_JITTER_SECONDS)
 
 
+def _phases(address: str, times: list[float]) -> list[_Scraper]:
+    """Return the scrapers with one period that come in turn, as the last three scrapes of each show, if there are two
+    or more: with half a period between two, they look like one with jitter.
+    """
+    for count in range(2, len(times) // 3 + 1):
+        gaps = [after - before for before, after in zip(times[-3 * count :], times[-2 * count :], strict=False)]
+        off = max(gaps) - min(gaps)
+        if off <= _MISSED_SECONDS:
+            return [_Scraper(address, at, at, sum(gaps) / len(gaps), off / 2, off / 2) for at in times[-count:]]
+    return []
+
+
 def _begin(address: str, times: list[float]) -> list[_Scraper]:
     """Return the scraper whose third scrape is the last one of an address: the one with the most equal gaps, if any."""
     now = times[-1]
@@ -99,6 +111,7 @@ class ScrapeForecast:
         self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
         self.period = 0.0  # of the scraper whose scrape was expected last
+        self.late = False  # whether the last scrape that needed a reading on demand got none in time
         self.ticking = 0.0
         """Seconds that a tick takes: a reading for a scrape must end so much earlier."""
 
@@ -113,12 +126,16 @@ class ScrapeForecast:
         if fitting:
             old = min(fitting, key=lambda each: abs(each.off(now)) + _MISSED_SECONDS * each.rounds(now))
             self._scrapers, self.period = (*(each for each in known if each is not old), old.after(now)), old.gap
-            return True
-        self._scrapers = (*known, *_begin(address, times))[-_MAX_SCRAPERS:]  # two equal gaps can be chance
-        gaps = (1.5 * (after - before) for before, after in pairwise(times[-3:]))
-        awaited = [seconds for seconds in gaps if seconds <= _MAX_VIEWER_SECONDS]
-        self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
-        return False
+            if abs(old.off(now)) <= _MISSED_SECONDS:
+                return True
+        else:
+            self._scrapers = (*known, *_begin(address, times))[-_MAX_SCRAPERS:]  # two equal gaps can be chance
+            gaps = (1.5 * (after - before) for before, after in pairwise(times[-3:]))
+            awaited = [seconds for seconds in gaps if seconds <= _MAX_VIEWER_SECONDS]
+            self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
+        if phases := _phases(address, times):
+            self._scrapers = (*(each for each in self._scrapers if each.address != address), *phases)[-_MAX_SCRAPERS:]
+        return bool(fitting)
 
     def scraped_by_all(self, since: float, now: float) -> bool:
         """Return whether a scrape was recorded since then, and one of each scraper that is not gone."""
@@ -136,9 +153,11 @@ class ScrapeForecast:
         self._viewed_until = max(self._viewed_until, now + _VIEWER_SECONDS)
 
     def has_viewer(self, now: float, interval: float) -> bool:
-        """Return whether a request is likely at any time: one without a period, or with one shorter than `interval`."""
+        """Return whether a request that no reading can be made for is likely at any time: of a person, of a scraper
+        with a period shorter than `interval` seconds, or, while readings on demand are late, of one without a period.
+        """
         frequent = _MIN_PERIOD_INTERVALS * interval
-        return now < max(self._viewed_until, self._awaited_until) or any(
+        return now < max(self._viewed_until, self.late and self._awaited_until) or any(
             scraper.gap < frequent and now - scraper.last <= max(_MAX_MISSED_PERIODS * scraper.gap, frequent)
             for scraper in self._scrapers
         )

@@ -104,7 +104,7 @@ class Parts:
         if self.driver:
             self.driver.on_reading = self.sampler.wake
         self._read_at = -math.inf  # begin of the last reading in the current snapshot, monotonic seconds
-        self._refresh = Refresh(self.driver.request_reading if self.driver else self.sampler.wake)
+        self._refresh = Refresh(self.driver.request_reading if self.driver else self.sampler.wake, forecast)
         state, beside = settings.path.state, machine.state_file
         self.trainings = TrainingsFile(
             state or (beside and beside.with_name("trainings.jsonl.gz")), lambda: self._snapshot

@@ -11,6 +11,8 @@ import contextlib
 import math
 from collections.abc import Callable
 
+from gpugauge.base.forecast import ScrapeForecast
+
 # A scrape waits at most this long, then it gets the snapshot that is there.
 WAIT_SECONDS = 0.03
 # A scrape does not wait if the reading in the snapshot began at most this long ago. The second limit is for a scrape in
@@ -31,10 +33,13 @@ _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 300.0
 
 
 class Refresh:
-    """`request` starts a reading without blocking. All methods but `publish` are for the server's thread."""
+    """`request` starts a reading, after which a snapshot is published; it must not block. The `forecast` records
+    whether readings come in time. All methods but `publish` are called in the server's thread. Times are monotonic
+    seconds.
+    """
 
-    def __init__(self, request: Callable[[], None]) -> None:
-        self._request = request
+    def __init__(self, request: Callable[[], None], forecast: ScrapeForecast | None = None) -> None:
+        self._request, self._forecast = request, forecast or ScrapeForecast()
         self._read_at = -math.inf  # begin of the reading in the current snapshot
         self._took = 0.0  # seconds from there to the snapshot
         self._last_scrape, self._allowed = 0.0, _MAX_READINGS
@@ -50,8 +55,7 @@ class Refresh:
         if gap >= _MIN_GAP_SECONDS:
             self._allowed = min(_MAX_READINGS, self._allowed + gap * _READINGS_PER_SECOND)
         if self.outstanding and now >= self._requested + WAIT_SECONDS:
-            self.outstanding = False
-            self._pause = min(max(_MIN_PAUSE_SECONDS, 2 * self._pause), _MAX_PAUSE_SECONDS)
+            self._end(late=True)
         age = now - self._read_at
         prepared = max(_MAX_PREPARED_AGE_SECONDS, _MAX_JITTER_SECONDS + self._took)
         limit = prepared if expected or gap < _MIN_GAP_SECONDS else _MAX_AGE_SECONDS
@@ -62,6 +66,7 @@ class Refresh:
         if self.outstanding:
             return True
         if self._allowed < 1 or now < self._requested + self._pause:
+            self._forecast.late = True
             return False
         self._allowed -= 1
         self._requested, self.outstanding = now, True
@@ -83,12 +88,16 @@ class Refresh:
         """Record a snapshot with the reading that began at `read_at`. For the sampler's thread."""
         if read_at > self._read_at:
             self._read_at, self._took = read_at, max(now - read_at, _FADING * self._took)
-        if self.outstanding and read_at >= self._requested - _MAX_AGE_SECONDS and now < self._requested + WAIT_SECONDS:
-            self.outstanding, self._pause = False, 0.0
+        if self.outstanding and read_at >= self._requested - _MAX_AGE_SECONDS:
+            self._end(late=now >= self._requested + WAIT_SECONDS)
             arrival, loop = self._arrival, self._loop
             if arrival and loop:
                 with contextlib.suppress(RuntimeError):  # the server has stopped
                     loop.call_soon_threadsafe(self._release, arrival)
+
+    def _end(self, *, late: bool) -> None:
+        self.outstanding, self._forecast.late = False, late
+        self._pause = min(max(_MIN_PAUSE_SECONDS, 2 * self._pause), _MAX_PAUSE_SECONDS) if late else 0.0
 
     def _release(self, arrival: asyncio.Event) -> None:
         arrival.set()
