@@ -26,6 +26,13 @@ from gpugauge.wire.record import SAMPLES, STEPS, WAITED  # noqa: E402 - after th
 _FETCHED, _USED = 2_000, 5_000_000  # nanoseconds between two batches: only fetched, or used
 
 
+class Loader:
+    """The loader of several iterators. They share its sampler, as those of torch do."""
+
+    def __init__(self) -> None:
+        self._index_sampler = self
+
+
 class Program:
     """A drawn program. `waited` and `samples` are what it knows itself."""
 
@@ -37,6 +44,7 @@ class Program:
         self.waited = {TRAINING: 0, EVALUATING: 0}
         self.samples = 0
         self.in_eval_mode = False
+        self.loader = Loader()  # of the training
         self.unseen = rng.random() < 0.3  # it trains on batches of a loader that nobody sees
         self.accumulates = not self.unseen and rng.random() < 0.2  # it uses several batches before an effect
 
@@ -71,7 +79,7 @@ class Program:
 
     def train(self, teacher: Run | None = None, *, trains_in_eval_mode: bool = False) -> None:
         """Train for an epoch, with so many batches fetched before they are used."""
-        run, ahead = self.purposes.start(), 4 if self.accumulates else self.rng.choice((1, 1, 4))
+        run, ahead = self.purposes.start(self.loader), 4 if self.accumulates else self.rng.choice((1, 1, 4))
         without_grad = not self.accumulates and self.rng.random() < 0.3
         batches = self.rng.randrange(3 if self.unseen else 1 + self.accumulates, 20)
         if self.unseen:
@@ -100,7 +108,8 @@ class Program:
 
     def evaluate(self) -> None:
         """Evaluate: in a mode that shows it, or in none."""
-        run, shown = self.purposes.start(), self.rng.choice(("eval", "eval", "no_grad", "neither"))
+        shown = self.rng.choice(("eval", "eval", "no_grad", "neither"))
+        run = self.purposes.start(Loader() if shown == "neither" else self.rng.choice((Loader(), self.loader)))
         self.in_eval_mode = shown == "eval"
         batches = self.rng.choice((2, 5, MOST_PENDING + 20))
         for _ in range(batches):
@@ -118,7 +127,7 @@ class Program:
 
     def read_ahead(self) -> None:
         """Read all batches of a loader, then train on them."""
-        self.in_eval_mode, run = False, self.purposes.start()
+        self.in_eval_mode, run = False, self.purposes.start(self.loader)
         for _ in range(self.rng.choice((3, 2 * MOST_PENDING))):
             self.fetch(run, TRAINING)
             self.now += _FETCHED
@@ -129,14 +138,16 @@ class Program:
     def change(self) -> None:
         """Use several batches before an effect from now on, also those of whole iterators."""
         self.in_eval_mode, self.accumulates = False, not self.unseen
-        run, whole = self.purposes.start(), self.rng.random() < 0.5
+        loader, whole = self.rng.choice((None, self.loader)), self.rng.random() < 0.5
+        run = self.purposes.start(loader)
         for _ in range(self.rng.randrange(2, 5) if self.accumulates else 0):
             for _ in range(self.rng.randrange(2, 9)):
                 self.fetch(run, TRAINING)
+                assert loader is None or self.purposes.phase(run) == TRAINING
                 self.now += _USED
             if whole:
                 self.end(run, TRAINING)
-                run = self.purposes.start()
+                run = self.purposes.start(loader)
             self.step()
             self.recorder.work.count()
 

@@ -201,7 +201,7 @@ class Observer:
     def _run_of(self, iterator: Any) -> Run:
         run: Run | None = iterator.gpugauge_run
         if run is None:
-            run = self.purposes.start()
+            run = self.purposes.start(iterator)
             object.__setattr__(iterator, "gpugauge_run", run)
             self.backward.listen()
         return run

@@ -5,12 +5,15 @@ are pending. Only the phase that is shown meanwhile is a guess.
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from gpugauge.hook.record import EVALUATING, TRAINING
 from gpugauge.hook.recorder import Recorder
 from gpugauge.hook.work import Reader, Work
+from gpugauge.hook.wrappers import attempt
 from gpugauge.wire.record import STEPS, WAITED
 
 # So many batches without an effect decide. Of a program in which nothing can show an effect, the second one does.
@@ -25,11 +28,13 @@ class Run:
     """The batches of one iterator. `purpose` is None while they are pending, in `work` and `waited`. `in_eval_mode` and
     `without_grad` are how the last batch was fetched: the model in evaluation mode, gradients off. `in_a_row` is
     whether two of them came without one of another iterator in between. `trained_so` is whether batches that were
-    fetched without gradients have turned out to be for the training.
+    fetched without gradients have turned out to be for the training. `loader` refers to what all iterators of its
+    DataLoader share.
     """
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, loader: weakref.ref[Any] | None = None) -> None:
         self.purpose: int | None = None
+        self.loader = loader
         self.read: Reader | None = None  # of the sizes of its batches
         self.inner: Callable[[], Any] = lambda: None  # the iterator of DataLoader from which its batches come
         self.count = self.waited = self.used = 0
@@ -52,6 +57,7 @@ class Purposes:
         self._accumulates = False  # the program uses several batches for an effect
         self._left_in_eval_mode = False  # by an evaluation without gradients
         self._effects = 0
+        self._trained = deque[Any](maxlen=_MOST_RUNS)  # the loaders of batches that had an effect
         self._pending: list[Run] = []
         self.clear()
 
@@ -78,9 +84,11 @@ class Purposes:
         """Whether nothing can show an effect, as far as is known."""
         return not self._effects and not self._has_optimizer()
 
-    def start(self) -> Run:
+    def start(self, iterator: Any = None) -> Run:
         """Return the run of a new iterator."""
-        return Run(Work(self._recorder.record))
+        sampler = getattr(iterator, "_index_sampler", None)
+        loader = None if sampler is None else attempt(None, weakref.ref, sampler)
+        return Run(Work(self._recorder.record), loader)
 
     def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
         """Note a batch for which the program has waited from `start` to `now`."""
@@ -188,8 +196,12 @@ class Purposes:
             self._decide(run, EVALUATING)
 
     def _is_unlike_training(self, run: Run) -> bool:
-        """Return whether several batches were used, each without the effect that others have had in this program."""
-        return run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
+        """Return whether several batches were used, each without the effect that others have had in this program. Only
+        a mode shows that for the loader of the training: a step can use all of its batches.
+        """
+        used = run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
+        evaluates = run.loader is None or run.in_eval_mode or run.without_grad
+        return used and (evaluates or run.loader not in self._trained)
 
     def _decide(self, run: Run, purpose: int) -> None:
         if run in self._pending:
@@ -201,6 +213,8 @@ class Purposes:
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
+            if run.loader is not None and run.loader not in self._trained:
+                self._trained.append(run.loader)
             self._recorder.work.take(run.work)
         run.waited = 0
         run.work.clear()
