@@ -187,13 +187,10 @@ class Frame:
 class Snap:
     """Cumulative counts since the session began; what is not known is None. `monotonic_ns` is the clock of the sender.
 
-    Version 1.1 added the fields after `errors`: facts that are not known at hello, the source of the step count, the
-    state of optimizers, the part of the waits for batches during which the device was idle, and the part of the steps
-    without waits for other ranks. Version 1.2 added the waits for batches in seconds, by the phase that they served
-    (see gpugauge.wire.record), and the samples and tokens that the program reports. Before it, the waits are the
-    seconds of `batches`. Version 1.3 added the model FLOPs by source, the loading of the batches, and for each device
-    the memory after a step and its limit; its samples and tokens are also those in batches. Version 1.4 added the
-    process groups, and `answers`: 1 if the process answers questions, which are datagrams of any content.
+    Version 1.1 added the fields from `facts` to `compilations`. Version 1.2 added `waits`, by the phase that they
+    served (before it, the waits are the seconds of `batches`), and the `samples` and `tokens` that the program reports;
+    version 1.3 those in batches, `flops`, `loader`, and for each device the memory after a step and its limit; version
+    1.4 the `groups`, and `answers`: 1 if the process answers questions, which are datagrams of any content.
     """
 
     session: str
