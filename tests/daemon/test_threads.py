@@ -20,6 +20,7 @@ from gpugauge.daemon.app import _Daemon
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.reload import Reloader
 from gpugauge.daemon.sampler import Sampler
+from gpugauge.daemon.trainings import TrainingsFile
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.sessions.listener import Sessions
 from gpugauge.settings.model import Settings
@@ -133,6 +134,7 @@ def asking(_: Path, __: ExitStack) -> Poke:
         ("users", pwd, "getpwuid", looking_up),
         ("host", Background, "_turn", working),
         ("registry", Registry, "_turn", asking),
+        ("trainings", TrainingsFile, "_turn", lambda _, s: started(TrainingsFile(None, lambda: None), s)),
     ],
 )
 def test_a_thread_whose_work_fails_is_reported_and_goes_on(

@@ -61,14 +61,14 @@ class TrainingsFile:
         return Route(answer)
 
     def _turn(self) -> None:
-        body = self._trainings.body(self._snapshot())
+        self._trainings.feed(self._snapshot())
         late = self._trainings.live and time.monotonic() - self._saved > _LIVE_SECONDS
         if self._trainings.ends != self._ends or late:
-            self._save(body)
+            self._save()
 
-    def _save(self, body: bytes | None = None) -> None:
+    def _save(self) -> None:
+        data = self._trainings.body(self._snapshot())
         self._ends, self._saved = self._trainings.ends, time.monotonic()
-        data = self._trainings.body(self._snapshot()) if body is None else body
         if self._path is None or not data:
             return
         try:

@@ -69,11 +69,16 @@ class Trainings:
         with self._lock:
             self._packed = found + self._packed
 
-    def body(self, snapshot: Snapshot | None) -> bytes:
-        """Return all as JSON lines, a gzip member for each training, of at most MAX_BYTES."""
+    def feed(self, snapshot: Snapshot | None) -> None:
+        """Take the values of a snapshot."""
         with self._lock:
             if snapshot is not None and snapshot.monotonic != self._fed:
                 self._feed(snapshot)
+
+    def body(self, snapshot: Snapshot | None) -> bytes:
+        """Return all as JSON lines, a gzip member for each training, of at most MAX_BYTES."""
+        self.feed(snapshot)
+        with self._lock:
             parts = self._packed + [self._pack(process) for process in self._live]
             while sum(map(len, parts)) > MAX_BYTES:
                 del parts[0], self._packed[:1]
