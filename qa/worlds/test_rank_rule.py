@@ -12,9 +12,9 @@ from tests.e2e.ruletester import promtools
 
 from gpugauge.artifacts.rules import recording
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import JOB_LABELS, Selectors
-from gpugauge.artifacts.rules.recording import RANK_BEHIND, RANK_POSITION
-from gpugauge.sessions.inquiry import ELSEWHERE, SILENT, WAITING
+from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
+from gpugauge.artifacts.rules.recording import RANK_BEHIND, RANK_POSITION, STALLED
+from gpugauge.sessions.inquiry import ELSEWHERE, ENDED, SILENT, WAITING
 from gpugauge.verdict.ranks import behind
 from qa.bench.alerts.replay import dump
 
@@ -30,7 +30,7 @@ def test_the_rule_names_the_ranks_that_the_verdict_names(tmp_path: Path, seed: i
         likely = chance.choice([0.0, 0.1, 0.5])  # that a rank does not wait
         few = chance.choices(FUNCTIONS, k=chance.choice([1, 2, 3]))
         positions = {
-            f"p{job}-{rank}": (chance.choice([ELSEWHERE, SILENT]), "")
+            f"p{job}-{rank}": (chance.choice([ELSEWHERE, SILENT, ENDED]), "")
             if chance.random() < likely
             else (WAITING, chance.choice([few[0], chance.choice(few)]))
             for rank in range(chance.randint(2, 9))
@@ -51,8 +51,49 @@ def test_the_rule_names_the_ranks_that_the_verdict_names(tmp_path: Path, seed: i
     assert expected
     assert len(expected) < len(series) / 2
 
-    (rule,) = (r for r in recording.of_processes(Selectors.of(Parameters())) if r.record == RANK_BEHIND)
-    test = {"expr": RANK_BEHIND, "eval_time": "2m", "exp_samples": expected}
+    _hold(tmp_path, RANK_BEHIND, series, {"expr": RANK_BEHIND, "eval_time": "2m", "exp_samples": expected})
+
+
+@pytest.mark.e2e
+@seeds(range(3))
+def test_a_rank_that_ended_is_known_while_others_of_its_run_are_stalled(tmp_path: Path, seed: int) -> None:
+    """Until an hour after its end, unless the rank was started again."""
+    chance = random.Random(seed)
+    series, expected = [], []
+    for job in range(40):
+        owner = dict(zip(JOB_LABELS, ("slurm", "", str(job)), strict=True))
+        size, stalls = chance.randint(2, 8), chance.random() < 0.7
+        ended = set(chance.sample(range(size), chance.randrange(size)))
+        again = {rank for rank in ended if chance.random() < 0.3}
+        lives = [(rank, "a", rank not in ended) for rank in range(size)] + [(rank, "b", True) for rank in again]
+        for rank, life, lives_on in lives:
+            process = {"process": f"{job}-{rank}-{life}"}
+            facts = {**process, "rank": str(rank), "world_size": str(size)}
+            place = {**process, "instance": chance.choice("ab")}
+            minutes = "1x30" if lives_on else f"1x{chance.randint(5, 12)} stale"
+            series += [
+                {"series": f"torch_process_info{_text(facts)}", "values": minutes},
+                {"series": f"{PROCESS_JOB}{_text({**process, **owner})}", "values": "1x30"},
+            ]
+            position = {**place, "position": "waiting", "function": "all_reduce"}
+            if not lives_on:
+                position = {**place, "position": "ended"}
+                series.append({"series": f"training_end_timestamp_seconds{_text(place)}", "values": "9x12 stale"})
+            else:
+                series.append({"series": f"training_state{_text({**place, 'state': 'stalled'})}", "values": "1x30"})
+            if lives_on and stalls:
+                series += [
+                    {"series": f"training_rank_position{_text(position)}", "values": "1x30"},
+                    {"series": f"{STALLED}{_text(process)}", "values": "1x30"},
+                ]
+            if stalls and (lives_on or rank not in again):
+                expected.append({"labels": f"{RANK_POSITION}{_text({**facts, **position, **owner})}", "value": 1})
+    _hold(tmp_path, RANK_POSITION, series, {"expr": RANK_POSITION, "eval_time": "28m", "exp_samples": expected})
+
+
+def _hold(tmp_path: Path, name: str, series: list[dict[str, str]], test: dict[str, object]) -> None:
+    """Fail unless a recorded series is as expected."""
+    (rule,) = (r for r in recording.of_processes(Selectors.of(Parameters())) if r.record == name)
     (tmp_path / "rules.yaml").write_text(dump({"groups": [{"name": "ranks", "rules": [rule.as_dict()]}]}))
     tests = {"input_series": series, "interval": "1m", "promql_expr_test": [test]}
     (tmp_path / "test.yaml").write_text(dump({"rule_files": ["rules.yaml"], "tests": [tests]}))

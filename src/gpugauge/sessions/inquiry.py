@@ -11,6 +11,7 @@ from gpugauge.wire.record import SharedRecord
 QUIET_SECONDS = 10.0  # without a step, a batch or another phase, until a process is asked, and between two questions
 SILENT_SECONDS = 25.0  # without an answer
 WAITING, ELSEWHERE, SILENT = "waiting", "elsewhere", "silent"
+ENDED = "ended"  # of a process that is gone, which answers nothing
 
 
 @dataclass(frozen=True, slots=True)

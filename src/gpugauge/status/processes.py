@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpugauge.base import serving
 from gpugauge.node import training
 from gpugauge.node.node import Node
+from gpugauge.sessions.inquiry import ENDED
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, first_gain_words, words
 from gpugauge.status.ended import MAX_LISTED, with_end
@@ -18,7 +19,7 @@ from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
 from gpugauge.status.words import cause_phrase, state_words
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.verdict.ranks import behind
+from gpugauge.verdict.ranks import Position, behind
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 
 _WINDOW_SECONDS = 300.0
@@ -75,17 +76,31 @@ def processes_of(
 def standstills(node: Node) -> dict[str, Standstill]:
     """Return where each rank is that makes no progress."""
     found = {process: at for process, session in node.sessions.items() if (at := training.position(session))}
-    jobs: dict[tuple[str, ...], set[str]] = {}
-    for process in found:
-        session = node.sessions[process]
-        jobs.setdefault((*session.owner, session.facts.get("world_size", "")), set()).add(process)
-    late = {process for ranks in jobs.values() for process in behind({rank: found[rank] for rank in ranks})}
-    return {process: _standstill(node.sessions[process], *at, process in late) for process, at in found.items()}
+    jobs: dict[tuple[str, ...], dict[str, Position]] = {}
+    for process, at in found.items():
+        jobs.setdefault(_run(node.sessions[process]), {})[process] = at
+    # A rank that was started again is alive.
+    alive = {(*_run(session), session.facts.get("rank")) for session in node.sessions.values() if session.connected}
+    for process, session in node.sessions.items():
+        rank, run = session.facts.get("rank"), _run(session)
+        if session.ended_at is not None and rank and run in jobs and (*run, rank) not in alive:
+            jobs[run][process] = found[process] = (ENDED, "")
+    late = {process for ranks in jobs.values() for process in behind(ranks)}
+    return {
+        process: _standstill(node.sessions[process], *at, process in late)
+        for process, at in found.items()
+        if at[0] != ENDED or process in late
+    }
+
+
+def _run(session: Session) -> tuple[str, ...]:
+    return *session.owner, session.facts.get("world_size", "")
 
 
 def _standstill(session: Session, position: str, function: str, late: bool) -> Standstill:
     inquiry = session.inquiry
-    assert inquiry is not None
+    if inquiry is None or session.ended_at is not None:
+        return Standstill(position=position, since=session.ended_at or 0.0, behind=late)
     sent = inquiry.answer.frames if inquiry.answer else ()
     frames = tuple(Frame(file=f.file, line=f.line, function=f.function, own=bool(f.own)) for f in sent)
     return Standstill(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timezone
 
-from gpugauge.sessions.inquiry import SILENT, WAITING
+from gpugauge.sessions.inquiry import ENDED, SILENT, WAITING
 from gpugauge.status.model import Frame, ProcessStatus, Standstill
 from gpugauge.status.words import runs
 
@@ -24,6 +24,8 @@ def words(standstill: Standstill, *, many: bool = False) -> str:
     """Return what a rank, or `many`, do: "waits in all_reduce at train.py:88"."""
     if standstill.stopped:
         return f"{'are' if many else 'is'} stopped by a signal"
+    if standstill.position == ENDED:
+        return f"{'have' if many else 'has'} ended"
     if standstill.position == SILENT:
         return f"{'do' if many else 'does'} not answer"
     frame, waits = _own(standstill), standstill.position == WAITING
@@ -53,7 +55,7 @@ def stack_lines(standstill: Standstill) -> Iterator[str]:
     """Yield the stack as Python prints one, with its time."""
     at = datetime.fromtimestamp(standstill.at, timezone.utc) if standstill.at is not None else None
     if at is None or not standstill.stack:
-        yield "no stack: it has not answered"
+        yield f"no stack: it has {'ended' if standstill.position == ENDED else 'not answered'}"
         return
     yield f"stack at {at:%Y-%m-%d %H:%M:%S} UTC, the innermost call last:"
     for frame in standstill.stack:

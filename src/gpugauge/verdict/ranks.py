@@ -12,8 +12,8 @@ Position = tuple[str, str]  # a position of sessions.inquiry, and the function o
 
 
 def behind(positions: Mapping[str, Position]) -> frozenset[str]:
-    """Return the ranks, of those of one job, for which most others wait: those that wait for none, or where all wait,
-    the few that do so in another collective than most. None if the answers do not decide.
+    """Return the ranks, of those of one job, for which most others wait: those that wait for none, or have
+    ended; where all wait, the few that do so in another collective than most. None if the answers do not decide.
     """
     waiting = {rank: function for rank, (position, function) in positions.items() if position == WAITING}
     others = positions.keys() - waiting.keys()

@@ -305,20 +305,33 @@ def _rank_work(s: Selectors) -> str:
 
 
 def _rank_position(s: Selectors) -> str:
-    """Return 1 for each rank that is stalled, with its position, the function in which it waits, instance and rank."""
+    """Return 1 for each rank that is stalled, with its position, the function in which it waits, instance and rank; and
+    for those of the same run that have ended, and were not started again.
+    """
     position = s.keys("process", "instance", "position", "function")
-    last = f"max by ({position}) ({s.present('training_rank_position')}) {s.on_process('and', STALLED)}"
-    return (
-        f"{last}\n* on ({s.keys('process')}) group_left (rank) ({_rank(s)})\n"
-        f"* on ({s.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}"
-    )
+    last = f"(max by ({position}) ({s.present('training_rank_position')}) {s.on_process('and', STALLED)})"
+
+    def placed(expr: str, window: int) -> str:
+        ranks = _rank(s, "world_size", window=window)
+        return (
+            f"{expr}\n* on ({s.keys('process')}) group_left (rank, world_size) ({ranks})\n"
+            f"* on ({s.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}"
+        )
+
+    stalled = placed(last, s.patience)
+    # The others are stalled only after some minutes, when the series of an ended process may be gone.
+    end = f"max by ({s.keys('process', 'instance')}) (last_over_time({s('training_end_timestamp_seconds', s.memory)}))"
+    ended = placed(f'label_replace({end} > bool 0, "position", "ended", "", "")', s.memory)
+    run = f"{s.job}, world_size"
+    alive = placed(f"({s.by_process(s.present('training_state', state='stalled'))} > bool -1)", s.patience)
+    return f"{stalled}\nor ({ended}\nand on ({run}) ({stalled})\nunless on ({run}, rank) ({alive}))"
 
 
-def _rank(s: Selectors, *more: str) -> str:
+def _rank(s: Selectors, *more: str, window: int = 0) -> str:
     """Return 1 for each process, with its rank and further labels of its facts."""
     process = s.keys("process")
     labels = ", ".join(("rank", *more))
-    ranks = f"sum by ({process}, {labels}) (count_over_time({s('torch_process_info', s.patience)}))"
+    ranks = f"sum by ({process}, {labels}) (count_over_time({s('torch_process_info', window or s.patience)}))"
     return f"topk by ({process}) (1, {ranks}) > bool 0"
 
 

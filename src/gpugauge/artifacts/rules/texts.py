@@ -210,7 +210,7 @@ class Texts:
         if not self._queries:
             return ""
         waits = "waits{{ with $one.Labels.function }} in {{ . }}{{ end }}"
-        does = {"silent": "does not answer", "waiting": waits}
+        does = {"silent": "does not answer", "ended": "has ended", "waiting": waits}
         item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }} "
         item += cases("$one.Labels.position", does, "waits for no other rank")
         ranks = self._query(f"{rec.RANK_BEHIND}{{@job}}")
