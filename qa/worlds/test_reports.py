@@ -253,6 +253,22 @@ def check_named(draw: random.Random, name: str) -> None:
     assert render.as_text(compare.blocks(both))
 
 
+def test_runs_one_after_the_other_add_up() -> None:
+    parts = {"data": 0.1, "peers": 0.0, "rest": 0.2}
+    first, second = (run_of("7", {"torch_process_info": {"rank": ""}}, parts, steps) for steps in (3000, 1000))
+    after = first[0].points[-1][0] - second[0].points[0][0] + 300
+    second = [
+        Series({**each.labels, "process": "8"}, [(at + after, value) for at, value in each.points]) for each in second
+    ]
+    double: Prometheus = Double([*first, *second])  # type: ignore[assignment]  # as above
+
+    report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
+
+    assert report.runs == 2
+    assert report.steps == pytest.approx(4000, rel=0.01)
+    assert "2 runs, one after the other" in render.as_text(render.blocks(report))
+
+
 def test_top_adds_up_to_all_jobs() -> None:
     worlds = [drawn(seed, NOW, 7200) for seed in draws(2, 8)]
     double: Prometheus = Double([series for world in worlds for series in world.series])  # type: ignore[assignment]  # as above

@@ -35,9 +35,12 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     hours = whole_hours(facts.values())
     peaks = [use for use in uses if use.memory_peak_bytes is not None]
     fullest = max(peaks, key=lambda use: (use.memory_peak_bytes or 0) / (use.memory_limit_bytes or 1e15), default=None)
-    by_rank: defaultdict[object, float] = defaultdict(float)
+    runs = _merged((use.begin, use.end) for use in uses)
+    by_run: defaultdict[int, defaultdict[object, float]] = defaultdict(lambda: defaultdict(float))
     for use in uses:
-        by_rank[use.process if use.rank is None else use.rank] += use.steps or 0.0
+        run = sum(begin <= use.begin for begin, _ in runs)
+        by_run[run][use.process if use.rank is None else use.rank] += use.steps or 0.0
+    steps = sum(max(ranks.values()) for ranks in by_run.values())
     running = [use for use in uses if use.end_words is None and facts[use.process].last_seen > now - _NOW_SECONDS]
     products = by_product(found, facts)
     joules, left_out = energy(found, facts)
@@ -49,6 +52,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         users=sorted({found.owners[process].user for process in facts} - {""}),
         begin=begin,
         end=end,
+        runs=len(runs),
         running=bool(running),
         end_words=[words for words, _ in Counter(use.end_words for use in uses if use.end_words).most_common()],
         nodes=sorted({use.node for use in uses}),
@@ -57,7 +61,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         gpu_hours=hours,
         change=_change(hours, facts.values()) if hours else None,
         mistakes=_mistakes(facts.values()),
-        steps=max(by_rank.values()) or None,
+        steps=steps or None,
         step_seconds=_step_seconds(facts.values()),
         step_shares=_shares(facts.values()),
         memory_peak_bytes=fullest.memory_peak_bytes if fullest else None,

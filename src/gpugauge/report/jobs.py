@@ -90,7 +90,7 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
         tail = re.escape(name.rpartition("/")[2].rpartition(" ")[2])
         head, _, rest = tail.partition(":")
         tail = rest if head in KINDS else tail
-        matcher = f"workload_job=~{quoted(f'(.*/)?{tail}(-[0-9a-f]+)?')}"
+        matcher = f"workload_job=~{quoted(f'(.*/)?{tail}(-[0-9a-f-]+)?')}"
     found: dict[str, Owner] = {}
     for metric in OWNERS:
         most: dict[str, float] = {}
@@ -116,7 +116,11 @@ def chosen(found: Mapping[str, Owner], name: str) -> JobId:
         return jobs[0]
     if not jobs:
         raise NoJobError(f"no process of a job {name} has series in this time; --since looks further back")
-    lines = [f"    {job.text}" for job in jobs[:_LISTED]] + ["    …"] * (len(jobs) > _LISTED)
+    whose = {owner.job: owner for owner in found.values()}
+    lines = [
+        f"    {job.text}  ({', '.join(filter(None, (whose[job].user, whose[job].command)))} on {whose[job].node})"
+        for job in jobs[:_LISTED]
+    ] + ["    …"] * (len(jobs) > _LISTED)
     raise ReportError("\n".join([f"{len(jobs)} jobs are called {name}; write one of these in full:", *lines]))
 
 
@@ -174,5 +178,5 @@ def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, COUNTERS, GAUGES)
     if not known.facts:
-        raise NoJobError(f"{job.words} has processes in this time, and none of them is a training with counters")
+        raise NoJobError(f"{job.words} has no counters of a training in this time; --since looks further back")
     return job, known

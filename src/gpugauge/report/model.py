@@ -38,7 +38,8 @@ class JobId:
         if kind in KINDS and kind != self.kind:
             return False
         wanted = rest if kind in KINDS else text
-        names = {self.name, self.words, *(self.name.split("/", n)[-1] for n in (1, 2)), job_words(self.kind, self.name)}
+        words = job_words(self.kind, self.name)
+        names = {self.name, self.words, *(self.name.split("/", n)[-1] for n in (1, 2)), words, words.split(" ")[-1]}
         return wanted in names | {f"{self.namespace}/{name}" for name in names}
 
 
@@ -143,6 +144,7 @@ class Report:
     users: Sequence[str]
     begin: float  #: Unix time
     end: float  #: Unix time; of a running job, that of the last sample
+    runs: int  #: one after the other, without a process between them
     running: bool
     end_words: Sequence[str]  #: why its processes ended
     nodes: Sequence[str]
@@ -151,7 +153,7 @@ class Report:
     gpu_hours: GpuHours | None
     change: Change | None
     mistakes: Sequence[str]  #: what removes the known mistakes of the program
-    steps: float | None  #: those of the rank with most
+    steps: float | None  #: in each run those of the rank with most
     step_seconds: float | None  #: mean
     step_shares: Mapping[str, float]
     memory_peak_bytes: float | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +27,7 @@ class Prices(BaseModel):
 
     def cost(self, products: Mapping[str, GpuHours], joules: float | None) -> Cost:
         """Return what GPU hours by product, and energy, cost."""
-        known = bool(products) and all(product in self.gpu_hour for product in products)
+        known = bool(products) and not self._without(products)
         each = [(self.gpu_hour.get(product, 0.0), hours) for product, hours in products.items()]
         held = sum(price * hours.held for price, hours in each) if known else None
         lost = sum(price * hours.all_lost for price, hours in each) if known else None
@@ -36,12 +36,15 @@ class Prices(BaseModel):
         co2e = energy * grams if energy is not None and grams is not None else None
         return Cost(self.currency, held, lost, energy, co2e)
 
-    def missing(self, products: Iterable[str]) -> list[str]:
+    def missing(self, products: Mapping[str, GpuHours]) -> list[str]:
         """Return sentences about the products without a price."""
-        without = [product or "GPUs whose name is not known" for product in products if product not in self.gpu_hour]
+        without = [product or "GPUs whose name is not known" for product in self._without(products)]
         return (
             [f"The cost is not known, without a price of: {', '.join(without)}."] if self.gpu_hour and without else []
         )
+
+    def _without(self, products: Mapping[str, GpuHours]) -> list[str]:
+        return [product for product, hours in products.items() if hours.held and product not in self.gpu_hour]
 
 
 NO_PRICES = Prices()

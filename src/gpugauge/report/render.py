@@ -61,13 +61,14 @@ def _head(report: Report) -> Block:
     places = f"{devices}{plural(len(report.nodes), 'node')} ({listed(report.nodes)})"
     life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
     products = listed([name for name in report.products if name])
-    return Block(f"{report.title}{users}", [f"{places}{f', {products}' if products else ''}; {life}."])
+    runs = [f"{report.runs} runs, one after the other: the figures are those of all."] if report.runs > 1 else []
+    return Block(f"{report.title}{users}", [f"{places}{f', {products}' if products else ''}; {life}.", *runs])
 
 
 def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
-        return Block()
+        return Block() if report.devices else Block(lines=["It held no GPU."])
     answer = f"Of {hours(found.held)} held, {hours(found.used)} ({_share(found.used, found)}) were used."
     if not found.lost:
         return Block(lines=[answer, "None were lost."])
@@ -89,15 +90,20 @@ def _change(report: Report) -> Block:
     change = report.change
     if change is None or report.gpu_hours is None or change.gpu_hours < 0.02 * report.gpu_hours.held:
         return Block("Change first", report.mistakes) if report.mistakes else Block()
-    gain = f"{change.gain_words[:1].upper()}{change.gain_words[1:]}; at" if change.gain_words else "At"
+    gain = f"{_capital(change.gain_words)}; at" if change.gain_words else "At"
     return Block(
         "Change first",
         [
-            f"{change.change[:1].upper()}{change.change[1:]}.",
+            f"{_capital(change.change)}.",
             f"{gain} most the {hours(change.gpu_hours)} lost to {change.cause} come back.",
             *(f"Also: {mistake}." for mistake in report.mistakes),
         ],
     )
+
+
+def _capital(text: str) -> str:
+    """Return a sentence with a capital, unless it begins with code."""
+    return f"{text[:1].upper()}{text[1:]}" if text.partition(" ")[0].isalpha() else text
 
 
 def _figures(report: Report) -> Block:
@@ -105,7 +111,8 @@ def _figures(report: Report) -> Block:
     shares = sentence(report.step_shares)
     steps = f"{quantity(report.steps)} steps{each}" if report.steps else ""
     memory, limit = report.memory_peak_bytes, report.memory_limit_bytes
-    peak = f"{memory / _GIB:.1f} GiB" if memory is not None else ""
+    tensors = " in tensors" if all(use.hook for use in report.processes) else ""
+    peak = f"{memory / _GIB:.1f} GiB{tensors}" if memory is not None else ""
     kwh = None if report.energy_joules is None else report.energy_joules / 3.6e6
     rows = [
         ("Steps", "; ".join(filter(None, (steps, shares)))),

@@ -91,7 +91,10 @@ def blocks(top: Top, most: int) -> list[Block]:
         share = percent(found.all_lost / found.held) if found.held else "-"
         rows.append([row.title, hours(found.held), hours(found.all_lost), share, next(iter(found.lost), "-"), *prices])
     cause = next(iter(total.lost), None)
-    largest = f" Most of it is of trainings of which each {cause_phrase(cause)}." if cause else ""
+    part = total.lost[cause] / total.all_lost if cause else 0.0
+    largest = (
+        f" The largest cause is {cause}, {percent(part)} of it: a training {cause_phrase(cause)}." if cause else ""
+    )
     lines = [
         f"{plural(len(top.rows), top.by)} held {hours(total.held)} from {when(top.begin)} to {when(top.end)}, and lost "
         f"{hours(total.all_lost)} ({percent(total.all_lost / total.held) if total.held else '-'}).{largest}"
