@@ -236,8 +236,8 @@ def kernel_log(scenario: Scenario) -> str:
     world = World(scenario.simulation())
     start = time.monotonic() - world.now()
     errors = sorted((at, device.bus_id, xid) for device in world.devices for at, xid in device.health.xids if at < 0)
-    # The kernel writes the domain with four digits, and no function.
+    # The kernel writes the domain with four digits, and no function. A machine may have started after the error.
     return "".join(
-        f"4,{i},{max(0, round(1e6 * (start + at)))},-;NVRM: Xid (PCI:{bus_id[4:-2].lower()}): {xid}, simulated\n"
+        f"4,{i},{max(i + 1, round(1e6 * (start + at)))},-;NVRM: Xid (PCI:{bus_id[4:-2].lower()}): {xid}, simulated\n"
         for i, (at, bus_id, xid) in enumerate(errors)
     )
