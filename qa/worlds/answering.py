@@ -32,7 +32,7 @@ from gpugauge.workload.workloads import Workloads
 
 START = 1_790_000_000.0  # Unix time
 _DEADLINE = 2.0
-_COLLECTORS = frozenset(
+COLLECTORS = frozenset(
     ("device", "utilization", "profiling", "clocks", "health", "links", "mig", "events", "faults", "process", "driver")
 )
 _TIMED = (client, inventory, reader, roster, schedule, supervisor, faults)
@@ -81,7 +81,13 @@ class _Worker(FakeWorker):
 
 
 def moments(
-    text: str, folder: Path, patch: pytest.MonkeyPatch, seconds: float, step: float, age: float = 0.0
+    text: str,
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    seconds: float,
+    step: float,
+    age: float = 0.0,
+    collectors: frozenset[str] = COLLECTORS,
 ) -> Iterator[Moment]:
     """Yield what the daemon shows, each `step` seconds. A worker is replaced at an `age`, unless that is 0."""
     now = [0.0]
@@ -112,8 +118,8 @@ def moments(
     workloads = Workloads(node, cgroup_root=tree.cgroup_root, pod_logs=tree.pod_logs, clock=clock.monotonic)
     history = History()
     every = create_collectors(Machine(node, workloads, SimulatedSessions(made, clock=clock.monotonic)))
-    collectors = [collector for collector in every if collector.name in _COLLECTORS]
-    sampler = Sampler(collectors, lambda: (driver.view(), driver.drain()), history.feed, 1.0)
+    chosen = [collector for collector in every if collector.name in collectors]
+    sampler = Sampler(chosen, lambda: (driver.view(), driver.drain()), history.feed, 1.0)
     due, tick = 0.0, 0.0
     while tick <= seconds:
         now[0] = max(now[0], min(due, tick))

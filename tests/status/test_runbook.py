@@ -32,7 +32,7 @@ def test_each_cause_has_a_section() -> None:
 
     assert on_cpu | set(training.values()) <= SECTIONS
     others = {section for cause, section in training.items() if section != alert_of_cause(cause)}
-    assert others <= {"TrainingOnCpu", "TorchCpuBuildBusy", "TrainingLoadLow"}
+    assert others <= {"TrainingOnCpu", "TorchCpuBuildBusy", "TrainingLoadLow", "TrainingStalled"}
 
 
 def test_each_other_problem_has_a_section() -> None:

@@ -87,6 +87,16 @@ def test_cause() -> None:
         assert judge(evidence).limited_by == cause, evidence
 
 
+def test_gpus_of_a_stalled_rank_that_are_busy_wait_in_a_collective() -> None:
+    stalled = replace(HEALTHY, since_progress=400.0, steps=0, batches=0, steps_ever=9, batches_ever=9, world_size=2)
+    stalled = replace(stalled, devices=(replace(BUSY, busy=0.99),))
+    alone, partly = replace(stalled, world_size=1), replace(stalled, devices=(replace(BUSY, busy=0.9),))
+
+    assert (judge(stalled).state, judge(stalled).limited_by) == ("stalled", "collective")
+    assert judge(stalled).causes == {"collective": 1.0}
+    assert [(judge(e).state, judge(e).causes) for e in (alone, partly)] == [("stalled", {})] * 2
+
+
 def test_slow_loader_shares_the_gaps_with_a_throttled_cgroup() -> None:
     verdict = judge(starved(0.3, loader_workers=4, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.35))
 

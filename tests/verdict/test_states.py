@@ -25,6 +25,7 @@ OUTSIDE = StateFacts(inside=False, holds_gpus=True)
 EXAMPLES: list[tuple[str, str, StateFacts]] = [
     ("outside, idle", "held_idle", replace(OUTSIDE, idle=True)),
     ("outside", "unknown", replace(OUTSIDE, idle=False)),
+    ("outside, waiting", "stalled", replace(OUTSIDE, idle=False, spins=True)),
     ("outside", "unknown", OUTSIDE),
     ("quiet, expected to step", "stalled", replace(QUIET, trains=True)),
     ("quiet, expected to step", "stalled", replace(QUIET, trains=True, holds_gpus=True, idle=True)),

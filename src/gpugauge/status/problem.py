@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpugauge.status.model import Problem
-from gpugauge.verdict.causes import ON_CPU
+from gpugauge.verdict.causes import ON_CPU, STALLS
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
@@ -44,8 +44,8 @@ def section_of_training(state: str | None, cause: str | None) -> str | None:
         return "TorchCpuBuildBusy"
     if cause in ON_CPU:
         return "TrainingOnCpu"
-    if state in _BY_STATE:
-        return _BY_STATE[state]
+    if state in _BY_STATE or cause == STALLS:
+        return _BY_STATE["stalled" if cause == STALLS else str(state)]
     if cause in {None, "unknown"}:
         return "TrainingLoadLow" if cause else None
     return "TrainingLimitedBy" + "".join(word.capitalize() for word in str(cause).split("_"))

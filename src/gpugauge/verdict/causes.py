@@ -204,6 +204,15 @@ _ALL = (
         removed={"peers": 0.0},
     ),
     Cause(
+        "collective",
+        "a training stalls while its GPUs are busy: with the hook a rank of several; without it suspected, where all "
+        "GPUs of the job are busy, and their power is steady and at most half of what they drew at work",
+        "find the rank that does not join the collective (`gpugauge stack`), then end the job",
+        ("simulated",),
+        "waits in a collective that does not end",
+        "dark-green",
+    ),
+    Cause(
         "throttled",
         "the GPU lowers its clocks because of temperature, a power brake, or a power limit below its default",
         "check cooling, power and the power limit (gpu_clocks_event_seconds_total)",
@@ -270,6 +279,8 @@ CAUSES = {cause.name: cause for cause in _ALL}
 UNEXPLAINED = "no measured value explains it: `gpugauge doctor` on the node shows what is missing"
 """The advice on `unknown` where the hook is used already."""
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
+STALLS = "collective"
+"""The cause of trainings that stall: their alert is not one about a load."""
 
 
 def as_markdown() -> str:

@@ -74,6 +74,7 @@ class Evidence:
     device_allocs: float | None = None  # calls of the allocator to the driver in the window
     device_frees: float | None = None
     devices: tuple[DeviceEvidence, ...] = ()
+    spins: float | None = None  # seconds for which all GPUs of the job have been busy with kernels that wait
     unused_devices: int = 0  # held or allocated, but not busy in the whole window
     host_has_gpu: bool = False
     cpu_throttled: float | None = None  # share of time in which the cgroup was throttled

@@ -60,7 +60,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         started = node.identities[process].started if process in node.identities else None
     age = None if started is None else unix - started
     if session is None:
-        working, unused = used([device(window, uuid) for uuid in _uuids(node, process)])
+        working, unused = used([device(window, uuid) for uuid in devices_of(node, process)])
         return Evidence(window.span, age, devices=working, unused_devices=unused)
     facts = session.facts
     pinned = {"yes": True, "no": False}.get(facts.get("loader_pin_memory", ""))
@@ -75,7 +75,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     if trained < MIN_EVIDENCE_SECONDS:
         mixed = 0.0  # no cause is reported
     of_training = partial(_of_part, 1.0 - mixed)
-    devices = [_used(window, uuid, process, pinned) for uuid in _uuids(node, process)]
+    devices = [_used(window, uuid, process, pinned) for uuid in devices_of(node, process)]
     working, unused = used([_scaled(device, of_training) for device in devices] if mixed else devices)
     track, cgroup = window.session(process), window.cgroup(process)
     since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
@@ -257,7 +257,7 @@ def _ratio(part: float | None, whole: float | None) -> float | None:
     return None if part is None or not whole else min(1.0, part / whole)
 
 
-def _uuids(node: Node, process: str) -> list[str]:
+def devices_of(node: Node, process: str) -> list[str]:
     """Return the GPUs on which the process has tensors, or memory by the driver's list."""
     session = node.sessions.get(process)
     found = set(training.by_uuid(session, lambda d: d.allocated)) if session and session.connected else set()

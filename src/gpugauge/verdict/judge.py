@@ -20,6 +20,7 @@ _MIN_UNKNOWN_SHARE = 0.25  # of all that is lost, from which the limit is report
 _MIN_UNSTEADY_SHARE = 0.4  # … and where the load varies: what takes turns with other causes is not seen in the means
 _MOST_OTHER = 0.9  # what it must save at least of the saving of each other one, likewise
 _UNSTEADY = 0.15  # spread of the load from which on several causes may take turns
+_SPINS = 0.98  # busy share of a GPU on which a kernel waits
 _PEERS = "waiting_for_peers"
 _OUTSIDE = frozenset({"counters"})  # evidence that is not of the hook, or of a training that steps
 
@@ -76,6 +77,8 @@ def _loss(e: Evidence, state: str) -> Loss:
         return Loss(whole, whole)
     if state == "held_idle":
         return Loss({"unused_gpus": 1.0}, {"unused_gpus": 1.0})
+    if state == "stalled" and _spins(e):
+        return Loss({"collective": 1.0}, {"collective": 1.0})
     held = e.judged_devices
     if state not in {"training", "unknown"} or not held:
         return Loss()
@@ -92,6 +95,13 @@ def _loss(e: Evidence, state: str) -> Loss:
             for name, share in part.items():
                 total[name] += of * share / held
     return Loss(shares, savings)
+
+
+def _spins(e: Evidence) -> bool:
+    """Return whether the GPUs of a training that stalls are busy with a kernel that waits for another rank."""
+    if not e.inside:
+        return True
+    return (e.world_size or 1) > 1 and bool(e.devices) and all((d.busy or 0.0) >= _SPINS for d in e.devices)
 
 
 def _why_on_cpu(e: Evidence) -> str:

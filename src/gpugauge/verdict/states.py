@@ -33,6 +33,7 @@ class StateFacts:
     idle: bool | None = None  # no kernel of the process runs on its GPUs
     quiet: bool = False  # no step and no batch for the limit
     trains: bool = False  # steps are expected: it made some, or its phase is training
+    spins: bool = False  # all GPUs of its job have only waited for the limit
     now: str | None = None
     mostly: str | None = None
 
@@ -50,6 +51,10 @@ _CONDITIONS: Mapping[str, tuple[str, Callable[[StateFacts, str], bool]]] = {
     "outside, idle": (
         "there is no hook, and no kernel ran on its GPUs for 15 s or more",
         lambda f, _: not f.inside and f.holds_gpus and f.idle is True,
+    ),
+    "outside, waiting": (
+        "there is no hook, and for the limit all GPUs of its job were busy, and drew little, steady power after more",
+        lambda f, _: f.spins,
     ),
     "outside": ("there is no hook, and a GPU is busy or its load is not known", lambda f, _: not f.inside),
     "quiet, expected to step": (
@@ -73,6 +78,7 @@ _CONDITIONS: Mapping[str, tuple[str, Callable[[StateFacts, str], bool]]] = {
 # The first row that applies decides.
 TRANSITIONS = (
     Transition(_EVERY, "outside, idle", "held_idle"),
+    Transition(_EVERY, "outside, waiting", "stalled"),
     Transition(_EVERY, "outside", "unknown"),
     Transition(_EVERY, "quiet, expected to step", "stalled"),
     Transition(_EVERY, "quiet, GPU idle", "held_idle"),
@@ -96,7 +102,8 @@ def facts_of(e: Evidence, before: str, stalled_seconds: float = STALLED_SECONDS)
     limit = max(stalled_seconds, STALLED_STEPS * (e.slow_step or 0.0))
     if not e.inside:
         observed = e.window >= MIN_EVIDENCE_SECONDS
-        return StateFacts(inside=False, holds_gpus=bool(e.devices), idle=_idle(e.devices) if observed else None)
+        idle, spins = _idle(e.devices) if observed else None, e.spins is not None and e.spins >= stalled_seconds
+        return StateFacts(inside=False, holds_gpus=bool(e.devices), idle=idle, spins=spins)
     on_cpu, began = trains_on_cpu(e), begun(e)
     recent = _recent(e, before, began, on_cpu)
     # In a tie the state does not change.

@@ -8,10 +8,10 @@ from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, LOW, PROBLEM, RANK_WORK, Recording
 from gpugauge.artifacts.rules.texts import Texts, cases
 from gpugauge.base.duration import format_duration
-from gpugauge.verdict.causes import CAUSES, ON_CPU, Cause
+from gpugauge.verdict.causes import CAUSES, ON_CPU, STALLS, Cause
 
 CPU_CAUSES = f"~{'|'.join(ON_CPU)}"
-_CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, "unknown"})
+_CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, STALLS, "unknown"})
 
 
 def of_load(s: Selectors) -> list[Alert]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import RegisteredCollector, Tick
@@ -23,6 +24,7 @@ from gpugauge.verdict.loaders import diagnose
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import step_shares
+from gpugauge.verdict.spins import Spins
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
 
 log = logging.getLogger("gpugauge.verdict")
@@ -41,7 +43,8 @@ class VerdictCollector(RegisteredCollector):
 
     def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
         self.stalled_seconds = stalled_seconds
-        self._window = Window()
+        self._window, self._spins = Window(), Spins()
+        self._spinning: dict[str, float] = {}  # seconds by process
         self._failing = Condition(log, logging.ERROR)
         self._accounts: dict[str, Account] = {}
         self._due = 0.0
@@ -66,6 +69,7 @@ class VerdictCollector(RegisteredCollector):
         self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
         self._window.add(tick.node)
         present = processes(tick.node)
+        self._spinning = self._spins.update(self._window, present - tick.node.sessions.keys(), tick.monotonic)
         failed = {process: error for process in present if (error := self._judged(process, tick))}
         if failed:
             process, error = next(iter(failed.items()))
@@ -100,6 +104,8 @@ class VerdictCollector(RegisteredCollector):
             account.began, account.earlier = False, account.progress.count if account.progress else 0
         account.session = name
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
+        if process in self._spinning:
+            found = replace(found, spins=self._spinning[process])
         verdict, before = judge(found, account.judged.verdict, self.stalled_seconds), account.judged.loader
         account.judged = Judged(verdict)
         account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)

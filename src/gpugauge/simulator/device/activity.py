@@ -17,6 +17,7 @@ class Rhythm:
 
     def __init__(self, plain: Mapping[str, Any] | None, start: float, end: float) -> None:
         plain = plain or {"compiling": 0.0, "every": None, "evaluating": 0.0, "checkpointing": 0.0, "stalled_at": None}
+        self._spins: bool = plain.get("spins", False)
         self.start, self._end = start, end
         self._begin: float = start + plain["compiling"]
         self._period: float = plain["every"] or float("inf")
@@ -38,6 +39,10 @@ class Rhythm:
     def progress(self, t: float, phase: str = "training") -> float:
         """Return the seconds until `t` in which a phase made progress."""
         return self._until(max(self.start, min(t, self._end, self._stalled_at)))[phase]
+
+    def spun(self, t: float) -> float:
+        """Return the seconds until `t` in which a kernel only waited for another rank."""
+        return max(0.0, min(t, self._end) - self._stalled_at) if self._spins else 0.0
 
     def moment(self, progress: float) -> float:
         """Return the first second at which the progress of the training is `progress`."""
@@ -81,9 +86,9 @@ def working(rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> Load:
     def integral(t: float) -> float:
         trained, evaluated = rhythm.progress(t), rhythm.progress(t, "evaluating")
         if smooth:
-            return (trained + evaluated) * level
+            return (trained + evaluated) * level + rhythm.spun(t)
         steps, rest = divmod(trained, step)
-        return steps * busy + min(rest, busy) + evaluated * level
+        return steps * busy + min(rest, busy) + evaluated * level + rhythm.spun(t)
 
     return integral
 
@@ -125,6 +130,10 @@ class Activity:
     def alive(self, t: float) -> bool:
         """Return whether the activity runs at `t`."""
         return self.start <= t < self.end
+
+    def spun(self, t: float) -> float:
+        """Return the busy seconds in which a kernel only waited for another rank."""
+        return self.rhythm.spun(t) if self._load else 0.0
 
     def busy(self, t: float) -> float:
         """Return the busy seconds of a GPU from the start of the activity to `t`."""

@@ -17,6 +17,8 @@ from gpugauge.simulator.device.presets import PRESETS, WITHOUT
 from gpugauge.simulator.device.rings import UPTIME, Ring
 
 _SAMPLE_PERIOD_SECONDS = 1 / 6  # of the utilization rates; nvml.h: 1/6 s to 1 s by product
+# Of a kernel that waits for another rank: the share of the full power, and of the multiprocessors.
+_SPINS_AT, _SPINS_ON = 0.2, 0.15
 _COOLING_SECONDS = 20.0  # the temperature depends on the work in this time
 NVLINK_BYTES = 120e9  # sent by all links in a second of memory traffic
 PCIE_BYTES = 4e9  # read from the host in a busy second, by default
@@ -169,7 +171,8 @@ class Device:
 
     def work(self, t: float) -> float:
         """Return the seconds at full power."""
-        return sum(busy * a.intensity * share for busy, (a, share) in self._each(t))
+        spun = sum(a.spun(t) * share for a, share in self._parts)
+        return sum(busy * a.intensity * share for busy, (a, share) in self._each(t)) + _SPINS_AT * spun
 
     def moved(self, t: float) -> float:
         """Return the seconds in which memory was read or written."""
@@ -177,7 +180,8 @@ class Device:
 
     def sm_active(self, t: float) -> float:
         """Return the seconds in which multiprocessors were in use, each second weighted by their share."""
-        return sum(busy * a.sm_active for busy, (a, _) in self._each(t))
+        spun = sum(a.spun(t) for a, _ in self._parts)
+        return sum(busy * a.sm_active for busy, (a, _) in self._each(t)) + _SPINS_ON * spun
 
     def tensor_active(self, t: float) -> float:
         """Return the seconds of work of the tensor cores."""
@@ -210,7 +214,9 @@ class Device:
         return tuple([a.busy(t) for a, _ in self._parts])
 
     def _each(self, t: float) -> Iterable[tuple[float, tuple[Activity, float]]]:
-        return zip(self._spent(t), self._parts, strict=True)
+        """Return the busy seconds of each part, without those of kernels that only wait."""
+        worked = (busy - a.spun(t) for busy, (a, _) in zip(self._spent(t), self._parts, strict=True))
+        return zip(worked, self._parts, strict=True)
 
     def _counter(self, name: str) -> Callable[[float], float]:
         shares = [a.engines.get(name, 0.0) for a, _ in self._parts]

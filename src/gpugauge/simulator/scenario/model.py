@@ -39,6 +39,7 @@ _PhaseSeconds = Annotated[float, Field(ge=0, le=3600)]
 class Phases(StrictModel):
     """The phases of a training: it compiles at its start; at the end of every period of `every` seconds it evaluates
     and then writes a checkpoint; from the second `stalled_at` of the scenario on it makes no progress. All in seconds.
+    With `spins`, a kernel of a collective then waits on the GPU for ever.
     """
 
     compiling: _PhaseSeconds = 0.0
@@ -46,6 +47,7 @@ class Phases(StrictModel):
     evaluating: _PhaseSeconds = 0.0
     checkpointing: _PhaseSeconds = 0.0
     stalled_at: float | None = None
+    spins: bool = False
 
     @model_validator(mode="after")
     def _check(self) -> Phases:
