@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.drawn import draws, seeds
+from tests.needs import need
 
+from gpugauge import catalog
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from qa.bench.alerts.replay import replay
 from qa.worlds.answering import COLLECTORS, moments
+from qa.worlds.fault_histories import SCRAPE, story_of
 
 STALLED = 300.0  # seconds until a training is stalled
 LATE = 90.0  # a window, and some verdicts
@@ -86,3 +94,22 @@ def test_only_what_waits_after_work_is_stalled(seed: int, tmp_path: Path, monkey
     assert {n for (_, n), value in moment.of("training_limited_by").items() if value and n == "collective"} == (
         {"collective"} if count > 1 else set()
     )
+
+
+@pytest.mark.e2e
+def test_the_job_has_one_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minutes, at = 50, 15
+    text = "gpus: {model: h100, count: 2}\nprocesses:\n"
+    text += training(random.Random(1), 100, [0, 1], f"{{stalled_at: {60 * at}, spins: true}}")
+    groups: dict[str, Any] = rules.groups(Parameters())
+    wanted = {row.name for row in catalog.metrics()} & set(re.findall(r"\b[a-z]+_\w+", str(groups)))
+    scrapes = (
+        (int(moment.second // SCRAPE), moment.snapshot)
+        for moment in moments(text, tmp_path, monkeypatch, 60.0 * minutes, float(SCRAPE), collectors=SEEN)
+    )
+
+    fired = replay(story_of("spins", scrapes, wanted, minutes), groups, need("promtool"))
+
+    (begin,) = {run.begin for run in fired if run.alert == "TrainingStalled"}
+    assert {run.alert for run in fired} == {"TrainingStalled"}, fired
+    assert at + 10 <= begin <= at + 20
