@@ -53,6 +53,8 @@ def watched(
             while feed.latest.status is None and feed.latest.trouble is None:
                 await asyncio.sleep(0.01)
             await follow(pilot, app)
+            while not screen(app)[-1]:  # the footer is drawn after all else
+                await pilot.pause(0.01)
             await steps(pilot, app, feed)
 
     asyncio.run(run())

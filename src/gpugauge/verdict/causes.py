@@ -210,7 +210,7 @@ _ALL = (
         "find the rank that does not join the collective (`gpugauge stack`), then end the job",
         ("simulated",),
         "waits in a collective that does not end",
-        "dark-green",
+        "super-light-green",
     ),
     Cause(
         "throttled",
