@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from collections.abc import Collection
@@ -61,7 +62,8 @@ class _Demand:
 
     def expected(self, begin: float, end: float) -> bool:
         """Return whether a scrape may come between `begin` and `end`."""
-        earliest = self._last + min(self._gaps, default=0.0) - _EXPECTED_WITHIN_SECONDS
+        # One scrape may be that of a probe or a person: before a second one, none is expected.
+        earliest = self._last + min(self._gaps, default=math.inf) - _EXPECTED_WITHIN_SECONDS
         return self.recent(begin) and end >= earliest
 
 
