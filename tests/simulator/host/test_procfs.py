@@ -56,6 +56,13 @@ def test_files_of_a_process(tmp_path: Path) -> None:
     assert (status["Name"], status["Uid"], status["NSpid"]) == ("python3", "2001\t2001\t2001\t2001", "41\t1")
 
 
+def test_the_machine_has_a_name(tmp_path: Path) -> None:
+    for given, expected in (("", "test"), ("host: slurm-7", "slurm-7")):
+        ProcTree(tmp_path / expected, scenario(f"{given}\n{TEXT}")).update(0)
+
+        assert (tmp_path / expected / "sys/kernel/hostname").read_text() == f"{expected}\n"
+
+
 def test_our_own_reader_reads_it(tmp_path: Path) -> None:
     tree(tmp_path, 30)
     procfs = Procfs(str(tmp_path))

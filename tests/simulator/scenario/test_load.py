@@ -61,8 +61,8 @@ ERRORS = [
     ("gpus: [", "f.yaml:1: not valid YAML: expected the node content, but found '<stream end>'"),
     (
         "- 1",
-        "f.yaml:1: expected `key: value`; the keys of a scenario are name, description, driver, gpus, processes, "
-        "faults",
+        "f.yaml:1: expected `key: value`; the keys of a scenario are name, host, description, driver, gpus, "
+        "processes, faults",
     ),
     ("", "f.yaml:1: description: must be set"),
     ("gpus: {model: h100}", "f.yaml:1: description: must be set"),

@@ -28,6 +28,7 @@ class World:
         self._start: float = simulation["start"]["monotonic"]
         self.start_unix: float = simulation["start"]["unix"]
         self.name: str = scenario["name"]
+        self.host: str = scenario["host"] or self.name
         self.driver_version: str = scenario["driver"]["version"]
         self.cuda_version: int = scenario["driver"]["cuda_version"]
         self.foreign_events: bool = scenario["driver"]["foreign_events"]

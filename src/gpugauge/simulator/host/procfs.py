@@ -118,7 +118,7 @@ class ProcTree:
         random.mkdir(parents=True, exist_ok=True)
         boot_id = uuid.UUID(bytes=hashlib.sha256(self._world.name.encode()).digest()[:16])
         (random / "boot_id").write_text(f"{boot_id}\n")
-        (random.parent / "hostname").write_text(f"{self._world.name}\n")
+        (random.parent / "hostname").write_text(f"{self._world.host}\n")
         for folder in ("pods", "containers"):
             (self.pod_logs / folder).mkdir(parents=True, exist_ok=True)
         (self._root / "stat").write_text(f"cpu  0 0 0 0 0 0 0 0 0 0\nbtime {int(self._world.start_unix - UPTIME)}\n")

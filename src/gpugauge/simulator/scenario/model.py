@@ -174,9 +174,12 @@ class Fault(StrictModel):
 
 
 class Scenario(StrictModel):
-    """A scenario; it starts when it is loaded. Uuids and serial numbers are derived from the name."""
+    """A scenario; it starts when it is loaded. Uuids and serial numbers are derived from the name. The machine has the
+    name `host`, without it that of the scenario.
+    """
 
     name: Annotated[str, Field(min_length=1)]
+    host: Annotated[str, Field(pattern=f"^{_NAME}$")] | None = None
     description: Annotated[str, Field(min_length=1)]
     driver: Annotated[Driver, Field(default_factory=Driver)]
     gpus: Annotated[list[Gpu], Field(default_factory=list)]
