@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -29,8 +29,8 @@ _POSIX = re.compile(
 )
 _OF_JOB = re.compile(r"workload_(?:namespace|job|job_kind)[=!]")
 _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
-_LABELS = {label for row in catalog.metrics() for label in row.labels}
-_OURS = _LABELS | {"__name__", "instance", "severity", "alertname"}
+_LABELS = {label for row in catalog.metrics() for label in row.labels} | {"__name__", "le"}
+_OURS = _LABELS | {"instance", "severity", "alertname"}
 _PROCESS_LABELS = {label for row in catalog.metrics() if row.name == "gpu_process_host_info" for label in row.labels}
 _OF_TARGETS = (
     "only some series have it; write workload_namespace, workload_job, workload_job_kind, or a label of the targets"
@@ -91,6 +91,10 @@ def _matchers(value: object) -> object:
         if operator.endswith("~"):
             _checked(expression)
     return value
+
+
+def _error(sentence: str, at: Sequence[str]) -> PydanticCustomError:
+    return PydanticCustomError("inconsistent", "{sentence}", {"sentence": sentence, "at": at})
 
 
 Matchers = Annotated[str, BeforeValidator(_matchers)]
@@ -209,12 +213,18 @@ class Parameters(BaseModel):
         """Return the tree with the thresholds by namespace of `threshold: {a: 60%, default: 40%}`, or of the text."""
         found = tree.get("threshold") if isinstance(tree, dict) else None
         if isinstance(found, str) and "=" in found:
-            found = dict(part.strip().partition("=")[::2] for part in found.split(","))
+            pairs = [part.strip().partition("=")[::2] for part in found.split(",")]
+            found = dict(pairs)
+            if len(found) < len(pairs):
+                raise _error("a namespace has two loads", ["threshold"])
         if not isinstance(found, Mapping):
             return tree
         others = {key: value for key, value in tree.items() if key != "threshold"}
         default = {"threshold": found["default"]} if "default" in found else {}
-        named = {name: value for name, value in found.items() if name != "default"}
+        try:
+            named = {name: _share(value) for name, value in found.items() if name != "default"}
+        except ValueError as error:
+            raise _error(str(error), ["threshold"]) from None
         return others | default | {"thresholds": {**tree.get("thresholds", {}), **named}}
 
     @model_validator(mode="after")
@@ -244,6 +254,9 @@ class Parameters(BaseModel):
             labels = re.findall(rf"({_LABEL})(?:=|!)", re.sub(r'"[^"]*"', "", matchers))
             if label := next((label for label in labels if label in foreign), None):
                 raise self._error(f"no rule would fire with {label}: {why}", key)
+            exact = set(re.findall(rf'({_LABEL})="([^"]*)"', getattr(self, key)))
+            if len(exact) > len({label for label, _ in exact}):
+                raise self._error("no rule would fire with two values of one label", key)
         return self
 
     @property
@@ -261,8 +274,7 @@ class Parameters(BaseModel):
 
     def _error(self, sentence: str, *keys: str) -> PydanticCustomError:
         """Return an error at the first of the keys that is set."""
-        at = [key for key in keys if key in self.model_fields_set][:1]
-        return PydanticCustomError("inconsistent", "{sentence}", {"sentence": sentence, "at": at})
+        return _error(sentence, [key for key in keys if key in self.model_fields_set][:1] or keys[:1])
 
     @property
     def shortest(self) -> int:
