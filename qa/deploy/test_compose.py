@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -9,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
-from tests.e2e.documents import ROOT
+from tests.e2e.documents import ROOT, blocks, fresh_checkout, shell
 from tests.needs import need
 
 pytestmark = [pytest.mark.e2e, pytest.mark.everything]
@@ -72,6 +73,21 @@ def test_every_file_that_is_named_is_mounted() -> None:
         "providers"
     ]
     assert sorted(mounted(grafana, provider["options"]["path"]).glob("*.json"))
+
+
+def test_the_users_of_the_containers_read_what_is_mounted_whatever_the_umask_of_the_checkout(tmp_path: Path) -> None:
+    checkout = fresh_checkout(tmp_path)
+    start, _ = blocks("install-container.md", "With Prometheus, Alertmanager and Grafana")
+    subprocess.run(["chmod", "-R", "go-rwx", checkout], check=True)
+    (tmp_path / "docker").symlink_to("/bin/true")
+
+    shell(start, checkout, {"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+
+    places = [checkout / path.relative_to(ROOT) for s in services(FILES[0]).values() for path in mounts(s).values()]
+    assert len(places) == 4
+    for path in (each for place in places for each in (place, *place.rglob("*"))):
+        needed = 0o5 if path.is_dir() else 0o4
+        assert path.stat().st_mode & needed == needed, path
 
 
 def test_services_use_each_others_ports() -> None:
