@@ -11,10 +11,12 @@ import bisect
 import itertools
 import math
 import random
+import re
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from tests.drawn import EVERYTHING, draws
@@ -93,6 +95,7 @@ class World:
         *,
         hook: bool = True,
         state: str = "",
+        job: Mapping[str, str] = JOB,
     ) -> None:
         """Add a process with a load that trains, or is in a state, from `starting` seconds after its begin on."""
         own = {"process": name}
@@ -101,10 +104,10 @@ class World:
             return begin <= at < end
 
         self.gauge(
-            "gpu_process_host_info", {**own, **JOB, "torch_build": "cuda"}, lambda at: 1.0 if alive(at) else None
+            "gpu_process_host_info", {**own, **job, "torch_build": "cuda"}, lambda at: 1.0 if alive(at) else None
         )
         if hook:
-            self.gauge("torch_process_info", {**own, **JOB}, lambda at: 1.0 if alive(at) else None)
+            self.gauge("torch_process_info", {**own, **job}, lambda at: 1.0 if alive(at) else None)
         mostly = state or ("training" if hook else "unknown")
         for each in ("training", "unknown", "held_idle", "stalled", "starting"):
 
@@ -136,10 +139,10 @@ def judged(worlds: Mapping[str, World]) -> dict[str, dict[str, Run]]:
     return {name: {run.alert: run for run in reversed(runs)} for name, runs in runs_of(worlds).items()}
 
 
-def runs_of(worlds: Mapping[str, World]) -> dict[str, list[Run]]:
-    """Return the runs of all alerts in their order, of each world."""
+def runs_of(worlds: Mapping[str, World], packs: Mapping[int, dict[str, Any]] = RULES) -> dict[str, list[Run]]:
+    """Return the runs of all alerts in their order, of each world, by the rules for its scrape interval."""
     found: defaultdict[str, list[Run]] = defaultdict(list)
-    for every, groups in RULES.items():
+    for every, groups in packs.items():
         names = sorted(name for name in worlds if worlds[name].scrape == every)
         for first in range(0, len(names), _TOGETHER):
             together = names[first : first + _TOGETHER]
@@ -266,6 +269,49 @@ def test_what_several_servers_have_is_known_once() -> None:
     for name, runs in judged_all(worlds, truth):
         alert, known = truth[name]
         assert runs.keys() == ({alert} if known > 0.5 else set()), (worlds[name].servers, known, runs)
+
+
+SELECTS: dict[str, Callable[[str, str], bool]] = {
+    "=": lambda value, expected: value == expected,
+    "!=": lambda value, expected: value != expected,
+    "=~": lambda value, expected: bool(re.fullmatch(expected, value)),
+    "!~": lambda value, expected: not re.fullmatch(expected, value),
+}
+VALUES = {
+    "workload_job_kind": ("job", "slurm", "job|pod"),
+    "workload_namespace": ("a", "b", "", "a|b", ".+"),
+    "workload_job": ("7", "fit", "f.*"),
+    "cluster": ("c0", "c.*"),
+}
+
+
+def test_matchers_and_thresholds_choose_the_jobs() -> None:
+    """An alert fires for each job that the matchers select and whose load is below that of its namespace."""
+    for seed in draws(1, 200):
+        dice = random.Random(seed)
+        parts = [
+            (label, dice.choice([*SELECTS]), dice.choice(VALUES[label]))
+            for label in dice.sample([*VALUES], dice.randint(1, 3))
+        ]
+        matchers = ",".join(f'{label}{operator}"{value}"' for label, operator, value in parts)
+        loads = {name: dice.choice((0.3, 0.5, 0.8)) for name in ("a", "b") if dice.random() < 0.5}
+        chosen = Parameters(matchers=matchers, thresholds=loads, threshold=0.5, evaluation_interval=60)
+        world, expected = World(minutes=45), set[tuple[str, str, str]]()
+        world.exporter()
+        world.driver()
+        for place, (kind, namespace, name) in enumerate(
+            (("slurm", "", "7"), ("job", "a", "fit"), ("job", "b", "fit"), ("pod", "a", "7"), ("job", "c", "g"))
+        ):
+            job = {"workload_job_kind": kind, "workload_namespace": namespace, "workload_job": name}
+            load = dice.choice((0.2, 0.4, 0.65, 0.9))
+            world.process(f"p{place}", load, hook=dice.random() < 0.7, job=job)
+            selected = all(SELECTS[by](({**job, "cluster": "c0"})[label], value) for label, by, value in parts)
+            if selected and load < loads.get(namespace, 0.5):
+                expected.add((kind, namespace, name))
+        found = runs_of({"c0": world}, {15: rules.groups(chosen)}).get("c0", [])
+        keys = ("workload_job_kind", "workload_namespace", "workload_job")
+        assert {run.alert for run in found} <= {"TrainingLoadLow"}, (seed, matchers, found)
+        assert {tuple(run.labels.get(key, "") for key in keys) for run in found} == expected, (seed, matchers, loads)
 
 
 @pytest.mark.everything
