@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
+from tests.drawn import seeds
 
-from gpugauge.node.judged import Gain, Verdict
+from gpugauge.node.judged import Diagnosis, Gain, Verdict
 from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.gain import MOST_SPREAD, gains
+from gpugauge.verdict.gain import LEAST, MOST_SPREAD, gains, of_loader
 from gpugauge.verdict.judge import judge
 from qa.bench.gain import advised, bounded, published, quantile
-from qa.worlds.oracle import GAIN_SEEDS, PUBLISHED_SEEDS, TUNING_SEEDS, evidence, without_hook
+from qa.worlds.oracle import GAIN_SEEDS, PUBLISHED_SEEDS, TUNING_SEEDS, cases, evidence, without_hook
 from qa.worlds.truth import REMOVED, without
 
 CAUSES = (*REMOVED, "underfilled", "precision_unused")
@@ -181,6 +183,34 @@ def test_drawn_pipelines_without_a_cause() -> None:
     assert bounded(found) >= 0.9
     assert not [one for one in found if one.truth < 1.0]
     assert sum(one.truth < 1.02 for one in found) <= 0.02 * len(found)
+
+
+@seeds(range(25))
+def test_no_gain_exceeds_that_of_a_program_that_loses_nothing(seed: int) -> None:
+    dice = random.Random(seed)
+    for case in cases(seed, 2):
+        e = replace(case.evidence, paused=dice.choice([0.0, dice.random()]))
+        verdict = judge(e)
+        most = 1.0 / max(1e-3, 1.0 - sum(verdict.causes.values())) + 0.001
+        for cause, gain in gains(e, verdict).items():
+            assert LEAST - 0.001 <= gain.expected <= most
+            assert 1.0 <= gain.lower <= gain.expected <= gain.upper
+            # What is not lost is measured to a tenth; that of a lower precision is bounded by the peak rates.
+            assert gain.upper <= 1.11 * most or cause == "precision_unused"
+        lower, speedup = sorted([dice.uniform(1.0, 12.0), dice.uniform(1.0, 12.0)])
+        loader = of_loader(Diagnosis("too_few_workers", 8, speedup, lower), verdict)
+        assert loader is not None
+        assert 1.0 <= (loader.lower or 0.0) <= (loader.speedup or 0.0) <= most
+
+
+def test_the_gain_of_a_loader_on_the_cpu_is_its_own() -> None:
+    found = Diagnosis("too_few_workers", 8, 11.0, 8.3)
+
+    assert of_loader(found, Verdict("training_on_cpu", "inside")) == found
+    assert of_loader(found, Verdict("training", "inside", {"data_loading": 0.14})) == replace(
+        found, speedup=1.163, lower=1.163
+    )
+    assert of_loader(None, ALL) is None
 
 
 def test_seeds_of_the_published_gains_were_not_used_before() -> None:

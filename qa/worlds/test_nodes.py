@@ -48,10 +48,14 @@ def counted(answer: str, word: str) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def lowered(node: Node, gpu: Gpu) -> bool:
-    """Whether the clocks of a GPU are lowered, and no training is named because of that."""
-    named = any(program.cause == "throttled" for program in on(node, gpu.uuid))
-    return gpu.up and gpu.slowed not in HARMLESS and not named
+def lowered(gpu: Gpu) -> bool:
+    """Whether the clocks of a GPU are lowered because something is wrong."""
+    return gpu.up and gpu.slowed not in HARMLESS
+
+
+def erring(gpu: Gpu) -> bool:
+    """Whether a GPU that answers has an error that needs a person."""
+    return gpu.up and (gpu.reset or gpu.remapping_failed or gpu.faulty)
 
 
 def state(node: Node, gpu: Gpu) -> tuple[str, str]:
@@ -65,7 +69,7 @@ def state(node: Node, gpu: Gpu) -> tuple[str, str]:
         (gpu.faulty, ("poor", "errors")),
         (any(p.cause and useful(p) for p in here), ("poor", "slowed")),
         (gpu in node.unexplained, ("poor", "low load")),
-        (lowered(node, gpu), ("poor", "clocks lowered")),
+        (lowered(gpu), ("poor", "clocks lowered")),
         (
             any(p.condition not in {"display", "ended"} for p in here),
             ("good" if any(map(useful, here)) else "none", "in use"),
@@ -79,18 +83,19 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
     node, facts = world(seed)
     answer, total = facts["answer"], len(node.gpus)
     states = Counter(state(node, gpu)[1] for gpu in node.gpus)
+    # A graver problem hides no fault.
+    states["errors"], states["clocks lowered"] = sum(map(erring, node.gpus)), sum(map(lowered, node.gpus))
     on_cpu = [p for p in node.programs if p.condition == "on_cpu" and p.cause]
 
     clauses = {"down": "down", "errors": "with faults", "wasted": "wasted", "slowed": "slowed"}
     clauses |= {"low load": "at a low load", "clocks lowered": "with lowered clocks"}
     counts = {words: counted(answer, clause) for words, clause in clauses.items()}
-    # Each GPU counts once.
     assert counts == {words: (states[words], total) if states[words] else None for words in clauses}
     assert ("on the CPU although" in answer) == bool(on_cpu)
     if states["wasted"]:
         named = [p.name[:39] for g in node.gpus if state(node, g)[1] == "wasted" for p in on(node, g.uuid)]
         assert answer.partition(" wasted: ")[2].startswith(tuple(named))
-    ill = any(g.faulty for g in node.gpus) or any(not g.up or lowered(node, g) for g in node.gpus)
+    ill = any(g.faulty for g in node.gpus) or any(not g.up or lowered(g) for g in node.gpus)
     quiet = not (ill or node.unexplained or any(p.in_trouble for p in node.programs))
     unknown, early = sum(p.condition == "unhooked" and not p.serves for p in node.programs), node.unjudged
     assert (" well" in answer, facts["problems"] == []) == (quiet and not unknown and not early, quiet)

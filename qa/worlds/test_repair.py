@@ -88,6 +88,7 @@ def test_each_owner_is_drained_before_anything_is_killed_stopped_or_reset(seed: 
             command.startswith("gpugauge ") or "gpugauge" not in command or "systemctl" in command for command in found
         )
         if "{drain}" in NVIDIA.fill(text, 3):
+            assert "drain the node" in advice  # as in the runbook
             assert ("kubectl drain" in advice) == ("pod" in kinds)
             assert ("scontrol update nodename=" in advice) == ("slurm" in kinds)
             assert ("ask the owner" in advice) == any(kind not in {"pod", "slurm"} for kind, _ in users or ())

@@ -77,10 +77,8 @@ def _write(out: TextIO, text: str, *, clear: bool) -> None:
 
 def exit_status(status: Status, fail_on: str = "waste") -> int:
     """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON."""
-    # A fault that explains why a training is slow is shown as the problem of the training.
-    faults = [fault for gpu in status.gpus for fault in gpu.faults]
-    kinds = {problem.kind for problem in status.problems} | {fault.kind for fault in faults if fault.kind}
-    urgent = kinds & BROKEN or any(fault.action for fault in faults)
+    kinds = {problem.kind for problem in status.problems}
+    urgent = kinds & BROKEN or any(fault.action for gpu in status.gpus for fault in gpu.faults)
     if urgent or (kinds - WASTE and fail_on != "repair"):
         return 1
     return 3 if kinds and fail_on == "waste" else 0

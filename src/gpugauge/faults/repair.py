@@ -49,8 +49,8 @@ class Site:
             advice = _STOP_TO_START.sub(lambda _: f"systemctl reboot; kubectl uncordon {node}", advice)
         forget = self.command(f"forget {uuid}")
         forget = forget if self.lifecycle else f"start gpugauge with --web.enable-lifecycle, then {forget}"
-        drain = "; ".join(_drain(kinds, node, users or ())) or "when no program uses it"
-        drain = "drain the node" if users is None and not kinds else drain
+        # The step that every view and the runbook name, and what it is here.
+        drain = ": ".join(filter(None, ("drain the node", "; ".join(_drain(kinds, node, users or ())))))
         for name, text in {"drain": drain, "stop": self.stop, "start": self.start, "forget": forget}.items():
             advice = advice.replace(f"{{{name}}}", text)
         return advice

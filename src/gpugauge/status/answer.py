@@ -10,6 +10,7 @@ from gpugauge.driver.vendors import NO_GPU
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import name
+from gpugauge.status.problem import WASTE
 from gpugauge.status.problems import gravest
 from gpugauge.status.use import in_use, judging, on_gpus, silent, totals, unhooked
 from gpugauge.status.words import percent, plural
@@ -22,6 +23,11 @@ _OF_DEVICE = {
     "gpu_slowed": "with lowered clocks",
     "narrow_link": "with a narrow PCIe link",
     "unused": "allocated and not used",
+}
+_OF_PROGRAMS = ("wasted", "on_cpu", "slowed", "waits")
+_FIXED = {
+    "no_gpu": "No GPU: the driver lists none, or the settings exclude all",
+    "hook": "gpugauge has trouble with the hook's socket",
 }
 _WITHOUT_GPU = {"off": "no GPU is watched: driver.mode is off", "starting": "the driver is being opened"}
 
@@ -97,58 +103,48 @@ def _on_cpu(processes: Sequence[ProcessStatus], problems: Sequence[Problem]) -> 
 
 
 class _Clauses:
-    """The parts of the answer, the gravest first. Each GPU counts in one part, that of its gravest problem."""
+    """The parts of the answer, the gravest first. Each GPU counts in one part, that of its gravest problem, and in all
+    that are about a fault.
+    """
 
     def __init__(self, problems: Sequence[Problem], gpus: Sequence[GpuStatus]) -> None:
         self._problems, self._gpus, self._total = problems, gpus, len(gpus)
         self._most = _MAX_NAMED
         self._counted: dict[str, set[str]] = {}
         for gpu in gpus:
-            if found := gravest(gpu, problems):
-                part = {"gpu_down": "down", "gpu_health": "errors", "xid": "errors"}.get(found.kind, found.kind)
-                self._counted.setdefault(part, set()).add(gpu.uuid)
+            first = gravest(gpu, problems)
+            for found in problems:
+                if found is first or (found.kind not in WASTE and gpu.uuid in found.gpus):
+                    self._counted.setdefault(_part(found), set()).add(gpu.uuid)
 
     def all(self) -> Iterator[str]:
-        yield from (f"The driver is {problem.text}" for problem in self._of("driver"))
-        if self._of("no_gpu"):
-            yield "No GPU: the driver lists none, or the settings exclude all"
-        if down := self._counted.get("down"):
+        for part in dict.fromkeys(map(_part, self._problems)):
+            found = [problem for problem in self._problems if _part(problem) == part]
+            yield from self._clauses(part, found, self._counted.get(part, set()))
+
+    def _clauses(self, part: str, found: Sequence[Problem], uuids: Collection[str]) -> Iterator[str]:
+        if part == "driver":
+            yield from (f"The driver is {problem.text}" for problem in found)
+        elif part == "gpu_down" and uuids:
             remembered = all(gpu.down_reason == REMEMBERED for gpu in self._gpus)
-            were = "that was here before is" if len(down) == 1 else "that were here before are"
-            gone = f"{plural(len(down), 'GPU')} {were} not there now (remembered)"
-            yield gone if remembered else f"{self._share(down)} down"
-        ill = self._of("gpu_health", "xid")
-        grave = any(problem.grave for problem in ill)
-        yield from self._errors(ill if grave else ())
-        yield from self._programs("wasted", "on_cpu")
-        yield from self._errors(() if grave else ill)
-        yield from self._programs("slowed", "waits")
-        if uuids := self._counted.get("unjudged"):
+            were = "that was here before is" if len(uuids) == 1 else "that were here before are"
+            gone = f"{plural(len(uuids), 'GPU')} {were} not there now (remembered)"
+            yield gone if remembered else f"{self._share(uuids)} down"
+        elif part == "gpu_health":
+            where = f"{'gravest on ' if len(uuids) > 1 else ''}{found[0].subject}"
+            yield f"{self._share(uuids)} with faults, {where}: {found[0].text}"
+        elif part == "unjudged" and uuids:
             programs = programs_words([gpu for gpu in self._gpus if gpu.uuid in uuids])
             yield f"{self._share(uuids)} at a low load: {programs}, without the hook"
-        for kind, words in _OF_DEVICE.items():
-            if uuids := self._counted.get(kind):
-                yield f"{self._share(uuids)} {words}"
-        if failing := self._of("collector"):
-            yield f"{plural(len(failing), 'collector')} of gpugauge failing"
-        if self._of("hook"):
-            yield "gpugauge has trouble with the hook's socket"
-
-    def _errors(self, ill: Sequence[Problem]) -> Iterator[str]:
-        uuids = self._counted.get("errors", set())
-        counted = [problem for problem in ill if uuids.intersection(problem.gpus)]
-        if counted:
-            where = f"{'gravest on ' if len(uuids) > 1 else ''}{counted[0].subject}"
-            yield f"{self._share(uuids)} with faults, {where}: {counted[0].text}"
-
-    def _programs(self, *kinds: str) -> Iterator[str]:
-        for kind in kinds:
-            found = self._of(kind)
-            if uuids := self._counted.get(kind):
-                found = [problem for problem in found if uuids.intersection(problem.gpus)]
-                yield f"{self._share(uuids)} {_OF_GPUS.get(kind, kind)}: {self._named(found)}"
-            elif found:
-                yield self._named(found)
+        elif part in _OF_DEVICE and uuids:
+            yield f"{self._share(uuids)} {_OF_DEVICE[part]}"
+        elif part == "collector":
+            yield f"{plural(len(found), 'collector')} of gpugauge failing"
+        elif part in _FIXED:
+            yield _FIXED[part]
+        elif part in _OF_PROGRAMS:
+            counted = [problem for problem in found if set(uuids).intersection(problem.gpus)] if uuids else found
+            yield (f"{self._share(uuids)} {_OF_GPUS.get(part, part)}: " if uuids else "") + self._named(counted)
 
     def _named(self, found: Sequence[Problem]) -> str:
         words = [
@@ -160,12 +156,13 @@ class _Clauses:
         self._most = 1
         return ", ".join(words) + (f" and {more} more" if more else "")
 
-    def _of(self, *kinds: str) -> list[Problem]:
-        return [problem for problem in self._problems if problem.kind in kinds]
-
     def _share(self, uuids: Collection[str]) -> str:
         return f"{len(uuids)} of {plural(self._total, 'GPU')}"
 
 
 def _short(name: str) -> str:
     return name if len(name) <= _MAX_NAME_CHARACTERS else name[: _MAX_NAME_CHARACTERS - 1] + "…"
+
+
+def _part(found: Problem) -> str:
+    return "gpu_health" if found.kind == "xid" else found.kind

@@ -39,9 +39,7 @@ def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Probl
         if gpu not in hidden:
             yield from _errors(gpu, subject)
         for fault in gpu.faults:
-            # A training that the clocks slow down is a problem of its own.
-            slows = fault.kind == "gpu_slowed" and not any(p.limited_by == "throttled" for p in gpu.processes)
-            if fault.kind and (slows or fault.kind == "narrow_link"):
+            if fault.kind in {"gpu_slowed", "narrow_link"}:
                 yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, runbook=fault.runbook)
         devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
         for device in devices:

@@ -55,8 +55,6 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
-    slowed = [gpu.slowed_by for gpu in held if gpu.slowed_by and first.limited_by == "throttled"]
-    clocks = [f"clocks lowered: {', '.join(reasons)}" for reasons in slowed]
     where = gpus_words(held) if held else ""
     owner = owner_words(first.workload)
     return problem(
@@ -64,7 +62,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
         who,
         text,
         first.advice,
-        detail=", ".join(filter(None, (lost, pid, owner, where, *dict.fromkeys(clocks)))),
+        detail=", ".join(filter(None, (lost, pid, owner, where))),
         gain_words=first.gain_words,
         gpus=tuple(gpu.uuid for gpu in held),
         processes=tuple(rank.process for rank in ranks),

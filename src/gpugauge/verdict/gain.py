@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpugauge.node.judged import Gain, Verdict
+from gpugauge.node.judged import Diagnosis, Gain, Verdict
 from gpugauge.verdict.estimate import alternatives, estimate, variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.possible import TOLERANCE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.verdict.step import Step
 
@@ -39,10 +40,35 @@ def gains(e: Evidence, verdict: Verdict) -> dict[str, Gain]:
         for cause, gain in least.items()
         if gain.lower > 1.0 and (gain.upper <= MOST_SPREAD * gain.lower or cause == _PRECISION)
     }
+    most = most_gain(verdict)
+    known = {cause: _at_most(gain, most) for cause, gain in known.items() if min(gain.expected, most) >= LEAST}
     if _PRECISION in known:
-        most = max(_at_peak(e, device) for device in devices)
-        known[_PRECISION] = replace(known[_PRECISION], upper=max(most, known[_PRECISION].upper))
+        # What is lost counts a usual gain of the kernels: only the rates of the GPU bound it.
+        peak = max(_at_peak(e, device) for device in devices)
+        known[_PRECISION] = replace(known[_PRECISION], upper=max(peak, known[_PRECISION].upper))
     return known
+
+
+def most_gain(verdict: Verdict) -> float:
+    """Return the factor of a program that loses no GPU time. A training on the CPU has none to lose: any factor."""
+    lost = sum(verdict.causes.values())
+    return _MOST if verdict.state == "training_on_cpu" else 1.0 / max(1.0 / _MOST, 1.0 - lost)
+
+
+def of_loader(found: Diagnosis | None, verdict: Verdict) -> Diagnosis | None:
+    """Return a diagnosis of the loader with the gain that the verdict allows: it knows neither the pauses between
+    batches, nor what the GPU does meanwhile.
+    """
+    if found is None or found.speedup is None or found.lower is None:
+        return found
+    most = round(most_gain(verdict), 3)
+    return replace(found, speedup=min(found.speedup, most), lower=min(found.lower, most))
+
+
+def _at_most(gain: Gain, most: float) -> Gain:
+    lower, expected = (min(value, round(most, 3)) for value in (gain.lower, gain.expected))
+    # What is not lost was measured, too.
+    return replace(gain, lower=lower, expected=expected, upper=min(gain.upper, round(most * (1.0 + TOLERANCE), 3)))
 
 
 def _at_peak(e: Evidence, device: DeviceEvidence) -> float:

@@ -17,7 +17,7 @@ from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.facts import Progress, evidence, processes
-from gpugauge.verdict.gain import gains
+from gpugauge.verdict.gain import gains, of_loader
 from gpugauge.verdict.judge import judge
 from gpugauge.verdict.loader_facts import load
 from gpugauge.verdict.loaders import diagnose
@@ -121,7 +121,7 @@ class VerdictCollector(RegisteredCollector):
             step_shares(self._window, process) if account.began else {},
             gains(found, verdict) if account.began else {},
             model_flops_utilization(self._window, process) if on_gpu else None,
-            diagnose(loading, before) if loading else None,
+            of_loader(diagnose(loading, before), verdict) if loading else None,
         )
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         peaks = training.by_uuid(session, lambda d: d.allocated_peak) if session else {}
