@@ -30,6 +30,21 @@ def samples(body: bytes) -> list[Sample]:
     return [sample for family in plain(body.decode()) for sample in family.samples]
 
 
+def test_a_snapshot_is_rendered_for_a_few_choices_only() -> None:
+    exposition = Exposition(1e12)
+    exposition.publish(nodes.draw(1).snapshot())
+
+    answers = [scraped(exposition, f"process={n}").status for n in range(30)]
+    assert answers == [200] * 16 + [503] * 14
+    assert scraped(exposition, "process=3").status == scraped(exposition, "").status == 200
+    everything = "&".join(
+        f"process={s.labels['process']}" for s in samples(scraped(exposition, "").body) if "process" in s.labels
+    )
+    exposition.publish(nodes.draw(1).snapshot())
+    answers = [scraped(exposition, f"{everything}&process={n}").status for n in range(9)]
+    assert answers.count(200) <= 4, "not more than three whole bodies, and one"
+
+
 @seeds(draws(10, 300))
 def test_the_lines_are_those_of_the_processes_and_of_their_gpus(seed: int) -> None:
     draw, exposition = random.Random(seed), Exposition(1e12)

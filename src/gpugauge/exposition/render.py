@@ -27,6 +27,9 @@ _EXPECTED_WITHIN_SECONDS = 1.5
 _MAX_TICK_GAP_SECONDS = 1.0
 # Number of gaps between scrapes that are remembered. The shortest counts: there may be several scrapers or a person.
 _REMEMBERED_GAPS = 4
+# Different choices of processes that are rendered of one snapshot, together as long as so many whole bodies.
+_MOST_CHOICES, _MOST_BODIES = 16, 3
+_PLAIN = "text/plain; charset=utf-8"
 # Prefix of the exporter's own families, the only ones that are returned from a stale snapshot.
 OWN_PREFIX = "gpugauge_"
 
@@ -109,7 +112,7 @@ class Exposition:
         """
         current = self._current
         if current is None:
-            return Response(b"no snapshot yet: the first one is being taken\n", "text/plain; charset=utf-8", None, 503)
+            return Response(b"no snapshot yet: the first one is being taken\n", _PLAIN, None, 503)
         variant = negotiate(accept or "", accept_encoding or "", sparse=sparse)
         if variant.format in _PROTOBUF and not self._starts_are_asked_for(now_monotonic):
             # The first scrape, too, has starts: Prometheus takes none for a series with a sample. The sampler's thread
@@ -117,7 +120,10 @@ class Exposition:
             self._formats.messages.starts.update(current.snapshot)
         fresh = now_monotonic - current.monotonic <= self.stale_after
         if only and fresh:
-            body = current.bodies_of(only).body(variant)
+            chosen = current.chosen(only)
+            if chosen is None:
+                return Response(b"too many different choices at once: ask again later\n", _PLAIN, None, 503)
+            body = chosen.body(variant)
             return Response(body, content_type(accept or "", variant.format), "gzip" if variant.gzip else None)
         if variant in self._demands:
             self._demands[variant].record_scrape(now_monotonic)
@@ -193,13 +199,23 @@ class _Publication:
     def __init__(self, snapshot: Snapshot, bodies: _Bodies, formats: _Formats) -> None:
         self.snapshot, self.monotonic = snapshot, snapshot.monotonic
         self.bodies, self._formats = bodies, formats
+        self._chosen: dict[Only, _Bodies] = {}
 
     @cached_property
     def own_bodies(self) -> _Bodies:
-        return self.bodies_of(Only())
+        return self._bodies_of(Only())
 
-    def bodies_of(self, only: Only) -> _Bodies:
-        """Return the bodies of the exporter's own families, and of these processes and their GPUs."""
+    def chosen(self, only: Only) -> _Bodies | None:
+        """Return the bodies of the exporter's own families, and of these processes and their GPUs; None if many others
+        were rendered.
+        """
+        found = self._chosen.get(only)
+        rendered = sum(bodies.samples for bodies in self._chosen.values())
+        if found is None and len(self._chosen) < _MOST_CHOICES and rendered <= _MOST_BODIES * self.bodies.samples:
+            found = self._chosen[only] = self._bodies_of(only)
+        return found
+
+    def _bodies_of(self, only: Only) -> _Bodies:
         chosen = _Choice(self.snapshot, only)
         # The cache of lines holds the last samples of the whole families.
         formats = _Formats() if only else self._formats
@@ -212,6 +228,7 @@ class _Bodies:
 
     def __init__(self, sections: dict[Section, _RenderedSection]) -> None:
         self.sections = sections
+        self.samples = sum(len(family.samples) for section in sections for family in section.families)
         self._by_variant: dict[Variant, bytes] = {}
 
     def body(self, variant: Variant) -> bytes:

@@ -6,11 +6,11 @@ import json
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from gpugauge.exposition.render import gzipped
-from gpugauge.metric import HistogramValue
+from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Snapshot
 
 HELD, LOST, SECONDS = "training_gpu_held_seconds_total", "training_lost_seconds_total", "training_seconds_total"
@@ -86,16 +86,15 @@ class Trainings:
 
     def _feed(self, snapshot: Snapshot) -> None:
         self._fed, found = snapshot.monotonic, defaultdict[tuple[str, str], list[tuple[_Key, float]]](list)
-        for (name, labels), value in _series(snapshot):
+        families = [family for section in snapshot.sections for family in section.families]
+        spent = [family for family in families if family.metric.name == SECONDS]
+        trainings = {values[family.metric.labels.index("process")] for family in spent for values, _ in family.samples}
+        trainings.discard("other")
+        for label, (name, labels), value in _series(families if trainings else [], trainings):
             own = dict(labels)
-            label = "process" if "process" in own else "uuid"
             found[label, own.pop(label)].append(((name, tuple(own.items())), value))
-        trainings = {
-            process: series
-            for (label, process), series in found.items()
-            if label == "process" and process != "other" and any(name == SECONDS for (name, _), _ in series)
-        }
-        for process, series in trainings.items():
+        for process in trainings:
+            series = found["process", process]
             known = self._live.setdefault(process, {})
             ended = any(name == "training_end_info" for name, _ in known)
             held = {dict(labels)["uuid"] for (name, labels), _ in series if name == MEMORY}
@@ -103,7 +102,7 @@ class Trainings:
             for key, value in [*series, *of_gpus]:
                 _see(known, key, snapshot.timestamp, value)
             self.ends += not ended and any(name == "training_end_info" for name, _ in known)
-        for process in self._live.keys() - trainings.keys():
+        for process in self._live.keys() - trainings:
             self._packed.append(self._pack(process))
             del self._live[process]
             self.ends += 1
@@ -128,17 +127,23 @@ def _see(known: dict[_Key, list[float]], key: _Key, now: float, value: float) ->
         seen[1] = seen[3] = seen[3] + (value - seen[3]) / seen[4]
 
 
-def _series(snapshot: Snapshot) -> Iterator[tuple[_Key, float]]:
-    for section in snapshot.sections:
-        for family in section.families:
-            name, names = family.metric.name, family.metric.labels
-            for values, value in family.samples if name in _NAMES else ():
-                labels = tuple(zip(names, values, strict=True))
-                if isinstance(value, HistogramValue):
-                    yield (f"{name}_sum", labels), value.total
-                    yield (f"{name}_count", labels), value.counts[-1]
-                else:
-                    yield (name, labels), value
+def _series(families: Iterable[Family], trainings: Collection[str]) -> Iterator[tuple[str, _Key, float]]:
+    """Yield the series of trainings and of GPUs, each with the label of whose it is."""
+    for family in families:
+        name, names = family.metric.name, family.metric.labels
+        if name not in _NAMES:
+            continue
+        label = "process" if "process" in names else "uuid"
+        at = names.index(label)
+        for values, value in family.samples:
+            if label == "process" and values[at] not in trainings:
+                continue
+            labels = tuple(zip(names, values, strict=True))
+            if isinstance(value, HistogramValue):
+                yield label, (f"{name}_sum", labels), value.total
+                yield label, (f"{name}_count", labels), value.counts[-1]
+            else:
+                yield label, (name, labels), value
 
 
 def members(data: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
