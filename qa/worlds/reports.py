@@ -58,6 +58,7 @@ class World:
     begin: int = 0
     end: int = 0
     restarts: int = 0
+    ranks: int = 0
 
 
 def drawn(seed: int, now: int, longest: int = 30_000) -> World:
@@ -80,6 +81,7 @@ def drawn(seed: int, now: int, longest: int = 30_000) -> World:
         for _ in range(draw.choice((1, 2, 4))):
             plans += _ranks(draw, world, node, rank)
             rank += 1
+            world.ranks = rank
         for plan in plans:
             world.held += plan.held(0, now)
             world.lost.update({cause: plan.lost(cause, 0, now) for cause in CAUSES})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ from gpugauge.web.client import RequestError, UnreachableError
 
 _PROMETHEUS = "http://127.0.0.1:9090"
 _JOBSTATS = "jobstats"
+_MATCHER = r'\s*[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"\s*'
+_MATCHERS = re.compile(f"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 _FORMATS = ("text", "json", "markdown", "html", _JOBSTATS)
 
 
@@ -31,6 +34,12 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) ->
         return parse_duration(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
+
+
+def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
+    if not _MATCHERS.fullmatch(text):
+        raise click.BadParameter(f'write label matchers, such as cluster="a",env!="test", not {text}')
+    return text
 
 
 @click.command("report")
@@ -48,7 +57,14 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) ->
     help=f"Prometheus, or a server with its API; {_PROMETHEUS}, or the daemon of this machine, if not set.",
 )
 @click.option("--url", metavar="ADDRESS", help="In place of a Prometheus: a daemon, for the trainings that it keeps.")
-@click.option("--match", "matchers", default="", metavar="MATCHERS", help='Label matchers of the series: cluster="a".')
+@click.option(
+    "--match",
+    "matchers",
+    default="",
+    callback=_matchers,
+    metavar="MATCHERS",
+    help='Label matchers of the series: cluster="a".',
+)
 @click.option("--since", default="7d", show_default=True, callback=_seconds, help="How far back to look: 12h, 30d.")
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="The form.")
@@ -86,6 +102,9 @@ def command(
             text = written(found, top.Top, top.blocks(found, most), form, now)
         else:
             of = [jobs.of_job(source, name, span) for name in names or pair or ()]
+            if pair:  # the last run of each, or the last two of one job
+                first = -2 if of[0][0] == of[1][0] else -1
+                of = [(job, build.run_of(found, n)) for (job, found), n in zip(of, (first, -1), strict=True)]
             reports = [build.report(*each, now, known, source) for each in of]
             text = _of_jobs(reports, of[0][1], form, now)
     except ConfigError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpugauge.base.text import whole
 from gpugauge.exposition.trainings import GAIN, HELD, LIMIT, LOST, MEMORY, PEAK, SETTINGS, STEP, STEPS
@@ -17,6 +18,7 @@ from gpugauge.report.source import NO_SERVER, Prometheus
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import gain_words
 from gpugauge.status.ended import end_words
+from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import diagnosed_change
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.mistakes import MISTAKES
@@ -44,6 +46,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     running = [use for use in uses if use.end_words is None and facts[use.process].last_seen > now - _NOW_SECONDS]
     products = by_product(found, facts)
     joules, left_out = energy(found, facts)
+    step_shares = _shares(facts.values())
     return Report(
         kind=job.kind,
         namespace=job.namespace,
@@ -59,11 +62,11 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         devices=len({place for process in facts for place in found.of(process)}),
         products={name: product.held for name, product in products.items()},
         gpu_hours=hours,
-        change=_change(hours, facts.values()) if hours else None,
+        change=_change(hours, facts.values(), step_shares.get("data", 0.0)),
         mistakes=_mistakes(facts.values()),
         steps=steps or None,
         step_seconds=_step_seconds(facts.values()),
-        step_shares=_shares(facts.values()),
+        step_shares=step_shares,
         memory_peak_bytes=fullest.memory_peak_bytes if fullest else None,
         memory_limit_bytes=fullest.memory_limit_bytes if fullest else None,
         energy_joules=joules,
@@ -73,6 +76,13 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         curves=drawn(found, begin, end) if end > begin and source.has_curves else None,
         unknown=[*gaps(found, uses, left_out), *prices.missing(products), *sorted(source.warnings)],
     )
+
+
+def run_of(found: Found, number: int) -> Found:
+    """Return the part of the found processes that belongs to one of the runs of their job, -1 for the last."""
+    spans = _merged((facts.begin, facts.end) for facts in found.facts.values())
+    begin, end = spans[max(number, -len(spans))]
+    return replace(found, facts={p: facts for p, facts in found.facts.items() if begin <= facts.begin <= end})
 
 
 def whole_hours(facts: Iterable[Facts]) -> GpuHours | None:
@@ -161,13 +171,19 @@ def _shares(facts: Iterable[Facts]) -> dict[str, float]:
     return shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
 
 
-def _change(hours: GpuHours, facts: Iterable[Facts]) -> Change | None:
-    """Return what to change first: what removes the largest loss."""
+def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Change | None:
+    """Return what to change first: what removes the largest loss, or of a training on the CPU what limited it for most
+    of the time; `waits` is the share of its steps in which it waits for data.
+    """
+    lost = hours.lost if hours else {}
     # What no value explains is stated below where something else is worth a change.
-    known = next(
-        (cause for cause, lost in hours.lost.items() if cause != "unknown" and lost >= _WORTH * hours.held), None
-    )
-    cause = known or next(iter(hours.lost), None)
+    known = (cause for cause in lost if cause != "unknown" and hours and lost[cause] >= _WORTH * hours.held)
+    cause = next(known, None) or next(iter(lost), None)
+    if not (hours and hours.held):
+        named = Counter[str]()
+        for each in facts:
+            named.update({key[0]: len(points) for key, points in each.of("training_limited_by").items()})
+        cause = next((cause for cause, _ in named.most_common(1)), "data_loading" if waits >= WAITING_RATIO else None)
     if cause is None:
         return None
     limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)]
@@ -176,7 +192,7 @@ def _change(hours: GpuHours, facts: Iterable[Facts]) -> Change | None:
         text = UNEXPLAINED
     if cause == "data_loading" and (loader := _loader(limited)):
         text, gain = loader[0], gain or loader[1]
-    return Change(cause, text, hours.lost[cause], gain, gain_words(gain, cause) if gain else None)
+    return Change(cause, text, lost.get(cause, 0.0), gain, gain_words(gain, cause) if gain else None)
 
 
 def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:

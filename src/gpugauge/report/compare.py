@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpugauge.report.model import VERSION, Report
-from gpugauge.report.render import Block
+from gpugauge.report.render import Block, listed, when
 from gpugauge.status.words import duration, factor, percent
 from gpugauge.wire.shares import parts as worded
 
@@ -38,7 +38,7 @@ class Comparison:
 
 
 def compare(a: Report, b: Report) -> Comparison:
-    """Return what differs between two jobs."""
+    """Return what differs between two runs."""
     parts = {part: (_part(a, part), _part(b, part)) for part in {**a.step_shares, **b.step_shares}}
     causes = sorted({cause for report in (a, b) if report.gpu_hours for cause in report.gpu_hours.lost})
     mine, theirs = _settings(a), _settings(b)
@@ -48,12 +48,22 @@ def compare(a: Report, b: Report) -> Comparison:
         if mine.get(name, "") != theirs.get(name, "")
     }
     return Comparison(
-        *(a.title, b.title, (a.step_seconds, b.step_seconds)),
+        *(f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b)),
+        (a.step_seconds, b.step_seconds),
         {part: pair for part, pair in parts.items() if any(pair)},
         {cause: (_lost(a, cause), _lost(b, cause)) for cause in causes},
         changed,
-        _answer(a, b, parts, changed),
+        [*_programs(a, b), *_answer(a, b, parts, changed)],
     )
+
+
+def _programs(a: Report, b: Report) -> list[str]:
+    """Return a sentence if the two are not runs of one program."""
+    mine, theirs = ({use.command for use in each.processes if use.command} for each in (a, b))
+    if not mine or not theirs or mine & theirs:
+        return []
+    names = " and ".join(listed(sorted(each)) for each in (mine, theirs))
+    return [f"They are different programs ({names}): their steps are not the same work."]
 
 
 def _part(report: Report, part: str) -> float:
@@ -110,7 +120,7 @@ def blocks(found: Comparison) -> list[Block]:
     lost = [(cause, *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]
     settings = [(name, a or "-", b or "-") for name, (a, b) in found.settings.items()]
     return [
-        Block(f"A: {found.a}, B: {found.b}", found.answer),
+        Block(f"A: {found.a}; B: {found.b}", found.answer),
         Block("Steps", table=steps, numbers=frozenset({1, 2})),
         *([Block("Lost GPU time", table=[("cause", "A", "B"), *lost], numbers=frozenset({1, 2}))] if lost else []),
         *([Block("Settings that differ", table=[("setting", "A", "B"), *settings])] if settings else []),

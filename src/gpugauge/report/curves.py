@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpugauge.exposition.trainings import HELD, LOST, MEMORY
 from gpugauge.report.counters import Points, Rise, binned
@@ -29,7 +29,28 @@ def drawn(found: Found, begin: float, end: float) -> Curves:
     causes = {cause: mean(rises) for cause, rises in lost.items() if sum(rise.amount for rise in rises)}
     edges = [(begin + at * width, begin + (at + 1) * width) for at in range(_BINS)]
     memory, watts = [_memory(found, *each) for each in edges], [_watts(found, *each) for each in edges]
-    return Curves(begin, width, mean(held), causes, memory, watts)
+    gpus = mean(held)
+    _level([gpus, *causes.values()], mean(_evenly(found)))
+    return Curves(begin, width, gpus, causes, memory, watts)
+
+
+def _evenly(found: Found) -> Iterator[Rise]:
+    """Yield what each process held as if its GPUs were the same ones all the time."""
+    for facts in found.facts.values():
+        seconds, length = facts.seconds, facts.end - facts.begin
+        yield Rise(facts.begin, facts.end, (facts.sum(HELD) or 0.0) * max(1.0, length / seconds if seconds else 1.0))
+
+
+def _level(layers: Sequence[list[float]], most: Sequence[float]) -> None:
+    """Move what is more than there were GPUs to the time before, or else after: a sample is one of the tick before it,
+    and the first one has all that came before it. The first layer has what was held.
+    """
+    count = len(most)
+    for at, to in [*((at, at - 1) for at in range(count - 1, 0, -1)), *((at, at + 1) for at in range(count - 1))]:
+        share = max(0.0, 1 - most[at] / layers[0][at]) if layers[0][at] else 0.0
+        for values in layers:
+            values[to] += share * values[at]
+            values[at] *= 1 - share
 
 
 def _memory(found: Found, begin: float, end: float) -> float | None:

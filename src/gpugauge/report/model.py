@@ -82,7 +82,7 @@ class Change:
 
     cause: str  #: of the largest loss
     change: str  #: in words
-    gpu_hours: float  #: what was lost to the cause, so the most that it can return
+    gpu_hours: float  #: what was lost to the cause, so the most that it can return; 0 on the CPU
     gain: Gain | None  #: of the steps, the mean over the time in which it was known; the smallest of all ranks
     gain_words: str | None  #: the same in words
 

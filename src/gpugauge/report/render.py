@@ -74,12 +74,17 @@ def _hours(report: Report) -> Block:
         return Block(lines=[answer, "None were lost."])
     head = ("lost", "share", "cause", "the training")
     rows = [
-        (hours(lost), _share(lost, found), cause, cause_phrase(cause))
+        (hours(lost), _share(lost, found), cause, cause_phrase(cause) if cause != "unknown" else _unexplained(report))
         for cause, lost in found.lost.items()
         if lost >= 0.005 * found.held
     ]
     line = f"{answer} {hours(found.all_lost)} ({_share(found.all_lost, found)}) were lost."
     return Block(lines=[line], table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
+
+
+def _unexplained(report: Report) -> str:
+    inside = all(use.hook for use in report.processes)
+    return f"loses time that no measured value explains{'' if inside else ': the hook shows more (gpugauge run)'}"
 
 
 def _share(part: float, found: GpuHours) -> str:
@@ -88,17 +93,13 @@ def _share(part: float, found: GpuHours) -> str:
 
 def _change(report: Report) -> Block:
     change = report.change
-    if change is None or report.gpu_hours is None or change.gpu_hours < 0.02 * report.gpu_hours.held:
+    held = report.gpu_hours.held if report.gpu_hours else 0.0
+    if change is None or change.gpu_hours < 0.02 * held:
         return Block("Change first", report.mistakes) if report.mistakes else Block()
-    gain = f"{_capital(change.gain_words)}; at" if change.gain_words else "At"
-    return Block(
-        "Change first",
-        [
-            f"{_capital(change.change)}.",
-            f"{gain} most the {hours(change.gpu_hours)} lost to {change.cause} come back.",
-            *(f"Also: {mistake}." for mistake in report.mistakes),
-        ],
-    )
+    most = f"at most the {hours(change.gpu_hours)} lost to {change.cause} come back" if held else ""
+    gains = "; ".join(filter(None, (change.gain_words, most))) or f"The training {cause_phrase(change.cause)}"
+    also = [f"Also: {mistake}." for mistake in report.mistakes]
+    return Block("Change first", [f"{_capital(change.change)}.", f"{_capital(gains)}.", *also])
 
 
 def _capital(text: str) -> str:

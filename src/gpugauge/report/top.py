@@ -90,11 +90,12 @@ def blocks(top: Top, most: int) -> list[Block]:
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
         share = percent(found.all_lost / found.held) if found.held else "-"
         rows.append([row.title, hours(found.held), hours(found.all_lost), share, next(iter(found.lost), "-"), *prices])
-    cause = next(iter(total.lost), None)
-    part = total.lost[cause] / total.all_lost if cause else 0.0
+    shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
+    known = next((cause for cause in shares if cause != "unknown"), None)
     largest = (
-        f" The largest cause is {cause}, {percent(part)} of it: a training {cause_phrase(cause)}." if cause else ""
+        f" The largest cause is {known}, {shares[known]} of it: a training {cause_phrase(known)}." if known else ""
     )
+    largest += f" Of {shares['unknown']}, the cause is not known." if "unknown" in shares else ""
     lines = [
         f"{plural(len(top.rows), top.by)} held {hours(total.held)} from {when(top.begin)} to {when(top.end)}, and lost "
         f"{hours(total.all_lost)} ({percent(total.all_lost / total.held) if total.held else '-'}).{largest}"
