@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import random
+import re
 import subprocess
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from grafana.build.jobs import SHOWN, called
 from grafana.build.queries import Expr
 from tests.drawn import draws, seeds
 from tests.needs import need
 
 from gpugauge.artifacts.rules.texts import _job
-from gpugauge.workload.job import KINDS, bounded, job_words
+from gpugauge.cli import stack
+from gpugauge.report.model import JobId
+from gpugauge.status.model import ProcessStatus, Standstill, Status
+from gpugauge.status.owner import owner, owner_words
+from gpugauge.terminal.reply import Reply
+from gpugauge.workload.job import KINDS, WORDS, bounded, job_words
 from qa.bench.alerts.replay import dump
-
-pytestmark = pytest.mark.e2e
 
 JOBS = 60
 _HEX = "0123456789abcdef"
@@ -31,6 +38,7 @@ def name_of(dice: random.Random) -> str:
     return bounded("/".join([*dice.choice(((), ("node-5ff6da",), ("1000",), ("node-5ff6da", "1000"))), name]))
 
 
+@pytest.mark.e2e
 @seeds(draws(1, 200))
 def test_the_words_of_alerts_are_those_of_the_status(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
@@ -68,6 +76,50 @@ def test_the_words_of_alerts_are_those_of_the_status(tmp_path: Path, seed: int) 
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
 
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@seeds(draws(5, 200))
+def test_a_command_accepts_every_name_that_a_view_or_an_alert_prints(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice = random.Random(seed)
+    jobs = sorted({(dice.choice(KINDS), dice.choice(("", "team-a")), name_of(dice)) for _ in range(20)})
+    ranks = [
+        ProcessStatus(
+            process=f"p{number}",
+            pid=1000 + number,
+            command="train.py",
+            rank=number,
+            workload={
+                **{key: value for key, value in zip(("job_kind", "namespace", "job"), job, strict=True) if value},
+                **dict(zip(("kind", "job_id"), dice.choice((("slurm", "7201"), ("pod", "0-1"))), strict=True)),
+                **({"pod": f"{job[1]}-0"} if job[1] else {}),
+                "user": "ann",
+            },
+            standstill=Standstill(position="waiting", since=0.0, behind=True),
+        )
+        for number, job in enumerate(jobs)
+    ]
+    unknown: dict[str, Any] = dict.fromkeys(each.name for each in fields(Status))
+    known = Status(**unknown | {"gpus": (), "without_gpu": tuple(ranks), "ended": (), "timestamp": 60.0})
+    monkeypatch.setattr(stack, "fetch", lambda _: Reply(known, {}))
+    for job, rank in zip(jobs, ranks, strict=True):
+        kind, namespace, _ = job
+        words = job_words(kind, job[2])
+        before = WORDS.get(kind, (f"{kind} ",))[0]
+        printed = {
+            *(words, words.rpartition(" ")[2], JobId(*job).words, JobId(*job).text, job[2]),
+            *(owner(rank.workload), owner_words(rank.workload), *(owner_words(rank.workload).split(", ")[:-1])),
+            *((f"{before}{namespace}/{words[len(before) :]}",) if namespace else ()),  # as an alert writes it
+        }
+        for name in sorted(filter(None, printed)):
+            done = CliRunner().invoke(stack.command, [name])
+            assert done.exit_code == 0, (name, job, done.output)
+            assert f"pid {rank.pid}:" in done.output, (name, job)
+            if name == JobId(*job).text:  # others may have the same name, for another user or node
+                listed = (jobs[int(pid) - 1000] for pid in re.findall(r"pid (\d+):", done.output))
+                assert all(words == job_words(other[0], other[2]) for other in listed), (name, job)
+        assert all(JobId(*job).is_called(name) for name in printed if words in name and "user" not in name)
 
 
 def test_names_for_people() -> None:

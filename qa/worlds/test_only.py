@@ -15,6 +15,7 @@ from gpugauge.exposition.accept import OPENMETRICS
 from gpugauge.exposition.render import Exposition
 from gpugauge.web.routes import standard_routes
 from gpugauge.web.server import Reply, Request
+from gpugauge.workload.job import job_words
 from qa.worlds import nodes
 
 
@@ -51,11 +52,14 @@ def test_the_lines_are_those_of_the_processes_and_of_their_gpus(seed: int) -> No
     exposition.publish(nodes.draw(seed).snapshot())
     whole = samples(scraped(exposition, "").body)
     of_job = {
-        (s.labels["workload_job"], s.labels["process"]) for s in whole if {"workload_job", "process"} <= s.labels.keys()
+        (name, s.labels["process"])
+        for s in whole
+        if {"workload_job", "process"} <= s.labels.keys() and s.labels["workload_job"]
+        for name in (s.labels["workload_job"], job_words(s.labels["workload_job_kind"], s.labels["workload_job"]))
     }
     processes = sorted({s.labels["process"] for s in whole if "process" in s.labels})
     chosen = draw.sample([*processes, "unknown", "é &="], k=draw.randrange(3))
-    jobs = draw.sample([*sorted({job for job, _ in of_job if job}), "none"], k=draw.randrange(2))
+    jobs = draw.sample([*sorted({job for job, _ in of_job}), "none"], k=draw.randrange(2))
     if not chosen + jobs:
         return
     wanted = {*chosen, *(process for job, process in of_job if job in jobs)}

@@ -128,6 +128,29 @@ def straggler() -> Case:
     return case("texts of a straggler have its node", rows, annotated(story, texts), story.parameters)
 
 
+def behind(size: int) -> Case:
+    """Return a job whose first rank is in its own code; the others wait."""
+    story = next(story for story in STORIES if story.alert == "TrainingRankBehind")
+    added = {"torch_process_info", "training_rank_position"}
+    rows = [row for row in story.rows if row.name not in added or row.labels.get("process") in (None, "p0")]
+    for number in range(1, size):
+        who = {"process": f"p{number}"}
+        rows += [
+            Row("gpu_process_host_info", {**who, **JOB, "workload_user": "1000"}, 1, 1),
+            Row("torch_process_info", {**who, "rank": str(number)}, 1, 1),
+            Row("training_state", {**who, "state": "stalled"}, 1, 0),
+            Row("training_rank_position", {**who, "position": "waiting", "function": "all_reduce"}, 1, None),
+        ]
+    waits = f"{size - 1} rank{'s wait' if size > 2 else ' waits'} in all_reduce"
+    texts = {
+        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1",
+        "description": f"Behind: rank 0 on node-1 waits for no other rank; {waits}. Where each rank is, with its "
+        "stack, shows `gpugauge stack 'llm'` on the node. On node-1.",
+        "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
+    }
+    return case(f"texts of {size} ranks", rows, annotated(story, texts), story.parameters)
+
+
 def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", idle: float = 0.0) -> list[Row]:
     """Return the rows of a process without the hook; `idle` is its time in the state held_idle."""
     owner = {"process": "p0", "torch_build": torch, "workload_command": command, "workload_user": "1000", **JOB}
@@ -214,6 +237,7 @@ def test_texts(tmp_path: Path) -> None:
     cases = [
         *(places_and_loss(), gain_after_the_advice(), many_places(), straggler()),
         *(command_of_the_hook(*each) for each in commands),
+        *map(behind, (2, 5)),
     ]
 
     check(tmp_path, cases, each_version=True)

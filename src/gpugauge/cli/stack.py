@@ -9,7 +9,7 @@ import click
 from gpugauge.cli.common import fail, url_option
 from gpugauge.cli.status import fetch
 from gpugauge.status.model import ProcessStatus
-from gpugauge.status.owner import job_key, name
+from gpugauge.status.owner import job_key, name, names, owner_words
 from gpugauge.status.standstill import roll_call, stack_lines
 from gpugauge.status.words import duration
 from gpugauge.terminal.rows import processes, safe
@@ -22,7 +22,7 @@ from gpugauge.web.client import RequestError
 def command(subject: str, url: str) -> None:
     """Show where a training is that makes no progress.
 
-    The subject is the process id of a rank, or the job as `gpugauge status` names it. Prints a roll call of the ranks
+    The subject is the process id of a rank, or the job as alerts and views name it. Prints a roll call of the ranks
     of the job on this node, and the last stack of each that has made no step, taken no batch and changed no phase for
     10 s. Only ranks of distributed trainings with the hook answer. Exits with 1 if nothing stands still, with 2 without
     an answer of the daemon or such a process.
@@ -31,23 +31,24 @@ def command(subject: str, url: str) -> None:
         status = fetch(url).status
     except RequestError as error:
         fail(2, error)
-    found = [process.facts for process in processes(status) if process.facts.ended is None]
-    chosen = [p for p in found if subject in _names(p)]
+    every = (process.facts for process in processes(status))
+    found = [process for process in every if process.ended is None or process.standstill]
+    chosen = [p for p in found if subject in names(p)]
     if not chosen:
         fail(2, f"the daemon knows of no process or job {subject}")
-    jobs = {job_key(process.workload) for process in chosen}
-    ranks = [p for p in found if p in chosen or (any(job_key(p.workload)) and job_key(p.workload) in jobs)]
-    shown = chosen if subject.isdecimal() and str(chosen[0].pid) == subject else ranks
-    if not any(process.standstill for process in ranks):
+    one = [process for process in chosen if subject == str(process.pid)]
+    jobs = {job_key(process.workload): process for process in one or chosen}
+    lines: list[str] = []
+    for job, first in jobs.items():
+        ranks = [p for p in found if p is first or (any(job[:-1]) and job_key(p.workload) == job)]
+        if any(process.standstill for process in ranks):
+            who = ", ".join(filter(None, (name(first), owner_words(first.workload))))
+            lines += ["", *([f"{who}:"] if len(jobs) > 1 else [])]
+            lines += _lines(ranks, one or ranks, status.timestamp)
+    if not lines:
         fail(1, f"no rank of {subject} stands still, or none of them answers (distributed trainings with the hook do)")
-    for line in _lines(ranks, shown, status.timestamp):
+    for line in lines[1:]:
         click.echo(safe(line))
-
-
-def _names(process: ProcessStatus) -> set[str]:
-    """Return what a user may call a process, or its job."""
-    known = (process.workload.get(key) for key in ("job", "job_id", "run_id"))
-    return {str(process.pid), *(value for value in known if value)}
 
 
 def _lines(ranks: Sequence[ProcessStatus], shown: Sequence[ProcessStatus], now: float) -> Iterator[str]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from collections.abc import Collection
-from functools import cached_property
+from collections.abc import Callable
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpugauge.exposition.accept import OPENMETRICS, TEXT, VARIANTS, Format, Variant, content_type, negotiate
 from gpugauge.exposition.text import Lines, go_float, heading
 from gpugauge.metric import Family, Metric
 from gpugauge.snapshot import Section, Snapshot
+from gpugauge.workload.job import called
 
 if TYPE_CHECKING:
     from gpugauge.exposition.messages import Messages
@@ -32,6 +33,7 @@ _MOST_CHOICES, _MOST_BODIES = 16, 3
 _PLAIN = "text/plain; charset=utf-8"
 # Prefix of the exporter's own families, the only ones that are returned from a stale snapshot.
 OWN_PREFIX = "gpugauge_"
+_JOB = ("workload_job_kind", "workload_namespace", "workload_job")
 
 _GZIP_HEADER = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 # Level 1 takes a third of the default level's time; the result is a sixth larger.
@@ -170,15 +172,17 @@ class _Choice:
         self._of = {"process": set(only.processes), "uuid": set[str]()}
         if only:
             families = [family for section in snapshot.sections for family in section.families]
-            self._add("process", families, "workload_job", only.jobs)
-            self._add("uuid", families, "process", self._of["process"])
+            self._add("process", families, _JOB, lambda *job: bool(job[2] and called(*job) & only.jobs))
+            self._add("uuid", families, ("process",), self._of["process"].__contains__)
 
-    def _add(self, label: str, families: list[Family], by: str, values: Collection[str]) -> None:
+    def _add(self, label: str, families: list[Family], by: tuple[str, ...], chosen: Callable[..., bool]) -> None:
+        chosen = cache(chosen)
         for family in families:
             names = family.metric.labels
-            if label in names and by in names:
-                at, of = names.index(label), names.index(by)
-                self._of[label].update(labels[at] for labels, _ in family.samples if labels[of] in values)
+            if {label, *by}.issubset(names):
+                at, of = names.index(label), [names.index(each) for each in by]
+                rows = (labels for labels, _ in family.samples if chosen(*(labels[place] for place in of)))
+                self._of[label].update(labels[at] for labels in rows)
 
     def of(self, family: Family) -> Family | None:
         """Return the part of a family, None if there is none."""

@@ -87,10 +87,10 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
     matcher = 'workload_job!=""'
     if name:
         # A job has the namespace, the host or the user before what people call it.
-        tail = re.escape(name.rpartition("/")[2].rpartition(" ")[2])
+        tail = re.escape(name.partition(" in ")[0].rpartition("/")[2].rpartition(" ")[2])
         head, _, rest = tail.partition(":")
         tail = rest if head in KINDS else tail
-        matcher = f"workload_job=~{quoted(f'(.*/)?{tail}(-[0-9a-f-]+)?')}"
+        matcher = f"workload_job=~{quoted(f'(.*[/ ])?{tail}(-[0-9a-f-]+)?')}"
     found: dict[str, Owner] = {}
     for metric in OWNERS:
         most: dict[str, float] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpugauge.node.judged import Gain
-from gpugauge.workload.job import KINDS, job_words
+from gpugauge.workload.job import called, job_words
 
 VERSION = 1
 """Rises when a field is renamed or removed, or means something else."""
@@ -33,14 +33,8 @@ class JobId:
         return f"{self.kind}:{self.namespace}/{self.name}" if self.namespace else f"{self.kind}:{self.name}"
 
     def is_called(self, text: str) -> bool:
-        """Return whether the text is the name of this job: without what only makes it unique, or in full."""
-        kind, _, rest = text.partition(":")
-        if kind in KINDS and kind != self.kind:
-            return False
-        wanted = rest if kind in KINDS else text
-        words = job_words(self.kind, self.name)
-        names = {self.name, self.words, *(self.name.split("/", n)[-1] for n in (1, 2)), words, words.split(" ")[-1]}
-        return wanted in names | {f"{self.namespace}/{name}" for name in names}
+        """Return whether the text is a name of this job."""
+        return text in called(self.kind, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,16 @@ def job_key(workload: Mapping[str, str]) -> tuple[str, ...]:
     return workload.get("namespace") or "", workload.get("job_kind") or "", job, workload.get("user") or ""
 
 
+def names(process: ProcessStatus) -> set[str]:
+    """Return what a user may call a process or its job: what any view or alert prints of it, and the labels."""
+    workload = {key: value for key, value in process.workload.items() if key != "user"}
+    kind, namespace, job = (workload.get(key, "") for key in ("job_kind", "namespace", "job"))
+    known = {process.process, str(process.pid), process.command, owner(process.workload), owner(workload)}
+    known |= {workload.get(key) for key in ("job_id", "run_id", "pod", "container")}
+    known |= {pod_words(workload), job_words(workload), owner_words(workload), owner_words(process.workload)}
+    return set(filter(None, known)) | (jobs.called(kind, namespace, job) if job else set())
+
+
 def name(process: ProcessStatus) -> str:
     """Return the command of a process; if it is unknown, its owner or its pid."""
     pid = "a process" if process.pid is None else f"pid {process.pid}"

@@ -103,8 +103,23 @@ def resolve(facts: JobFacts) -> Job:
 
 def job_words(kind: str, name: str) -> str:
     """Return what people call a job of a kind."""
+    return "".join(_parts(kind, name))
+
+
+def _parts(kind: str, name: str) -> tuple[str, str]:
     words, pattern, shown = WORDS.get(kind, (f"{kind} ", UNIQUE, ""))
-    return words + re.sub(pattern, shown.replace("$", "\\"), name)
+    return words, re.sub(pattern, shown.replace("$", "\\"), name)
+
+
+def called(kind: str, namespace: str, name: str) -> set[str]:
+    """Return all names of a job that a command accepts: those that alerts and views print, the values of the labels,
+    and these in full, with the kind and the namespace.
+    """
+    words, short = _parts(kind, name)
+    known = {name, short, short.rpartition(" ")[2], *(name.split("/", n)[-1] for n in (1, 2))}
+    known |= {f"{namespace}/{each}" for each in known} if namespace else set()
+    known |= {f"{before}{each}" for each in known for before in (words, f"{kind}:")}
+    return known | ({f"{words}{short} in {namespace}"} if namespace else set())
 
 
 def numbered(facts: JobFacts, number: str, *, proven: bool) -> JobFacts:

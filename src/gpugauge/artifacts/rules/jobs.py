@@ -29,7 +29,7 @@ def of_processes(s: Selectors) -> list[Alert]:
             "TrainingRankBehind",
             stalled + s.and_job(RANK_BEHIND),
             f"A rank of training {t.job()} holds the others up{t.nodes(', on ')}",
-            f"{t.behind()}Where each rank is, with its stack, shows `gpugauge stack` on the node.{t.places()}",
+            f"{t.behind()}Where each rank is, with its stack, shows {t.stack()} on the node.{t.places()}",
             s.stall_patience,
             f"a training makes no step for {format_duration(s.stall_patience)}, and its ranks wait for one of them",
         ),

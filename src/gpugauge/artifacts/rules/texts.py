@@ -215,8 +215,13 @@ class Texts:
         item += cases("$one.Labels.position", does, "waits for no other rank")
         ranks = self._query(f"{rec.RANK_BEHIND}{{@job}}")
         waiting = self._query(f'topk(1, count by (function) ({rec.RANK_POSITION}{{@job,position="waiting"}}))')
-        others = "{{ .Value }} ranks wait{{ with .Labels.function }} in {{ . }}{{ end }}. "
+        others = "{{ .Value }} {{ if eq .Value 1.0 }}rank waits{{ else }}ranks wait{{ end }}"
+        others += "{{ with .Labels.function }} in {{ . }}{{ end }}. "
         return self._listed("ranks", ranks, "rank", item, "Behind: ") + self._each(waiting, f"; {others}")
+
+    def stack(self) -> str:
+        """Return the command that shows the ranks of the job on a node."""
+        return "`gpugauge stack '{{ $labels.workload_job }}'`"
 
     def ranks(self) -> str:
         """Return the slowest rank and the median rank."""
