@@ -256,11 +256,10 @@ REPLACED = {
     "torch.distributed.checkpoint.state_dict_saver": "save async_save save_state_dict",
     "safetensors.torch": "save_file",
     "transformers.generation.utils": "GenerationMixin.generate",
-    "transformers.modeling_utils": "PreTrainedModel.__init__",
+    "transformers.modeling_utils": "PreTrainedModel.__init__ PreTrainedModel.eval",
     "deepspeed.runtime.engine": "DeepSpeedEngine.__init__ DeepSpeedEngine.step DeepSpeedEngine.save_checkpoint",
     "torch.utils.tensorboard.writer": "SummaryWriter.__init__",
     "torch.amp.grad_scaler": "GradScaler.__init__",
-    "torch.amp.autocast_mode": "autocast.__enter__",
     "accelerate.data_loader": "DataLoaderShard.__iter__ DataLoaderDispatcher.__iter__",
     "torch.distributed._functional_collectives": "wait_tensor",
 }

@@ -7,8 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Callable
-from threading import get_ident
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -22,12 +21,12 @@ from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.ends import Ends
 from gpugauge.hook.finder import Finder
 from gpugauge.hook.hot import step_hook
-from gpugauge.hook.modes import count_calls
+from gpugauge.hook.modes import counters
 from gpugauge.hook.observer import Observer
+from gpugauge.hook.peers import waiting
 from gpugauge.hook.record import CHECKPOINTING, COMPILING, GENERATING
 from gpugauge.hook.recorder import DEEPSPEED
-from gpugauge.hook.state import TrainingState
-from gpugauge.hook.wrappers import after, be_unnoticed, evaluating, functions, is_compiling, replace, within
+from gpugauge.hook.wrappers import Wrap, after, be_unnoticed, functions, is_compiling, replace, within
 from gpugauge.wire import messages as wire
 
 observer: Observer | None = None
@@ -39,10 +38,10 @@ def install(announce: bool = False) -> None:
     if observer is None:
         be_unnoticed()
         observer = Observer(Client(wire.client_paths()))
-        _listen(observer)
+        register_optimizer_step_post_hook(step_hook(observer, is_compiling))
+        _wrap(torch, {**_wrappers(observer), **counters(observer)})
         loaders.install(observer)
         _adapt(observer)
-        count_calls(observer.state)
         Ends(observer).install()
         if os.environ.get(wire.COUNT_FLOPS_VARIABLE) == "1":
             try:
@@ -57,18 +56,17 @@ def install(announce: bool = False) -> None:
         observer.publish(CLOCKS[0]())
 
 
-def _listen(observer: Observer) -> None:
-    """Listen to the optimizers, models and checkpoints of torch."""
-    register_optimizer_step_post_hook(step_hook(observer, is_compiling))
-    state, library = observer.state, getattr(torch, "nn", None)
-    module, parallel = getattr(library, "Module", None), getattr(library, "parallel", None)
+def _wrap(module: Any, wrappers: Mapping[str, Wrap]) -> None:
+    for path, wrap in wrappers.items():
+        replace(module, path, wrap)
+
+
+def _wrappers(observer: Observer) -> dict[str, Wrap]:
+    """Return the wrappers of torch's functions, by their paths from torch."""
+    state, then, waits = observer.state, functools.partial(after, observer), waiting(observer)
 
     def created(optimizer: Any) -> None:
         state.register_optimizer(optimizer)
-        observer.begin()
-
-    def moved(model: Any) -> None:
-        state.models.add(model)
         observer.begin()
 
     def distributed(model: Any) -> None:
@@ -80,79 +78,63 @@ def _listen(observer: Observer) -> None:
         count = len(getattr(model, "device_ids", None) or ())
         state.set_facts(parallel="dataparallel", dataparallel_devices=str(count))
 
-    optional: tuple[tuple[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], ...] = (
-        (getattr(torch.optim, "Optimizer", None), "__init__", lambda f: after(observer, f, created)),
-        (module, "eval", lambda f: evaluating(observer, f)),
-        (module, "to", lambda f: after(observer, f, moved)),
-        (module, "cuda", lambda f: after(observer, f, moved)),
-        (getattr(parallel, "DistributedDataParallel", None), "__init__", lambda f: after(observer, f, distributed)),
-        (getattr(parallel, "DataParallel", None), "__init__", lambda f: after(observer, f, data_parallel)),
-        (torch, "save", lambda f: within(observer, CHECKPOINTING, f)),
-        (getattr(torch, "serialization", None), "save", lambda _: torch.save),
-    )
-    for owner, name, wrap in optional:
-        replace(owner, name, wrap)
-
-
-def _wrap_collectives(observer: Observer) -> None:
-    """Register with torch, once in a process."""
-    library = getattr(torch._C, "_distributed_c10d", None)  # noqa: SLF001 - its types are public under other names
-    waits = (
-        (getattr(library, "Work", None), "wait"),
-        (getattr(library, "ProcessGroup", None), "monitored_barrier"),
-        (torch.distributed, "_broadcast_coalesced"),  # buffers, before a forward pass of DDP
-        (getattr(library, "Reducer", None), "_rebuild_buckets"),  # the first time, before the second one
-    )
-    for owner, name in waits:
-        replace(owner, name, lambda f: _waiting(observer, f))
-    # DDP reads its timings at the begin of each forward pass.
-    ended = observer.state.local_work.end_iteration
-    replace(getattr(library, "Logger", None), "set_runtime_stats_and_log", lambda f: after(observer, f, ended))
-
-
-def _waiting(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of the function whose time on the training thread is a wait for other ranks."""
-    local, record = observer.state.local_work, observer.record
-
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not local.blocking or get_ident() != record.thread:
-            return function(self, *args, **kwargs)
-        start = CLOCKS[0]()
-        try:
-            return function(self, *args, **kwargs)
-        finally:
-            local.waited += CLOCKS[0]() - start
-
-    # pybind11 recognises by this name and by `self` that an override calls the method that it overrides.
-    wrapper.__code__ = wrapper.__code__.replace(co_name=getattr(function, "__name__", "wrapper"))
-    return functools.wraps(function)(wrapper)
+    return {
+        "optim.Optimizer.__init__": then(created),
+        "nn.Module.eval": then(observer.on_eval),
+        "nn.Module.to": then(observer.on_model),
+        "nn.Module.cuda": then(observer.on_model),
+        "nn.parallel.DistributedDataParallel.__init__": then(distributed),
+        "nn.parallel.DataParallel.__init__": then(data_parallel),
+        "save": within(observer, CHECKPOINTING),
+        "serialization.save": lambda _: torch.save,
+        "_C._distributed_c10d.Work.wait": waits,
+        "_C._distributed_c10d.ProcessGroup.monitored_barrier": waits,
+        "distributed._broadcast_coalesced": waits,  # buffers, before a forward pass of DDP
+        "_C._distributed_c10d.Reducer._rebuild_buckets": waits,  # the first time, before the second forward pass
+        # DDP reads its timings at the begin of each forward pass.
+        "_C._distributed_c10d.Logger.set_runtime_stats_and_log": then(state.local_work.end_iteration),
+    }
 
 
 def _adapt(observer: Observer) -> None:
     """Adapt the modules that are loaded, and each other module when the program imports it."""
-    wraps, follows = functools.partial(_wraps, observer), functools.partial(_follows, observer)
-    adapters: dict[str, Callable[[Any], None]] = {
+    state, then, saves = observer.state, functools.partial(after, observer), within(observer, CHECKPOINTING)
+
+    def logs(writer: Any) -> None:
+        state.set_facts(tensorboard_dir=str(writer.log_dir))
+
+    def scales(scaler: Any) -> None:
+        if scaler.is_enabled():
+            state.set_facts(grad_scaler="yes")
+
+    adapters: dict[str, Callable[[Any], None] | dict[str, Wrap]] = {
         "torch._dynamo.callback": functools.partial(_dynamo, observer),
         "torch._dynamo": functools.partial(_dynamo_without_callbacks, observer),
         "torch._dynamo.decorators": _skip,
-        "torch.distributed.checkpoint.state_dict_saver": wraps("save", "async_save", "save_state_dict"),
-        "safetensors.torch": wraps("save_file"),
-        "transformers.generation.utils": wraps("generate", owner="GenerationMixin", phase=GENERATING),
-        "transformers.modeling_utils": functools.partial(_pretrained, observer),
-        "deepspeed.runtime.engine": functools.partial(_deepspeed, observer),
-        "torch.utils.tensorboard.writer": follows(
-            "SummaryWriter", "__init__", lambda state, made: state.set_facts(tensorboard_dir=str(made.log_dir))
+        "torch.distributed.checkpoint.state_dict_saver": dict.fromkeys(
+            ("save", "async_save", "save_state_dict"), saves
         ),
-        "torch.amp.grad_scaler": follows("GradScaler", "__init__", _scaler_created),
-        "torch.amp.autocast_mode": follows("autocast", "__enter__", _autocast_entered),
-        "accelerate.data_loader": _accelerate,
-        "torch.distributed._functional_collectives": functools.partial(_functional, observer),
+        "torch.distributed._functional_collectives": {"wait_tensor": waiting(observer)},
+        "torch.utils.tensorboard.writer": {"SummaryWriter.__init__": then(logs)},
+        "torch.amp.grad_scaler": {"GradScaler.__init__": then(scales)},
+        "safetensors.torch": {"save_file": saves},
+        "transformers.generation.utils": {"GenerationMixin.generate": within(observer, GENERATING)},
+        "transformers.modeling_utils": {
+            "PreTrainedModel.__init__": then(observer.on_model),
+            "PreTrainedModel.eval": then(observer.on_eval),  # since version 5, which does not call that of torch
+        },
+        # Of accelerate, the batches that its loaders return: they read one batch ahead.
+        "accelerate.data_loader": {
+            "DataLoaderShard.__iter__": counted_iteration,
+            "DataLoaderDispatcher.__iter__": counted_iteration,
+        },
+        "deepspeed.runtime.engine": _deepspeed(observer),
     }
-    _wrap_collectives(observer)
 
     def adapt(name: str) -> None:
         try:
-            adapters.pop(name)(sys.modules[name])
+            adapter, module = adapters.pop(name), sys.modules[name]
+            _wrap(module, adapter) if isinstance(adapter, dict) else adapter(module)
         except Exception:
             observer.count_error()
 
@@ -162,49 +144,26 @@ def _adapt(observer: Observer) -> None:
     sys.meta_path.insert(0, Finder(adapters, adapt))
 
 
-def _wraps(
-    observer: Observer, *names: str, owner: str | None = None, phase: int = CHECKPOINTING
-) -> Callable[[Any], None]:
-    """Return an adapter by which these functions of a module, or of a class in it, are a phase."""
+def _deepspeed(observer: Observer) -> dict[str, Wrap]:
+    """Return the wrappers that count the steps of an engine, which steps its inner optimizers several times in each."""
+    counted: dict[int, int] = {}
 
-    def adapt(module: Any) -> None:
-        for name in names:
-            replace(getattr(module, owner, None) if owner else module, name, lambda f: within(observer, phase, f))
+    def created(engine: Any) -> None:
+        observer.recorder.source = DEEPSPEED
+        observer.state.set_facts(parallel="deepspeed")
+        counted[id(engine)] = engine.global_steps
 
-    return adapt
+    def stepped(engine: Any) -> None:
+        # step() runs for every micro-batch; only the last one updates the parameters and increments global_steps.
+        if engine.global_steps != counted.get(id(engine)):
+            counted[id(engine)] = engine.global_steps
+            observer.engine_step()
 
-
-def _follows(
-    observer: Observer, owner: str, name: str, callback: Callable[[TrainingState, Any], object]
-) -> Callable[[Any], None]:
-    """Return an adapter by which this method of a class calls `callback` afterwards."""
-    called = functools.partial(callback, observer.state)
-    return lambda module: replace(getattr(module, owner, None), name, lambda f: after(observer, f, called))
-
-
-def _scaler_created(state: TrainingState, scaler: Any) -> None:
-    if scaler.is_enabled():
-        state.set_facts(grad_scaler="yes")
-
-
-def _autocast_entered(state: TrainingState, context: Any) -> None:
-    if getattr(context, "_enabled", False) and torch.is_grad_enabled():
-        state.set_autocast(context.fast_dtype)
-
-
-def _functional(observer: Observer, module: Any) -> None:
-    """Measure the waits of the functional collectives, with nothing for dynamo to trace."""
-
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        measured = _waiting(observer, function)
-
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            return function(*args, **kwargs) if is_compiling() else measured(*args, **kwargs)
-
-        return wrapper
-
-    replace(module, "wait_tensor", wrap)
+    return {
+        "DeepSpeedEngine.__init__": after(observer, created),
+        "DeepSpeedEngine.step": after(observer, stepped),
+        "DeepSpeedEngine.save_checkpoint": within(observer, CHECKPOINTING),
+    }
 
 
 def _dynamo(observer: Observer, module: Any) -> None:
@@ -240,42 +199,3 @@ def _skip(module: Any) -> None:
                 code = codes.pop()
                 module.skip_code(code)
                 codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
-
-
-def _pretrained(observer: Observer, module: Any) -> None:
-    model = getattr(module, "PreTrainedModel", object)
-    if "eval" in vars(model):  # since version 5 the class has its own method, which does not call that of torch
-        replace(model, "eval", lambda f: evaluating(observer, f))
-
-    def created(made: Any) -> None:
-        observer.state.models.add(made)
-        observer.begin()
-
-    replace(model, "__init__", lambda f: after(observer, f, created))
-
-
-def _accelerate(module: Any) -> None:
-    """Count the batches that the loaders of accelerate return: they read one batch ahead."""
-    for name in ("DataLoaderShard", "DataLoaderDispatcher"):
-        replace(getattr(module, name, None), "__iter__", counted_iteration)
-
-
-def _deepspeed(observer: Observer, module: Any) -> None:
-    """Count the steps of the engine: DeepSpeed steps its inner optimizers several times in a step."""
-    engine_class = getattr(module, "DeepSpeedEngine", None)
-    counted: dict[int, int] = {}
-
-    def created(engine: Any) -> None:
-        observer.recorder.source = DEEPSPEED
-        observer.state.set_facts(parallel="deepspeed")
-        counted[id(engine)] = engine.global_steps
-
-    def stepped(engine: Any) -> None:
-        # step() runs for every micro-batch; only the last one updates the parameters and increments global_steps.
-        if engine.global_steps != counted.get(id(engine)):
-            counted[id(engine)] = engine.global_steps
-            observer.engine_step()
-
-    replace(engine_class, "__init__", lambda f: after(observer, f, created))
-    replace(engine_class, "step", lambda f: after(observer, f, stepped))
-    replace(engine_class, "save_checkpoint", lambda f: within(observer, CHECKPOINTING, f))

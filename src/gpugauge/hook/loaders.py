@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 import multiprocessing
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.utils.data
 from torch.utils.data import dataloader
 from torch.utils.data.dataloader import DataLoader, _BaseDataLoaderIter
@@ -17,61 +17,55 @@ from gpugauge.hook.batches import counted_iteration
 from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.workers import SLOT_WORDS, FetchMeter, Meter, worker_meter
-from gpugauge.hook.wrappers import after, before, is_compiling, replace
+from gpugauge.hook.wrappers import after, around, is_compiling, replace
 
 
 def install(observer: Observer) -> None:
-    """Wrap the calls of DataLoader and of its iterators, once in a process."""
+    """Wrap the calls of DataLoader, of its iterators, and of the functions of its workers, once in a process."""
+    loads, clock = observer.state.loads, CLOCKS[0]
+
+    def iterates(function: Any) -> Any:
+        @functools.wraps(function)
+        def iterator(self: Any) -> Any:
+            return function(self) if is_compiling() else observer.take_iterator(function, self)
+
+        return iterator
+
+    def resets(iterator: Any, *_: Any, **__: Any) -> None:
+        # For the first epoch, this is called when the workers have started and wait for their first batch.
+        loads.begin_epoch(iterator, [worker.pid for worker in iterator._workers])  # noqa: SLF001 - of torch
+
+    def shuts_down(iterator: Any) -> Callable[[], None]:
+        began = clock()
+
+        def end() -> None:
+            if observer.record.on_training_thread():
+                loads.end_workers(iterator, clock() - began)
+
+        return end
+
     # An iterator has a run of its own from its first batch on, and the reader of its batches while they train.
     _BaseDataLoaderIter.gpugauge_run = _BaseDataLoaderIter.gpugauge_size = None
-    _BaseDataLoaderIter.__next__ = hot.batch_wrapper(observer, _BaseDataLoaderIter.__next__, is_compiling)
-    replace(DataLoader, "__iter__", lambda function: _iterates(observer, function))
-    _listen_to_subclasses(observer)
-    _listen_to_workers(observer)
+    for path, wrap in {
+        "_BaseDataLoaderIter.__next__": lambda function: hot.batch_wrapper(observer, function, is_compiling),
+        "DataLoader.__iter__": iterates,
+        "DataLoader.__init__": after(observer, functools.partial(_count_own, weakref.WeakSet[type]())),
+        "_DatasetKind.create_fetcher": lambda function: staticmethod(_fetchers(observer, function)),
+        "_MultiProcessingDataLoaderIter.__init__": around(observer, lambda *_, **__: loads.open(clock())),
+        "_MultiProcessingDataLoaderIter._reset": around(observer, resets),
+        "_MultiProcessingDataLoaderIter._shutdown_workers": around(observer, shuts_down),
+    }.items():
+        replace(dataloader, path, wrap)
 
 
-def _iterates(observer: Observer, function: Any) -> Any:
-    @functools.wraps(function)
-    def iterator(self: Any) -> Any:
-        return function(self) if is_compiling() else observer.take_iterator(function, self)
-
-    return iterator
-
-
-def _listen_to_subclasses(observer: Observer) -> None:
-    """Count the batches of subclasses with an iteration of their own, which can be slower than that of DataLoader."""
-    counted = weakref.WeakSet[type]()
-
-    def created(loader: Any) -> None:
-        for owner in type(loader).__mro__:
-            if owner is DataLoader:
-                break
-            if "__iter__" in vars(owner) and owner not in counted:
-                counted.add(owner)
-                replace(owner, "__iter__", counted_iteration)
-
-    replace(DataLoader, "__init__", lambda function: after(observer, function, created))
-
-
-def _listen_to_workers(observer: Observer) -> None:
-    """Wrap the fetches and the life of the workers, as far as this version of torch has these functions. A wrapper of
-    the function that creates a fetcher runs in the training process and in each worker, however it was started. Nothing
-    that is sent to a worker changes.
-    """
-    kinds = getattr(dataloader, "_DatasetKind", None)
-    iterator = getattr(dataloader, "_MultiProcessingDataLoaderIter", None)
-    if kinds is None or iterator is None:
-        return
-    loads = observer.state.loads
-
-    def resets(made: Any) -> None:
-        # For the first epoch, this is called when the workers have started and wait for their first batch.
-        loads.begin_epoch(made, [worker.pid for worker in made._workers])  # noqa: SLF001 - of torch
-
-    replace(kinds, "create_fetcher", lambda function: staticmethod(_fetchers(observer, function)))
-    replace(iterator, "__init__", lambda function: before(observer, function, lambda _: loads.open(CLOCKS[0]())))
-    replace(iterator, "_reset", lambda function: before(observer, function, resets))
-    replace(iterator, "_shutdown_workers", lambda function: _ends(observer, function))
+def _count_own(counted: weakref.WeakSet[type], loader: Any) -> None:
+    """Count the batches of a subclass with an iteration of its own, which can be slower than that of DataLoader."""
+    for owner in type(loader).__mro__:
+        if owner is DataLoader:
+            break
+        if owner not in counted:
+            counted.add(owner)
+            replace(owner, "__iter__", counted_iteration)
 
 
 def _fetchers(observer: Observer, function: Any) -> Any:
@@ -113,21 +107,3 @@ def _meter(observer: Observer) -> FetchMeter:
         return FetchMeter(once, failed)
     meter, on_thread = Meter([0] * SLOT_WORDS), observer.record.on_training_thread
     return FetchMeter(lambda: meter if on_thread() else None, failed, meter.words)
-
-
-def _ends(observer: Observer, function: Any) -> Any:
-    clock = CLOCKS[0]  # Python sets the names of modules to None when it ends, before it ends the last iterators
-
-    @functools.wraps(function)
-    def shut_down(self: Any) -> Any:
-        began = clock()
-        try:
-            return function(self)
-        finally:
-            try:
-                if observer.record.on_training_thread():
-                    observer.state.loads.end_workers(self, clock() - began)
-            except Exception:
-                observer.count_error()
-
-    return shut_down

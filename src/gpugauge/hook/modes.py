@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import sys
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpugauge.hook.wrappers import is_compiling, replace
+from gpugauge.hook.wrappers import Wrap, around
 
 if TYPE_CHECKING:
-    from gpugauge.hook.state import TrainingState
+    from gpugauge.hook.observer import Observer
 
 ANOMALY_DETECTION = "anomaly_detection"
 AUTOCAST = "autocast"
@@ -70,34 +68,31 @@ class Modes:
 
 def _compiles() -> bool:
     """Return whether torch.compile has called: it detects anomalies once in each graph that it traces."""
-    frame = sys._getframe(3)  # noqa: SLF001 - the caller of torch.set_anomaly_enabled()
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith("torch.autograd"):
-        frame = frame.f_back  # type: ignore[assignment]  # None at the end
+    frame: Any = sys._getframe()  # noqa: SLF001 - no public function returns it
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(("gpugauge.hook", "torch.autograd")):
+        frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__")).startswith(_COMPILERS)
 
 
-def count_calls(state: TrainingState) -> None:
-    """Count the calls by mode. All ways into anomaly detection call torch.set_anomaly_enabled()."""
+def counters(observer: Observer) -> dict[str, Wrap]:
+    """Return the wrappers that count calls, by the path of the function from torch."""
+    state = observer.state
 
-    def counted(name: str, function: Callable[..., Any], on: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
-        @functools.wraps(function)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            if not is_compiling() and on(args, kwargs):
-                state.modes.calls[name] += 1
-            return function(*args, **kwargs)
+    def count(mode: str) -> None:
+        state.modes.calls[mode] += 1
 
-        return wrapper
+    def anomalies(enabled: bool, *_: Any, **__: Any) -> None:
+        if enabled and not _compiles():
+            count(ANOMALY_DETECTION)
 
-    def enables(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return (args[0] if args else kwargs.get("enabled")) and not _compiles()
+    def casts(context: Any) -> None:
+        if getattr(context, "_enabled", False) and torch.is_grad_enabled():  # not for an evaluation
+            count(AUTOCAST)
+            state.set_autocast(context.fast_dtype)
 
-    def trains(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ARG001 - __enter__ has no others
-        # A context for evaluation does not count.
-        return getattr(args[0], "_enabled", True) and torch.is_grad_enabled()
-
-    replace(getattr(torch, "autocast", None), "__enter__", lambda f: counted(AUTOCAST, f, trains))
-    cuda = getattr(torch, "cuda", None)
-    replace(torch, "set_anomaly_enabled", lambda f: counted(ANOMALY_DETECTION, f, enables))
-    replace(cuda, "empty_cache", lambda f: counted(EMPTY_CACHE, f, lambda *_: True))
-    memory = getattr(cuda, "memory", None)
-    replace(memory, "empty_cache", lambda _: cuda.empty_cache)  # type: ignore[union-attr]  # a memory has its cuda
+    return {
+        "set_anomaly_enabled": around(observer, anomalies),  # all ways into the mode call it
+        "autocast.__enter__": around(observer, casts),
+        "cuda.empty_cache": around(observer, lambda: count(EMPTY_CACHE)),
+        "cuda.memory.empty_cache": lambda _: torch.cuda.empty_cache,
+    }

@@ -25,7 +25,7 @@ from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_
 from gpugauge.hook.recorder import DEEPSPEED, TICK, inside_another_step
 from gpugauge.hook.state import TrainingState
 from gpugauge.hook.work import Reader, Work, reader, unknown_size
-from gpugauge.hook.wrappers import Backward, attempt, raised_by_handler
+from gpugauge.hook.wrappers import Listener, after, attempt, raised_by_handler
 from gpugauge.wire import messages as wire
 
 if TYPE_CHECKING:
@@ -60,7 +60,12 @@ class Observer:
         self._clock = CLOCKS[0]
         self.state = TrainingState()
         self.record, self.recorder, self.purposes = self.state.record, self.state.recorder, self.state.purposes
-        self.backward = Backward(self.on_backward)
+        self.backward = Listener(
+            getattr(torch, "autograd", None), "backward", after(self, lambda _: self.on_backward())
+        )
+        kind = getattr(getattr(torch, "nn", None), "Module", None)
+        # Only from an evaluation on: train() runs for each part of a model, in some programs before each step.
+        self._training = Listener(kind, "train", after(self, self.on_train))
         self.errors = 0
         self.off = False
         self.evaluated: weakref.ref[Any] | None = None  # the module of the last eval() that counts
@@ -104,6 +109,11 @@ class Observer:
         self.record.step_due = 0
         self.client.close()
 
+    def on_model(self, model: Any) -> None:
+        """Record a model of the program."""
+        self.state.models.add(model)
+        self.begin()
+
     def on_eval(self, module: Any) -> None:
         """Record a call of module.eval(): until the next step the program may be evaluating."""
         trained = self.state.trains(module)
@@ -111,14 +121,18 @@ class Observer:
             return
         self._interrupt()
         self.evaluated = weakref.ref(module)
+        self._training.listen()
         self.record.step_due = self.record.batch_due = 0
         if trained:
             self._change_base(TRAINING, EVALUATING)
 
     def on_train(self, module: Any) -> None:
         """End the evaluation of a module by module.train()."""
-        if self.evaluated is not None and self.evaluated() is module and getattr(module, "training", False):
+        if self.evaluated is None:
+            self._training.ignore()
+        elif self.evaluated() is module and getattr(module, "training", False):
             self.evaluated = None
+            self._training.ignore()
             if self.record.on_training_thread():
                 self.purposes.resume()
             self._change_base(EVALUATING, TRAINING)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gpugauge.hook.clock import CLOCKS
-from gpugauge.hook.wrappers import attempt
+from gpugauge.hook.wrappers import Wrap, attempt, is_compiling
+
+if TYPE_CHECKING:
+    from gpugauge.hook.observer import Observer
 
 _graph_task = getattr(torch._C, "_current_graph_task_id", None)  # noqa: SLF001 - -1 outside of a backward pass
 
@@ -97,6 +102,27 @@ class LocalWork:
         now = CLOCKS[0]()
         wait, timing.read = min(wait, now - timing.read), now  # DDP's clock can be set
         self.waited += max(0, wait) * timing.stratum
+
+
+def waiting(observer: Observer) -> Wrap:
+    """Return a decorator of functions whose time on the training thread is a wait for other ranks."""
+    local, record = observer.state.local_work, observer.record
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling() or not local.blocking or not record.on_training_thread():
+                return function(self, *args, **kwargs)
+            start = CLOCKS[0]()
+            try:
+                return function(self, *args, **kwargs)
+            finally:
+                local.waited += CLOCKS[0]() - start
+
+        # pybind11 recognises by this name and by `self` that an override calls the method that it overrides.
+        wrapper.__code__ = wrapper.__code__.replace(co_name=getattr(function, "__name__", "wrapper"))
+        return functools.wraps(function)(wrapper)
+
+    return wrap
 
 
 class _Timing:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 is_compiling = getattr(torch.compiler, "is_dynamo_compiling", None) or torch._utils.is_compiling  # noqa: SLF001  (older torch)
 _LEFT_OUT = " (as importlib._bootstrap)"
 Found = TypeVar("Found")
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def raised_by_handler(error: BaseException | None) -> bool:
@@ -52,11 +53,13 @@ def attempt(unknown: Found, source: Callable[..., Found], *arguments: object) ->
         return unknown
 
 
-def replace(owner: Any, name: str, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Replace a function by a wrapper, if the function exists."""
-    function = None if owner is None else getattr(owner, name, None)
-    if function is not None:
-        setattr(owner, name, wrap(function))
+def replace(owner: Any, path: str, wrap: Wrap) -> None:
+    """Replace a function by a wrapper, if this version of the library has it. `path` leads from the owner to it."""
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent, None)
+    if name in getattr(owner, "__dict__", ()):
+        setattr(owner, name, wrap(getattr(owner, name)))
 
 
 def functions(value: Any, module: str) -> Iterator[Any]:
@@ -88,91 +91,76 @@ def _left_out(code: CodeType) -> CodeType:
     return code.replace(co_consts=inner, co_filename=code.co_filename + _LEFT_OUT)
 
 
-def within(observer: Observer, phase: int, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of the function whose time on the training thread counts as a phase."""
+def around(observer: Observer, begin: Callable[..., Callable[[], object] | None]) -> Wrap:
+    """Return a decorator: `begin` is called before the function, with its arguments, and what it returns after it."""
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or observer.enter_phase(phase) is None:
-            return function(*args, **kwargs)
-        try:
-            return function(*args, **kwargs)
-        finally:
-            observer.leave_phase(phase)
-
-    return wrapper
-
-
-def after(
-    observer: Observer, function: Callable[..., Any], callback: Callable[[Any], object], first: bool = False
-) -> Callable[..., Any]:
-    """Return a wrapper of the method that afterwards, or `first`, calls `callback` with the object."""
-
-    @functools.wraps(function)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = None if first else function(self, *args, **kwargs)
-        if not is_compiling() and not observer.off:
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            end = None
+            if not compiling() and not observer.off:
+                try:
+                    end = begin(*args, **kwargs)
+                except Exception:
+                    observer.count_error()
+            if end is None:
+                return function(*args, **kwargs)
             try:
-                callback(self)
-            except Exception:
-                observer.count_error()
-        return function(self, *args, **kwargs) if first else result
+                return function(*args, **kwargs)
+            finally:
+                try:
+                    end()
+                except Exception:
+                    observer.count_error()
 
-    return wrapper
+        compiling = is_compiling  # the interpreter empties modules before it ends the last objects
+        return wrapper
 
-
-before = functools.partial(after, first=True)
-
-
-def evaluating(observer: Observer, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of the method eval of a module that records the call, and the next call of its method train."""
-    kind: Any = torch.nn.Module
-
-    def called(module: Any) -> None:
-        observer.on_eval(module)
-        if observer.evaluated is not None and not hasattr(kind.train, "gpugauge_original"):
-            kind.train = listening(kind.train)
-
-    def listening(original: Callable[..., Any]) -> Callable[..., Any]:
-        # Only from an evaluation on: train() runs for each part of a model, in some programs before each step.
-        def trained(module: Any) -> None:
-            observer.on_train(module)
-            if observer.evaluated is None and kind.train is wrapper:
-                kind.train = original
-
-        wrapper: Any = after(observer, original, trained)
-        wrapper.gpugauge_original = original
-        return wrapper  # type: ignore[no-any-return]  # a function with an attribute
-
-    return after(observer, function, called)
+    return wrap
 
 
-class Backward:
-    """Calls `passed` after each backward pass, only while these decide something."""
+def within(observer: Observer, phase: int) -> Wrap:
+    """Return a decorator of functions whose time on the training thread counts as a phase."""
+    leave = functools.partial(observer.leave_phase, phase)
+    return around(observer, lambda *_, **__: None if observer.enter_phase(phase) is None else leave)
 
-    def __init__(self, passed: Callable[[], object]) -> None:
-        self._owner: Any = getattr(torch, "autograd", None)
-        self._passed = passed
-        self._original: Callable[..., Any] | None = None
-        self._wrapper: Callable[..., Any] | None = None
+
+def after(observer: Observer, callback: Callable[[Any], object]) -> Wrap:
+    """Return a decorator of methods after which `callback` is called with the object, if they raise no error."""
+
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+            result = function(self, *args, **kwargs)
+            if not is_compiling() and not observer.off:
+                try:
+                    callback(self)
+                except Exception:
+                    observer.count_error()
+            return result
+
+        return wrapper
+
+    return wrap
+
+
+class Listener:
+    """A wrapper of the function of this name that is in its place only while its calls decide something."""
+
+    def __init__(self, owner: Any, name: str, wrap: Wrap) -> None:
+        self._owner, self._name, self._wrap = owner, name, wrap
+        self._original: Any = None
+        self._wrapper: Any = None
 
     def listen(self) -> None:
         """Begin to listen. A function of the program in the place of torch's is wrapped, too."""
-        original = getattr(self._owner, "backward", None)
-        if original is None or self._wrapper is not None:
-            return
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            result = original(*args, **kwargs)
-            if not is_compiling():
-                self._passed()
-            return result
-
-        self._original, self._wrapper = original, wrapper
-        self._owner.backward = wrapper
+        original = getattr(self._owner, self._name, None)
+        if original is not None and self._wrapper is None:
+            self._original, self._wrapper = original, self._wrap(original)
+            setattr(self._owner, self._name, self._wrapper)
 
     def ignore(self) -> None:
         """Listen no more, if nothing else has taken the place of the wrapper."""
-        if self._wrapper is not None and self._owner.backward is self._wrapper:
-            self._owner.backward, self._wrapper = self._original, None
+        if self._wrapper is not None and getattr(self._owner, self._name) is self._wrapper:
+            setattr(self._owner, self._name, self._original)
+            self._wrapper = None
