@@ -47,8 +47,10 @@ def compare(a: Report, b: Report) -> Comparison:
         for name in {**mine, **theirs}
         if mine.get(name, "") != theirs.get(name, "")
     }
+    first, second = (f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b))
     return Comparison(
-        *(f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b)),
+        first,
+        second,
         (a.step_seconds, b.step_seconds),
         {part: pair for part, pair in parts.items() if any(pair)},
         {cause: (_lost(a, cause), _lost(b, cause)) for cause in causes},
