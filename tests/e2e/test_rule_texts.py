@@ -231,11 +231,25 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
     return case(name, rows, annotated(LOW, texts), Parameters(threshold=0.4))
 
 
+BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")
+
+
+def blind() -> Case:
+    texts = {
+        "summary": f"gpugauge on node-1 in cluster {HERE} cannot read the GPUs",
+        "description": "The driver does not answer, or the exporter publishes no new values. Reason: timeout.",
+        "runbook_url": f"{RUNBOOK_URL}#exporterblind",
+    }
+    return case(
+        "why an exporter is blind", named(BLIND.rows, "gpugauge_driver_up", reason="timeout"), annotated(BLIND, texts)
+    )
+
+
 def test_texts(tmp_path: Path) -> None:
     commands = [("fit.py", "python fit.py", 0.3, 30), ("my.trainer", "python -m my.trainer", 0.3, 30)]
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
-        *(places_and_loss(), gain_after_the_advice(), many_places(), straggler()),
+        *(places_and_loss(), gain_after_the_advice(), many_places(), straggler(), blind()),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),
     ]
