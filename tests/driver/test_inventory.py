@@ -1,8 +1,10 @@
+import random
 from dataclasses import asdict, replace
 from typing import Any
 
 from gpugauge.driver.api import Device, DeviceReading, ProcessReading, Reply
 from gpugauge.driver.inventory import Inventory
+from tests.drawn import seeds
 
 
 def inventory() -> Inventory:
@@ -50,6 +52,24 @@ def test_old_values_are_dropped_and_the_device_is_down_then() -> None:
 
     assert (device.up, device.reason, device.reading.utilization_percent) == (False, "stale", None)
     assert device.reading.name == "H100"
+
+
+@seeds(range(20))
+def test_a_lost_gpu_has_no_index_that_another_one_has_now(seed: int) -> None:
+    """The driver of each new worker counts those GPUs that are left."""
+    devices, draw = inventory(), random.Random(seed)
+    left = [f"GPU-{number}" for number in range(draw.randint(2, 8))]
+    last: dict[str, int] = {}
+    for worker in range(1, draw.randint(3, 5)):
+        devices.begin(worker)
+        now = {uuid: index for index, uuid in enumerate(left)}
+        for uuid, index in now.items():
+            devices.apply(reply(index, uuid, utilization_percent=1), worker)
+        last = {uuid: index for uuid, index in last.items() if index not in now.values()} | now
+
+        found = {device.uuid: device.reading.index for device in devices.devices(worker) if device.reading.index >= 0}
+        assert found == last
+        left = draw.sample(left, draw.randint(1, len(left)))
 
 
 def test_second_gpu_with_the_same_uuid_is_down() -> None:
