@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from gpugauge.hook.workers import (
     SlotMemory,
     worker_meter,
 )
+from tests.drawn import seeds
 
 from .conftest import RunFork
 
@@ -258,3 +260,27 @@ def test_a_loader_inside_a_dataset_is_a_part_of_the_outer_one() -> None:
 
     assert [outer(1), outer(2), outer(3)] == [2, 4, 6]
     assert (outer_words[FETCHED], inner_words[FETCHED]) == (3, 0)
+
+
+@seeds(range(30))
+def test_the_wait_of_the_training_for_a_cpu_never_falls(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel counts it for each thread, and the training may go on in another one."""
+    draw = random.Random(seed)
+    waits, thread = dict.fromkeys(range(4), 0), 0
+    monkeypatch.setattr(workers, "get_ident", lambda: thread)
+    monkeypatch.setattr(workers, "queued_nanoseconds", lambda: waits[thread])
+    loads, last, trainer, most = Loads(), 0.0, 0, 0
+    in_thread(loads)
+    for _ in range(50):
+        if trains := draw.random() < 0.7:
+            trainer = draw.randrange(4) if draw.random() < 0.1 else trainer
+            thread, longer = trainer, draw.choice((0, 1_000_000_000))
+            most += longer
+        else:  # another thread, of the hook or of the program
+            thread = draw.choice([other for other in waits if other != trainer])
+            longer = 5_000_000_000
+        waits[thread] += longer
+        message = loads.message(declared=False, trains=trains)
+        assert message is not None
+        assert last <= (message.thread_queued_seconds or 0.0) <= most / 1e9
+        last = message.thread_queued_seconds or 0.0
