@@ -69,21 +69,34 @@ def run(server: Server, *arguments: str) -> Result:
 
 
 @cases(
-    ("arguments", "path"),
+    ("arguments", "path", "answer"),
     [
-        (("release", "--for=1h30m"), "/-/release?for=1h30m"),
-        (("attach",), "/-/attach"),
-        (("forget", "GPU-a&b"), "/-/forget?uuid=GPU-a%26b"),
+        (("release", "--for=1h30m"), "/-/release?for=1h30m", "the driver is free until 9:00"),
+        (("attach",), "/-/attach", "the driver answers, GPUs: 8"),
+        (("attach",), "/-/attach", "driver.mode=off: there is nothing to release"),
+        (("forget", "GPU-a&b"), "/-/forget?uuid=GPU-a%26b", "GPU-a&b is forgotten"),
     ],
 )
 def test_a_command_sends_one_request_and_prints_the_answer(
-    server: Server, arguments: tuple[str, ...], path: str
+    server: Server, arguments: tuple[str, ...], path: str, answer: str
 ) -> None:
+    server.answer = (200, answer.encode())
     server.received.clear()
     result = run(server, *arguments)
 
-    assert (result.exit_code, result.output) == (0, "the driver is free\n")
+    assert (result.exit_code, result.output) == (0, f"{answer}\n")
     assert server.received == [(path, None)]
+
+
+@cases("body", [b"", b"{}", b"OK", b"\xff", b"<html>the driver is free"])
+def test_a_server_that_is_not_gpugauge_has_done_nothing(server: Server, body: bytes) -> None:
+    server.answer = (200, body)
+
+    for arguments in (("release", "--for=10m"), ("attach",), ("forget", "GPU-a")):
+        result = run(server, *arguments)
+
+        assert result.exit_code == 1
+        assert result.output.endswith(" does not answer as gpugauge does\n")
 
 
 @cases(("status", "code"), [(400, 2), (403, 1), (503, 1), (401, 1)])

@@ -25,14 +25,21 @@ def started() -> Iterator[None]:
         raise RequestError(f"{error}: is `gpugauge serve` running?") from None
 
 
-def _change(url: str, path: str) -> None:
-    """POST to the daemon and print the first line of its answer. Exits with 2 for a wrong request, otherwise with 1."""
+def _change(url: str, path: str, subject: str = "the driver") -> None:
+    """POST to the daemon and print the first line of its answer, which is about `subject`. Exits with 2 for a wrong
+    request, otherwise with 1.
+    """
+    address = url.rstrip("/") + path
     try:
         with started():
-            body = request(url.rstrip("/") + path, "POST", timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BYTES)
+            body = request(address, "POST", timeout_seconds=_TIMEOUT_SECONDS, max_bytes=_MAX_BYTES)
     except RequestError as error:
         fail(2 if error.wrong_request else 1, error)
-    click.echo(printable(body.decode(errors="replace").strip().partition("\n")[0]))
+    answer = body.decode(errors="replace").strip().partition("\n")[0]
+    # Other servers answer 200 as well, and whoever resets a GPU after that relies on it.
+    if not answer.startswith((f"{subject} ", "driver.mode=off: ")):
+        fail(1, f"{address} does not answer as gpugauge does")
+    click.echo(printable(answer))
 
 
 @click.command("release", cls=OfDaemon)
@@ -75,4 +82,4 @@ def forget(uuid: str, url: str) -> None:
     UUID is that of `gpugauge status` or of the label of gpu_up. The GPU must be down. It is reported again once the
     driver reads it. The daemon must run with --web.enable-lifecycle, as for `gpugauge release`.
     """
-    _change(url, "/-/forget?" + urlencode({"uuid": uuid}))
+    _change(url, "/-/forget?" + urlencode({"uuid": uuid}), uuid)
