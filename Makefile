@@ -184,7 +184,7 @@ cluster-packages: ## the Debian packages that `make cluster-check` needs
 cluster-build: ## build Kubernetes' programs into ~/.cache/gpugauge-cluster, once: 1.33.13 from Go modules, else 1.20; KUBERNETES=debian
 	@qa/cluster/build.sh
 
-cluster-check: $(VENV)/frameworks ## a real Kubernetes with two nodes on this machine; as root, after `make cluster-build`
+cluster-check: $(VENV)/e2e ## a real Kubernetes with two nodes on this machine; as root, after `make cluster-build`
 	@$(BIN)/python -m qa.cluster $(ARGS)
 
 bench: $(VENV)/dev ## measurements, ours beside the peers'

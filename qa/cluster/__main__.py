@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> int:
     if any(stage.nodes for stage in runs):
         images.images()  # before the network is gone
     enter = [need("unshare"), "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
-    pytest = [sys.executable, "-m", "pytest", "-q", "--capture=no", "--timeout=600", "-m", "cluster", *arguments]
+    pytest = [sys.executable, "-m", "pytest", "-q", "--capture=no", "--timeout=1800", "-m", "cluster", *arguments]
     command = [*enter, *pytest, *(f"qa/cluster/{stage.file}" for stage in runs)]
     return subprocess.call(command)
 

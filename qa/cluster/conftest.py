@@ -12,11 +12,14 @@ from qa.cluster.cluster import NODES, Cluster, cache, until, version
 from qa.cluster.images import images
 from qa.cluster.installed import daemon_pods
 from qa.cluster.objects import apply, kustomization
+from qa.cluster.stages import STAGES
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what this version of Kubernetes does not have, and print it."""
-    newer = [item for item in items for mark in item.iter_markers("since") if version() < mark.args]
+    oldest = {stage.file: stage.since for stage in STAGES}
+    marked = {item: [mark.args for mark in item.iter_markers("since")] for item in items}
+    newer = [item for item in items if version() < max(*marked[item], oldest.get(item.path.name, ()), ())]
     config.hook.pytest_deselected(items=newer)
     items[:] = [item for item in items if item not in newer]
     if config.option.markexpr == "cluster":
@@ -72,6 +75,6 @@ def installed(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Ite
     folder = tmp_path_factory.mktemp("installed")
     path = kustomization(folder, "base", *(f"components/{each}" for each in components), "image")
     cluster.kubectl("apply", "-k", path)
-    until(lambda: daemon_pods(cluster).keys() == NODES.keys(), 180, "the DaemonSet runs on both nodes")
+    until(lambda: daemon_pods(cluster).keys() == NODES.keys(), "the DaemonSet runs on both nodes")
     yield cluster
     cluster.kubectl("delete", "-k", path, "--ignore-not-found")

@@ -22,10 +22,16 @@ def daemon_pods(cluster: Cluster) -> dict[str, Any]:
 
 
 def metrics(cluster: Cluster, node: str, name: str) -> list[tuple[dict[str, str], float]]:
-    """Return labels and values of a metric, as the daemon of a node serves it."""
-    address = daemon_pods(cluster)[node]["status"]["podIP"]
+    """Return labels and values of a metric, as the daemon of a node serves it; none while it is not ready."""
+    pod = daemon_pods(cluster).get(node)
+    return scraped(pod["status"]["podIP"], name) if pod else []
+
+
+def scraped(address: str, name: str) -> list[tuple[dict[str, str], float]]:
+    """Return labels and values of a metric, as the daemon at an address serves it; none while it does not answer."""
     status, body = http(f"http://{address}:10478/metrics")
-    assert status == 200
+    if status != 200:
+        return []
     return [
         (sample.labels, sample.value)
         for family in text_string_to_metric_families(body.decode())

@@ -69,8 +69,12 @@ K
 cat >/run/kubelet.yaml <<K
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-authentication: {anonymous: {enabled: false}, webhook: {enabled: true}, x509: {clientCAFile: "$PKI/ca.pem"}}
-authorization: {mode: Webhook}
+# Short times, so that it is soon known that the API server is away.
+authentication:
+  anonymous: {enabled: false}
+  webhook: {enabled: true, cacheTTL: 1s}
+  x509: {clientCAFile: "$PKI/ca.pem"}
+authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 1s, cacheUnauthorizedTTL: 1s}}
 tlsCertFile: $PKI/$name.pem
 tlsPrivateKeyFile: $PKI/$name.key
 cgroupDriver: cgroupfs

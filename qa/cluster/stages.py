@@ -17,6 +17,7 @@ class Stage(NamedTuple):
     file: str
     nodes: bool
     ci: bool = False  # fast enough for each run of CI: the others take five minutes
+    since: tuple[int, ...] = (1, 20)  # the oldest Kubernetes; with an older one, conftest.py names what is left out
 
 
 STAGES = (
@@ -25,7 +26,9 @@ STAGES = (
     Stage("identity", "the owners of pods, from two kubelets and the API", "test_identity.py", nodes=True),
     Stage("hook", "the hook by the device plugin, on two kubelets", "test_hook.py", nodes=True),
     Stage("job", "pods of a Job that do not run as root: one job, one notification", "test_job.py", nodes=True),
-    Stage("sidecar", "native sidecars: a Job that completes, one that fails", "test_sidecar.py", nodes=True),
+    Stage(
+        "sidecar", "native sidecars: a Job that completes, one that fails", "test_sidecar.py", nodes=True, since=(1, 29)
+    ),
 )
 _API = ("etcd", "kubectl", "ip", "unshare")
 _NODES = ("containerd", "ctr", "runc", "podman", "mmdebstrap")

@@ -33,7 +33,7 @@ def before(cluster: Cluster) -> Iterator[Cluster]:
     """Return the cluster with what the document takes for granted, and nothing of it afterwards."""
     apply(cluster, *definitions(), RUNTIME_CLASS)
     for kind in ("podmonitors", "servicemonitors", "prometheusrules"):
-        until(lambda kind=kind: "rror" not in cluster.kubectl("get", kind, check=False), 30, kind)  # type: ignore[misc]  # the lambda has a default
+        until(lambda kind=kind: "rror" not in cluster.kubectl("get", kind, check=False), kind)  # type: ignore[misc]  # the lambda has a default
     for name in ("training", "monitoring"):
         namespace(cluster, name, "baseline")
     yield cluster
@@ -54,11 +54,11 @@ def test_every_command_in_order(before: Cluster, tmp_path: Path) -> None:
 
     follow("The image")
     follow("On each node")
-    until(lambda: daemon_pods(before).keys() == NODES.keys(), 180, "the DaemonSet runs on both nodes")
+    until(lambda: daemon_pods(before).keys() == NODES.keys(), "the DaemonSet runs on both nodes")
     images = {each["spec"]["containers"][0]["image"] for each in daemon_pods(before).values()}
     if version() >= (1, 29):  # "The component requires Kubernetes 1.29 or newer"
         follow("Beside a training")
-        until(lambda: before.items("pods", "-n", "training"), 60, "a pod of the Job with the sidecar is admitted")
+        until(lambda: before.items("pods", "-n", "training"), "a pod of the Job with the sidecar is admitted")
     follow("Removing it")
     left = {path for place in ON_THE_NODES for name in NODES for path in (before.folder / f"{name}{place}").rglob("*")}
 

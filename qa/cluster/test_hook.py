@@ -42,9 +42,9 @@ def space(request: pytest.FixtureRequest, installed: Cluster) -> str:
     return namespace(installed, f"training-{request.param}", request.param)
 
 
-def result(cluster: Cluster, name: str, space: str, seconds: float = 90) -> Any:
+def result(cluster: Cluster, name: str, space: str) -> Any:
     """Return what a pod printed as JSON, when it has ended well."""
-    ended = until(lambda: phase(cluster, name, space) in {"Succeeded", "Failed"}, seconds, f"{name} ends")
+    ended = until(lambda: phase(cluster, name, space) in {"Succeeded", "Failed"}, f"{name} ends")
     printed = log(cluster, name, space)
     assert ended
     assert phase(cluster, name, space) == "Succeeded", printed
@@ -120,9 +120,9 @@ def test_a_training_reports_to_the_daemon_of_its_node(installed: Cluster, space:
     script = f"{PYTHON} {gpus.WORKLOADS}/small.py 15 /tmp/out && cat /tmp/out"
     made = pod("real", space, ["sh", "-c", script], env=TRAINING_ENV, gpus=1, node="gpu-2")
     apply(installed, made)
-    until(lambda: len(metrics(installed, "gpu-2", "torch_steps_total")) > ended, 60, "the training is in the metrics")
+    until(lambda: len(metrics(installed, "gpu-2", "torch_steps_total")) > ended, "the training is in the metrics")
     counted = result(installed, "real", space)["steps"]
-    until(lambda: counted in [value for _, value in metrics(installed, "gpu-2", "torch_steps_total")], 20, "all steps")
+    until(lambda: counted in [value for _, value in metrics(installed, "gpu-2", "torch_steps_total")], "all steps")
     elsewhere = metrics(installed, "gpu-1", "torch_steps_total")
     installed.kubectl("delete", "pod", "real", "-n", space)
 
@@ -137,14 +137,14 @@ def test_a_node_without_the_plugin(installed: Cluster) -> None:
     space = namespace(installed, "elsewhere")
     installed.kubectl("label", "node", "gpu-1", "nvidia.com/gpu.present=false", "--overwrite")
     try:
-        until(lambda: "gpu-1" not in daemon_pods(installed), 60, "the DaemonSet has left the node")
-        offered = until(lambda: _offered(installed, "gpu-1") == "0", 60, "the kubelet has noticed")
+        until(lambda: "gpu-1" not in daemon_pods(installed), "the DaemonSet has left the node")
+        offered = until(lambda: _offered(installed, "gpu-1") == "0", "the kubelet has noticed")
         apply(installed, pod("waits", space, ["true"], node="gpu-1"))
-        event = until(lambda: installed.events("Pod", "waits", space), 30, "an event")
+        event = until(lambda: installed.events("Pod", "waits", space), "an event")
     finally:
         installed.kubectl("label", "node", "gpu-1", "nvidia.com/gpu.present=true", "--overwrite")
     # The plugin comes back, and the pod runs.
-    until(lambda: phase(installed, "waits", space) == "Succeeded", 90, "the pod runs when the plugin is back")
+    until(lambda: phase(installed, "waits", space) == "Succeeded", "the pod runs when the plugin is back")
 
     assert offered
     assert "Insufficient gpugauge.dev/hook" in event

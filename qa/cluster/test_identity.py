@@ -58,7 +58,7 @@ def pods(cluster: Cluster) -> dict[str, str]:
         found = cluster.items("pods", "-n", SPACE)
         return {p["metadata"]["uid"]: p["metadata"]["name"] for p in found if p["status"]["phase"] == "Running"}
 
-    until(lambda: len(running()) == 7, 120, "all pods run")
+    until(lambda: len(running()) == 7, "all pods run")
     return running()
 
 
@@ -82,7 +82,7 @@ def account(cluster: Cluster, folder: Path, name: str, rule: dict[str, Any] | No
         {**role, "rules": [{"apiGroups": [""], **rule}] if rule else []},
         {**binding, "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": meta["name"]}},
     )
-    until(lambda: "token" in cluster.get("secret", meta["name"], "-n", SPACE).get("data", {}), 30, "there is a token")
+    until(lambda: "token" in cluster.get("secret", meta["name"], "-n", SPACE).get("data", {}), "there is a token")
     form = "-o=go-template={{.data.token | base64decode}}"
     (folder / "token").write_text(cluster.kubectl("get", "secret", meta["name"], "-n", SPACE, form))
     (folder / "ca.crt").write_bytes((cluster.folder / "pki" / "ca.pem").read_bytes())

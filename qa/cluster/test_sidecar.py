@@ -14,7 +14,7 @@ from qa.cluster import gpus
 from qa.cluster.cluster import Cluster, until
 from qa.cluster.objects import PYTHON, TRAINING_ENV, kustomization, namespace, pod
 
-pytestmark = [pytest.mark.cluster, pytest.mark.since(1, 29)]
+pytestmark = pytest.mark.cluster
 
 
 def job(cluster: Cluster, folder: Path, space: str, name: str, out: str) -> None:
@@ -74,7 +74,7 @@ def test_a_job_with_a_sidecar(
         stated = cluster.get("job", name, "-n", space)["status"].get("conditions", [])
         return [each["type"] for each in stated if each["status"] == "True" and each["type"] in {"Complete", "Failed"}]
 
-    found = until(conditions, 180, f"the Job {name} ends")
+    found = until(conditions, f"the Job {name} ends")
     last = of_job(cluster, space, name)
     sidecars = [each for each in last["status"]["initContainerStatuses"] if each["name"] == "gpugauge"]
     events = cluster.events("Pod", last["metadata"]["name"], space)
