@@ -247,6 +247,28 @@ def test_a_job_of_short_processes_is_judged_as_the_job() -> None:
             )
 
 
+def test_a_process_that_has_ended_has_no_alert_of_the_living() -> None:
+    """A process of a job is idle or stalled for a part of the window, ends, and is followed by a training."""
+    worlds, truth = {}, {}
+    for seed in draws(2, 400):
+        dice, world = random.Random(seed), World()
+        alert, patience = dice.choice((("GpuHeldIdle", 30), ("TrainingStalled", 10)))
+        length = dice.choice((dice.uniform(0.3, 0.85), dice.uniform(1.5, 2))) * patience
+        begin = float(dice.randint(60, 900))
+        end = begin + 60 * length
+        world.exporter()
+        world.driver()
+        world.gpu()
+        world.process("p", 0.9, begin, end, state="held_idle" if patience == 30 else "stalled")
+        if dice.random() < 0.8:
+            world.process("q", 0.9, end + dice.uniform(5, 120))
+        worlds[f"c{seed}"], truth[f"c{seed}"] = world, (alert if length > patience else "", end / 60)
+    for name, runs in judged_all(worlds, truth):
+        alert, end = truth[name]
+        assert runs.keys() == {alert} - {""}, (name, truth[name], runs)
+        assert not alert or runs[alert].begin <= end, (name, runs)
+
+
 def test_what_several_servers_have_is_known_once() -> None:
     """The exporter is up, and the driver answers for a part of the time only."""
     worlds, truth = {}, {}

@@ -36,7 +36,7 @@ def _change(url: str, path: str, subject: str = "the driver") -> None:
     except RequestError as error:
         fail(2 if error.wrong_request else 1, error)
     answer = body.decode(errors="replace").strip().partition("\n")[0]
-    # Other servers answer 200 as well, and a reset of the GPU would rely on it.
+    # Other servers answer 200 as well, and a GPU may be reset after that.
     if not answer.startswith((f"{subject} ", "driver.mode=off: ")):
         fail(1, f"{address} does not answer as gpugauge does")
     click.echo(printable(answer))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import ALIVE, PROBLEM, RANK_BEHIND, STALLED, Recording, problem
+from gpugauge.artifacts.rules.recording import PROBLEM, RANK_BEHIND, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import IDLE_USE
@@ -14,7 +14,7 @@ from gpugauge.base.serving import IDLE_USE
 def of_processes(s: Selectors) -> list[Alert]:
     """Return the alerts about the progress of the processes of jobs."""
     t = Texts(s)
-    stalled = s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5)) + s.and_job(ALIVE)
+    stalled = s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5))
     return [
         Alert(
             "TrainingStalled",
@@ -103,7 +103,7 @@ def _lasting(s: Selectors, name: str) -> str:
 
 
 def _only(s: Selectors, state: str, window: int, known: float) -> str:
-    """Return the processes that were in one state for nearly all of a window, of the time that was observed."""
+    """Return the living processes that were in one state for nearly all of a window, of the time that was observed."""
     name = "training_seconds_total"
     process = s.keys("process")
     # Sums, because two exporters, one after the other, share a window; two servers may have the series of each.
@@ -111,7 +111,8 @@ def _only(s: Selectors, state: str, window: int, known: float) -> str:
     observed, seen = s.rate(name, window), s.seen(s.rate(name, window))
     enough = f"sum by ({process}) (max by ({s.keys('process', 'instance', 'state')}) ({seen})) >= {known:g}"
     share = f"{found} / (sum by ({process}) ({observed}) > 0) >= {1 - IDLE_USE:g}"
-    return f"({share} {s.on_process('and', enough)} {s.before(name, window, state=state)})"
+    alive = s.on_process("and", s.present("training_state", s.patience, state=state))
+    return f"({share} {s.on_process('and', enough)} {alive} {s.before(name, window, state=state)})"
 
 
 def _not_stalled(s: Selectors) -> str:
