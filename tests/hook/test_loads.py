@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from gpugauge.hook import workers
 from gpugauge.hook import workers as module
 from gpugauge.hook.workers import (
     BEGUN,
@@ -27,7 +26,7 @@ from gpugauge.hook.workers import (
     Loads,
     Meter,
     SlotMemory,
-    worker_meter,
+    worker_place,
 )
 from tests.drawn import seeds
 
@@ -39,6 +38,7 @@ class Iterator:
 
     def __init__(self, batches: int = 0) -> None:
         self.words, self.process = [0] * SLOT_WORDS, os.getpid()
+        self.place = self.words, 0
         self.words[FETCHED] = self.words[COUNT] = batches
         self.words[CPU] = batches * 1_000_000
         self._dataset_fetcher: Any = type("Fetcher", (), {"gpugauge_meter": self}) if batches else None
@@ -175,76 +175,73 @@ def test_another_process_finds_the_memory_of_its_parent() -> None:
     memory = SlotMemory()
     program = (
         "import os\n"
-        "from gpugauge.hook.workers import worker_meter\n"
+        "from gpugauge.hook.workers import worker_place\n"
         "input()\n"  # it has its slot
-        "meter = worker_meter(None, os.getppid())\n"
-        "meter.words[meter.at + 2] += 5\n"
+        "words, at = worker_place(None, os.getppid())\n"
+        "words[at + 2] += 5\n"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE) as child:
         (at,) = memory.take([child.pid])
         child.communicate(b"\n")
         assert child.returncode == 0
     assert memory.words[at + COUNT] == 5
-    assert worker_meter(None, None) is None
-    assert worker_meter(None, 2**22) is None
+    assert worker_place(None, None) is None
+    assert worker_place(None, 2**22) is None
 
 
 def test_short_fetches_are_measured_by_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [0] * SLOT_WORDS
-    meter, clock, now = Meter(words), [0, 0, 0], 0
-    reads = list[int]()
+    words, clock, now = [0] * SLOT_WORDS, [0, 0, 0], 1
+    meter, reads = Meter(lambda: (words, 0), bool), list[int]()
 
     def read() -> tuple[int, ...]:
         reads.append(1)
         return tuple(clock)
 
     monkeypatch.setattr(meter, "_read", read)
-    for _ in range(1000):
+    monkeypatch.setattr(module, "CLOCKS", (lambda: now,))
+    for _ in range(1001):
         meter.begin(now)
         clock[0] += 800_000
         now += 1_000_000
-        meter.end(now - 1_000_000, now)
+        meter.end(now - 1_000_000)
 
+    assert words[FETCHED] == 1001
     assert 950 <= words[COUNT] <= 1000
     assert words[CPU] == pytest.approx(0.8e6 * words[COUNT], rel=0.001)
     assert len(reads) <= 44
 
 
-def measured(
-    function: Callable[[int], int], meter_of: Callable[[], Meter | None], failed: Callable[[], object]
-) -> Callable[[int], int]:
+def measured(function: Callable[[int], int], words: list[int]) -> Callable[[int], int]:
     """Return the function as that of a fetcher which is measured."""
-    meter = workers.FetchMeter(meter_of, failed)
+    meter = Meter(lambda: (words, 0), bool)
     return lambda index: meter.fetch(lambda _, at: function(at), None, index)
 
 
 def test_the_first_fetch_is_a_start_and_errors_end_the_measurement() -> None:
-    words, errors = [0] * SLOT_WORDS, []
-    meter = Meter(words)
-    fetch = measured(lambda index: index + 1, lambda: meter, lambda: errors.append(1))
+    words, errors = [0] * SLOT_WORDS, list[int]()
+    fetch = measured(lambda index: index + 1, words)
 
     assert [fetch(1), fetch(2), fetch(3)] == [2, 3, 4]
-    assert (words[FETCHED], words[COUNT], errors) == (3, 1, [])
+    assert (words[FETCHED], words[COUNT]) == (3, 1)
     assert words[BEGUN] > 0
 
-    def broken() -> Meter:
+    def broken() -> tuple[list[int], int]:
         raise OSError("no memory")
 
-    fetch = measured(lambda index: index + 1, broken, lambda: errors.append(1))
-    assert [fetch(1), fetch(2)] == [2, 3]
+    meter = Meter(broken, lambda: errors.append(1))
+    assert [meter.fetch(lambda _, at: at, None, index) for index in (1, 2)] == [1, 2]
     assert errors == [1]
 
 
 def test_an_error_of_the_dataset_reaches_the_program() -> None:
     words = [0] * SLOT_WORDS
-    meter = Meter(words)
 
     def dataset(index: int) -> int:
         if index == 2:
             raise StopIteration
         return index
 
-    fetch = measured(dataset, lambda: meter, lambda: None)
+    fetch = measured(dataset, words)
     assert (fetch(0), fetch(1)) == (0, 1)
     with pytest.raises(StopIteration):
         fetch(2)
@@ -254,9 +251,8 @@ def test_an_error_of_the_dataset_reaches_the_program() -> None:
 
 def test_a_loader_inside_a_dataset_is_a_part_of_the_outer_one() -> None:
     inner_words, outer_words = [0] * SLOT_WORDS, [0] * SLOT_WORDS
-    inner_meter, outer_meter = Meter(inner_words), Meter(outer_words)
-    inner = measured(lambda index: index, lambda: inner_meter, lambda: None)
-    outer = measured(lambda index: inner(index) + inner(index), lambda: outer_meter, lambda: None)
+    inner = measured(lambda index: index, inner_words)
+    outer = measured(lambda index: inner(index) + inner(index), outer_words)
 
     assert [outer(1), outer(2), outer(3)] == [2, 4, 6]
     assert (outer_words[FETCHED], inner_words[FETCHED]) == (3, 0)

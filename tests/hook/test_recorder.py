@@ -102,18 +102,22 @@ def test_waits_add_up_by_the_phase_that_they_serve(recorder: Recorder) -> None:
 
 
 def test_waits_of_another_thread_count_once_it_trains(recorder: Recorder) -> None:
-    recorder.taken_by(7).waited[TRAINING] += 5
-    recorder.taken_by(7).batches += 1
-    recorder.taken_by(8).waited[TRAINING] += 50
+    purposes = Purposes(recorder, lambda: True)
+    for thread, phase, nanoseconds in ((7, TRAINING, 5), (7, EVALUATING, 3), (8, TRAINING, 50)):
+        run = purposes.elsewhere(thread, phase)
+        run.waited += nanoseconds
+        run.count += 1
     assert waited(recorder) == {}
-    assert recorder.count_taken_by(7) == {TRAINING: 5}
-    assert recorder.record.words[wire_record.BATCHES] == 1
+    purposes.adopt(7)
+    assert waited(recorder) == {TRAINING: 5, EVALUATING: 3}
+    assert recorder.record.words[wire_record.BATCHES] == 2
 
 
 def test_the_waits_of_other_threads_are_bounded(recorder: Recorder) -> None:
+    purposes = Purposes(recorder, lambda: True)
     for number in range(100):
-        recorder.taken_by(number)
-    assert len(recorder._taken) <= 64
+        purposes.elsewhere(number, TRAINING)
+    assert len(purposes._elsewhere) <= 64
 
 
 def counted(optimizers: Sequence[int]) -> int:

@@ -1,17 +1,15 @@
-"""The hook: reports the training in this process to the gpugauge daemon of the machine. `gpugauge run -- python
-train.py` loads it without a change to the program; `gpugauge.hook.watch()` loads it from the program. It starts no
-thread, but in a distributed training one that sleeps until the daemon asks. It never initialises CUDA, never
-synchronises, and no error of the hook reaches the program. `GPUGAUGE_HOOK=0` in the environment switches it off.
+"""The hook: reports the training in this process to the gpugauge daemon of the machine; see docs/hook.md. `gpugauge run
+-- python train.py` loads it without a change to the program, `gpugauge.hook.watch()` from the program.
 """
 
 from __future__ import annotations
 
 from gpugauge.hook import arming
-from gpugauge.hook.batches import Batches, current_observer
+from gpugauge.hook.arming import current_observer
 
 TYPE_CHECKING = False  # the module typing is not loaded for this
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from typing import Any, TypeVar
 
     from gpugauge.hook.observer import Observer
@@ -24,8 +22,7 @@ __all__ = ["batches", "flops", "phase", "step", "tick", "waiting", "watch"]
 
 def watch(verbose: bool = False) -> Watch:
     """Watch this process, and open its session at once, or as soon as the program imports torch. Idempotent. Return an
-    object that is true if a daemon was found. `verbose` prints one line about that on stderr. Without this call, under
-    `gpugauge run`, the first model, optimizer, loader or backward pass opens the session.
+    object that is true if a daemon was found. `verbose` prints one line about that on stderr.
     """
     from gpugauge.hook.watching import Watch  # noqa: PLC0415 - not loaded under `gpugauge run`
 
@@ -37,9 +34,7 @@ def watch(verbose: bool = False) -> Watch:
 
 
 def tick(samples: int | None = None, tokens: int | None = None) -> None:
-    """Count one training step, with its samples and tokens if given. From the first call on only these calls count. For
-    loops whose optimizer is not torch's. Does nothing in a process that is not watched.
-    """
+    """Count one training step, with its samples and tokens if given. From the first call on only these calls count."""
     observer = current_observer()
     if observer is not None:
         observer.tick(samples, tokens)
@@ -49,17 +44,18 @@ step = tick
 
 
 def flops(per_step: float) -> None:
-    """State the model FLOPs of a training step in this process, forward and backward. They count from the next step on.
-    Another call changes them. Does nothing in a process that is not watched, and with a value that is not positive.
-    """
+    """State the model FLOPs of a training step, forward and backward, from the next step on; not positive: ignored."""
     observer = current_observer()
     if observer is not None:
         observer.state.state_flops(per_step)
 
 
-def batches(iterable: Iterable[Any]) -> Batches:
-    """Return the iterable with its batches counted, and the waits for them. For loaders that are not torch's."""
-    return Batches(iterable)
+def batches(iterable: Any) -> Any:
+    """Return the iterable with its batches counted, and the waits for them: for loaders that are not torch's. It can be
+    iterated as often as the iterable, has its length and attributes, and raises what it raises.
+    """
+    observer = current_observer()
+    return iterable if observer is None else observer.declare(iterable)
 
 
 def waiting() -> phase:
@@ -69,8 +65,7 @@ def waiting() -> phase:
 
 class phase:  # noqa: N801 - used as a statement: with phase("eval")
     """Report a phase of the program: train, eval, checkpoint, generate, load, compile; another name counts as other. A
-    context manager, or a decorator of functions. Has effect on the training thread only, and none in a process that is
-    not watched.
+    context manager, or a decorator of functions. Has effect on the training thread only.
     """
 
     def __init__(self, name: str) -> None:

@@ -8,6 +8,10 @@ import sys
 from gpugauge.hook import clock  # noqa: F401 - loaded before the program can replace the functions of time
 from gpugauge.hook.finder import Finder
 
+TYPE_CHECKING = False  # the module typing is not loaded for this
+if TYPE_CHECKING:
+    from gpugauge.hook.observer import Observer
+
 SWITCH_VARIABLE = "GPUGAUGE_HOOK"
 _announce = False
 
@@ -30,6 +34,13 @@ _finder = Finder(("torch",), _start)
 def switched_off() -> bool:
     """Return whether the environment switches the hook off."""
     return os.environ.get(SWITCH_VARIABLE, "1").strip().lower() in {"0", "false", "no", "off"}
+
+
+def current_observer() -> Observer | None:
+    """Return the observer of this process, None in a process that is not watched."""
+    module = sys.modules.get("gpugauge.hook.install")
+    observer: Observer | None = getattr(module, "observer", None)
+    return observer
 
 
 def arm(announce: bool = False) -> None:

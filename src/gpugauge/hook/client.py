@@ -100,14 +100,11 @@ class Client:
 
     def listen(self, answer: Callable[[], bytes]) -> bool:
         """Return whether a thread sends the `answer` to each question that arrives; start it, once for a connection."""
-        if self._listener == os.getpid():
-            return True
-        if (own := self._own()) is None:
-            return False
-        with contextlib.suppress(RuntimeError):  # the limit of threads is reached
-            # Not of the module threading: the program does not see it, and does not wait for it.
-            _thread.start_new_thread(_serve, (own, self._inode, answer))
-            self._listener = os.getpid()
+        if self._listener != os.getpid() and (own := self._own()) is not None:
+            with contextlib.suppress(RuntimeError):  # the limit of threads is reached
+                # Not of the module threading: the program does not see it, and does not wait for it.
+                _thread.start_new_thread(_serve, (own, self._inode, answer))
+                self._listener = os.getpid()
         return self._listener == os.getpid()
 
     def leave(self) -> None:

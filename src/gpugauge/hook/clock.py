@@ -1,6 +1,4 @@
-"""The clock of the hook, taken at the start of the interpreter: programs replace the functions of `time` in tests. Such
-a replacement changes the attributes of modules, so the functions are kept in a tuple.
-"""
+"""The clock of the hook, taken at the start of the interpreter: programs replace the functions of `time` in tests."""
 
 from __future__ import annotations
 

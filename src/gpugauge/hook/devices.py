@@ -17,8 +17,8 @@ _UNKNOWN: dict[str, Any] = {}
 
 def devices(at_steps: Mapping[int, int]) -> tuple[wire.Device, ...]:
     """Return the visible devices, those in use with figures; empty before the program has initialised CUDA. `at_steps`
-    are the bytes allocated after a step, by index. Reading the figures takes only the allocator's lock. While memory
-    history is recorded that lock can wait for the GIL (pytorch issue 97833): the figures are not read then.
+    are the bytes allocated after a step, by index. Reading takes the allocator's lock, which can wait for the GIL while
+    memory history is recorded (pytorch issue 97833): the figures are not read then.
     """
     if not torch.cuda.is_initialized():
         return ()
@@ -50,28 +50,17 @@ def _is_recording() -> bool:
 
 def _figures(index: int) -> dict[str, Any]:
     statistics = torch.cuda.memory_stats_as_nested_dict(index)
-    reserved = statistics.get("reserved_bytes", {}).get("all", {})
-    if not reserved.get("peak"):
+    if not statistics.get("reserved_bytes", {}).get("all", {}).get("peak"):
         return {}
-    allocated = statistics["allocated_bytes"]["all"]
-    found = {
-        "allocated": allocated["current"],
-        "allocated_peak": allocated["peak"],
-        "reserved": reserved["current"],
-        "active": statistics["active_bytes"]["all"]["current"],
-        "limit": _limit(index),
-    }
-    backend = getattr(torch.cuda, "get_allocator_backend", lambda: "native")
-    if attempt("", backend) != "native":
-        return found  # the others count nothing else: no errors, no retries (0 in these statistics, on an H100, too)
-    return found | {
-        "inactive_split": statistics.get("inactive_split_bytes", {}).get("all", {}).get("current"),
-        "retries": statistics.get("num_alloc_retries"),
-        "ooms": statistics.get("num_ooms"),
-        # Since torch 2.2.
-        "device_allocs": statistics.get("num_device_alloc"),
-        "device_frees": statistics.get("num_device_free"),
-    }
+    found = {"allocated_peak": statistics["allocated_bytes"]["all"]["peak"], "limit": _limit(index)}
+    for name in ("allocated", "reserved", "active", "inactive_split"):
+        found[name] = statistics.get(f"{name}_bytes", {}).get("all", {}).get("current")
+    counts = {"retries": "num_alloc_retries", "ooms": "num_ooms"}
+    counts |= {"device_allocs": "num_device_alloc", "device_frees": "num_device_free"}  # since torch 2.2
+    if attempt("", getattr(torch.cuda, "get_allocator_backend", lambda: "native")) != "native":
+        counts = {}  # the others count no errors and no retries (0 in these statistics, on an H100, too)
+        del found["inactive_split"]
+    return found | {name: statistics.get(key) for name, key in counts.items()}
 
 
 def _limit(index: int) -> int | None:

@@ -1,6 +1,5 @@
-"""The end of this process: its reason as far as the process knows it, sent before the process ends. The daemon reads
-the exit status from the kernel where it can. The reason from here adds what no status shows (out of memory), and counts
-alone in containers whose processes the daemon cannot see. Loaded only after torch.
+"""The end of this process: its reason as far as the process knows it. The daemon reads the exit status from the kernel
+where it can; this adds what no status shows (out of memory), and counts alone where it cannot see the process.
 """
 
 from __future__ import annotations

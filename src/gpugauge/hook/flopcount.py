@@ -1,6 +1,5 @@
-"""Counts the FLOPs of one step by torch's own formulas, if the environment asks for it. Slows down that step. The
-formulas are those of torch.utils.flop_counter. Its FlopCounterMode is not used itself: it registers hooks on all
-modules, and an error of a formula would reach the program.
+"""Counts the FLOPs of one step by torch's formulas, if the environment asks for it, and slows down that step. Torch's
+own FlopCounterMode registers hooks on all modules, and an error of a formula would reach the program.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ class CountingMode(TorchDispatchMode):  # type: ignore[misc]  # torch is Any to 
 
 
 class StepCounter:
-    """Counts one training step, from the end of a step to the end of the next one, on the training thread. Does not
-    count while another dispatch mode is active, nor a program that compiles: a mode would keep dynamo from compiling. A
-    step that an evaluation or another phase interrupts is not counted.
+    """Counts one training step, from the end of a step to the end of the next one, on the training thread; not while
+    another dispatch mode is active, nor a program that compiles, which a mode would keep dynamo from, nor a step that
+    an evaluation or another phase interrupts.
     """
 
     def __init__(self, observer: Observer) -> None:

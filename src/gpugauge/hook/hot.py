@@ -1,7 +1,6 @@
 """The functions that run at every step and every batch. After a long step the processor has to load from memory again
-whatever they use: each object, each line of code of the functions that they call, in Python and in C. So they are in
-one module, use few objects and functions, and write the words of the record themselves. The rest runs at most once a
-second, in Observer.publish.
+whatever they use: objects, and lines of code. So they are in one module, use few objects and functions, and write the
+words of the record themselves. The rest runs at most once a second, in Observer.publish.
 """
 
 from __future__ import annotations

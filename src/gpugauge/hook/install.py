@@ -1,6 +1,4 @@
-"""Installs the observer of this process, once: with torch, and with what the program imports beside it: checkpoints,
-compilation, engines, and the waits for other ranks.
-"""
+"""Installs the observer of this process, once: with torch, and with what the program imports beside it."""
 
 from __future__ import annotations
 
@@ -15,7 +13,6 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpugauge.hook import loaders
-from gpugauge.hook.batches import counted_iteration
 from gpugauge.hook.client import Client
 from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.ends import Ends
@@ -125,8 +122,8 @@ def _adapt(observer: Observer) -> None:
         },
         # Of accelerate, the batches that its loaders return: they read one batch ahead.
         "accelerate.data_loader": {
-            "DataLoaderShard.__iter__": counted_iteration,
-            "DataLoaderDispatcher.__iter__": counted_iteration,
+            "DataLoaderShard.__iter__": loaders.iterating(observer.iterate),
+            "DataLoaderDispatcher.__iter__": loaders.iterating(observer.iterate),
         },
         "deepspeed.runtime.engine": _deepspeed(observer),
     }
@@ -192,10 +189,8 @@ def _dynamo_without_callbacks(observer: Observer, _: Any) -> None:
 
 def _skip(module: Any) -> None:
     """Have dynamo run the functions of the hook as they are. Where it traces one into a graph, that returns at once."""
-    for name, loaded in tuple(sys.modules.items()):
-        if name.startswith("gpugauge."):
-            codes = [function.__code__ for value in vars(loaded).values() for function in functions(value, name)]
-            while codes:
-                code = codes.pop()
-                module.skip_code(code)
-                codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    codes = [function.__code__ for function in functions()]
+    while codes:
+        code = codes.pop()
+        module.skip_code(code)
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]

@@ -45,9 +45,7 @@ def environment(environ: Mapping[str, str], socket: str | None = None, recap: bo
 
 
 def export(folder: Path) -> str:
-    """Copy the hook into `folder`, for containers that have nothing installed; replace the files of an earlier version.
-    Return the first entry of PYTHONPATH of such a container. Raises OSError.
-    """
+    """Copy the hook into `folder`, in place of an earlier version. Return the entry for PYTHONPATH. Raises OSError."""
     source, target = Path(__file__).resolve().parent.parent, folder / "gpugauge"
     made = [path for path in target.parents if not path.exists()]
     target.mkdir(parents=True, exist_ok=True)
@@ -86,9 +84,7 @@ def _replace(command: list[str], environ: dict[str, str]) -> NoReturn:
 
 
 def run(command: Sequence[str], recap: bool = False, start: Callable[[list[str], dict[str, str]], T] = _replace) -> T:
-    """Replace this process by the command, or `start` it, with the hook in its environment; see environment(). Raises
-    LaunchError.
-    """
+    """Replace this process by the command, or `start` it, with the hook in its environment. Raises LaunchError."""
     if not command:
         raise LaunchError("no command: gpugauge run -- python train.py", 2)
     try:

@@ -1,6 +1,5 @@
-"""The models of the program: FLOPs of a token, the dtype of matrix products, parameters and optimizer state. A model is
-known by Module.to() or cuda(), by a wrapper (DistributedDataParallel), or as a model of transformers. A scan of its
-parameters takes about 1 ms for 1,000 of them.
+"""The models of the program: FLOPs of a token, the dtype of matrix products, parameters and optimizer state. A scan of
+the parameters takes about 1 ms for 1,000 of them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ import re
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
@@ -89,9 +87,6 @@ def matmul_dtype(trained: Iterable[Any], model: Any, autocast: str | None, round
     return {"yes": "tf32", "no": "float32"}.get(rounded or "") if model is not None else None
 
 
-_MAX_PARTS = 64  # of a batch, among which a tensor is looked for
-
-
 def states(optimizers: Iterable[Any]) -> Iterator[Any]:
     """Yield the tensors of the state of these optimizers: momenta, master copies."""
     for optimizer in optimizers:
@@ -113,17 +108,6 @@ def sharding(optimizers: Iterable[Any]) -> str | None:
 def trained(optimizers: Iterable[Any]) -> Iterator[Any]:
     """Yield the parameters with gradients."""
     return (parameter for parameter in parameters(optimizers) if parameter.requires_grad)
-
-
-def device_of(batch: Any) -> str | None:
-    """Return the device of the first tensor of a batch, as torch names it; None without one."""
-    waiting = [batch]
-    for part in islice(waiting, _MAX_PARTS):  # grows meanwhile
-        if isinstance(part, torch.Tensor):
-            return str(part.device)
-        if isinstance(part, (dict, list, tuple)):
-            waiting += part.values() if isinstance(part, dict) else part
-    return None
 
 
 def version(parameter: Any) -> tuple[int, int]:

@@ -1,6 +1,5 @@
-"""The observer of the training: it takes the events of the listeners and publishes snapshots. Loaded after torch. The
-rules: nothing here initialises CUDA or waits for it, no exception of the hook reaches the program, and work is done at
-most once a second, on the thread that steps or loads.
+"""The observer of the training: it takes the events of the listeners and publishes snapshots. Nothing here initialises
+CUDA or waits for it, and work is done at most once a second, on the thread that steps or loads.
 """
 
 from __future__ import annotations
@@ -15,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpugauge.hook.answers import answer
+from gpugauge.hook.answers import answer, is_distributed
 from gpugauge.hook.client import Client
 from gpugauge.hook.clock import CLOCKS, NS_PER_SECOND
-from gpugauge.hook.collectives import is_distributed
+from gpugauge.hook.loaders import CountedIterable, CountedIterator, CountedSizedIterator
 from gpugauge.hook.process import hello, loader
 from gpugauge.hook.purposes import Run
 from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_index
 from gpugauge.hook.recorder import DEEPSPEED, TICK, inside_another_step
 from gpugauge.hook.state import TrainingState
-from gpugauge.hook.work import Reader, Work, reader, unknown_size
+from gpugauge.hook.work import Reader, reader, unknown_size
 from gpugauge.hook.wrappers import Listener, after, attempt, raised_by_handler
 from gpugauge.wire import messages as wire
 
@@ -36,12 +35,12 @@ _NO_THREAD = -1  # not the identity of any thread
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the method with its errors counted; it then returns None. Not for what runs at each step or batch."""
+    """Return the method with its errors counted, which returns None after one, and when the hook is off."""
 
     @functools.wraps(method)
     def guarded(self: Observer, *args: Any) -> Any:
         try:
-            return method(self, *args)
+            return None if self.off else method(self, *args)
         except Exception:
             self.count_error()
         return None
@@ -83,8 +82,8 @@ class Observer:
         self._publishing = threading.Lock()
         self._loader: Callable[[], Any] = lambda: None  # later a weak reference to an iterator
         self._elsewhere: set[int] = set()  # threads that take a batch elsewhere, see take_elsewhere()
-        # Of the DataLoader that was read last inside another wait: a weak reference to the iterator, and its reader.
-        self.inner: tuple[weakref.ref[Any], Reader] | None = None
+        # To the iterator of a DataLoader that was read last inside another wait.
+        self.inner: Callable[[], Any] = lambda: None
         self.backward.listen()
         self.declared = self.purposes.start()  # the waits that the program declares
         if self.off:
@@ -145,7 +144,7 @@ class Observer:
     def begin(self) -> None:
         """Open the session before the first step or batch: the program has a model, an optimizer or a loader."""
         now = self._clock()
-        if not (self.off or self.sequence or now < self.publish_due) and not _loads():
+        if not (self.sequence or now < self.publish_due) and not _loads():
             self.publish(now)
 
     def take_iterator(self, iterate: Callable[[Any], Any], loader: Any) -> Any:
@@ -158,12 +157,23 @@ class Observer:
         finally:
             self.end_wait(*begun)
 
+    def declare(self, iterable: Any) -> Any:
+        """Return an iterable that the program declares as a loader, with its batches counted."""
+        return self.iterate(iter, iterable) if hasattr(iterable, "__next__") else CountedIterable(self, iterable)
+
+    def iterate(self, iterate: Callable[[Any], Any], loader: Any) -> Any:
+        """Return an iterator of a loader that is not torch's, whose batches are counted."""
+        iterator = self.take_iterator(iterate, loader)
+        if hasattr(iterator, "_num_workers"):
+            return iterator  # the iterators of DataLoader are counted themselves
+        return (CountedSizedIterator if hasattr(iterator, "__len__") else CountedIterator)(self, iterator)
+
     @_guarded
     def begin_wait(self) -> tuple[int, int] | None:
         """Begin a wait for a batch; return the phase before it and the time. None if it does not count."""
         before = self.record.phase
         inside = before == LOADING and not self.record.declared
-        if self.off or inside or not self.record.on_training_thread():
+        if inside or not self.record.on_training_thread():
             return None
         now = self._clock()
         self.record.switch(LOADING, now)
@@ -194,8 +204,7 @@ class Observer:
             phase = record.end_wait(self.purposes.phase(run), before, now)
             waited = 0 if before == LOADING else now - start
             self.recorder.add_batch(waited, now)
-            self._find_reader(run, iterator, batch)
-            self.purposes.book(run, waited, record.named, batch, run.read)
+            self.purposes.book(run, waited, record.named, batch, self._reader(run, iterator, batch))
             if phase == TRAINING:
                 self.state.take_batch(batch)
             else:
@@ -233,14 +242,15 @@ class Observer:
         module = self.evaluated() if self.evaluated is not None else None
         return module is not None and not module.training and self.state.trains(module)
 
-    def _find_reader(self, run: Run, iterator: Any, batch: Any) -> None:
-        """Set the reader of the sizes of batches. That of an iterator around a DataLoader is the reader of its own."""
-        if _is_torchs(iterator):
-            run.read = run.read or reader(iterator, batch, run.work if run.purpose is None else self.recorder.work)
-        elif self.inner is not None:
-            run.inner, run.read = self.inner
-        else:
-            run.read = run.read or unknown_size
+    def _reader(self, run: Run, iterator: Any, batch: Any) -> Reader:
+        """Return the reader of the sizes of batches; for an iterator around a DataLoader that of its own."""
+        inner = None if _is_torchs(iterator) else self.inner()
+        if inner is not None:
+            run.inner, run.read = self.inner, self._run_of(inner).read
+        if run.read is None:
+            work = run.work if run.purpose is None else self.recorder.work
+            run.read = reader(iterator, batch, work) if _is_torchs(iterator) else unknown_size
+        return run.read
 
     def _train_on(self, run: Run, iterator: Any) -> None:
         """Record the loader of an iterator whose batches are for the training, which take the short way from now on."""
@@ -264,8 +274,7 @@ class Observer:
         finally:
             if not inside:
                 waiting.discard(thread)
-            if not self.off:
-                self._took(start, source, found, brought, inside)
+            self._took(start, source, found, brought, inside)
         return found
 
     @_guarded
@@ -275,20 +284,20 @@ class Observer:
             self.state.count_unreported_step(now)  # a step may have come before
         if self.record.on_training_thread():
             if brought and _is_torchs(source):  # for the iterator around it
-                self.inner = weakref.ref(source), _reader_elsewhere(source, batch, Work(self.record))
+                self.inner = weakref.ref(source)
+                self._reader(self._run_of(source), source, batch)
             return
         if inside:
             return
-        taken = self.recorder.taken_by(threading.get_ident())
         phase = TRAINING if torch.is_grad_enabled() else EVALUATING
-        taken.waited[phase] += now - start
+        taken = self.purposes.elsewhere(threading.get_ident(), phase)
+        taken.waited += now - start
         if not brought:
             return
-        taken.batches, taken.last = taken.batches + 1, now
+        taken.count, taken.last = taken.count + 1, now
         self.state.count_unreported_step(now, training=phase == TRAINING)
         if phase == TRAINING:
-            taken.trains = True
-            _reader_elsewhere(source, batch, taken.work)(batch, taken.work)
+            self._reader(self._run_of(source), source, batch)(batch, taken.work)
         if self.record.base == STARTING:
             self.record.set_base(phase, now)
         if now >= self.publish_due:
@@ -297,8 +306,6 @@ class Observer:
     @_guarded
     def on_backward(self) -> None:
         """Handle the end of a backward pass."""
-        if self.off:
-            return
         now, trains = self._clock(), self.record.on_training_thread()
         self.state.backward_passes += 1
         if not trains and self.recorder.source is None:
@@ -322,42 +329,31 @@ class Observer:
                 self.state.add_stepping_optimizer(optimizer)
                 if self.recorder.source is None or self.sequence < 2:
                     self.publish_soon()  # the first step follows the first batch closely and has the parameters
-            self._effect()
-            self.recorder.optimizer_step(id(optimizer), now)
+            self._step(now, id(optimizer), functools.partial(self.recorder.optimizer_step, id(optimizer)))
             self.state.find_sole_optimizer(optimizer)
-            self._set_training(now, id(optimizer))
         except Exception:
             self.count_error()
 
     @_guarded
     def tick(self, samples: Any = None, tokens: Any = None) -> None:
         """Count a step that the program reports itself, and what it reports with it."""
-        if self.off:
-            return
         now = self._clock()
         self.state.add_work(samples, tokens)
         self.record.sole = None
         if self.recorder.source != TICK:
             self.state.follow_caller()
-        self._effect()
-        self.recorder.tick(now)
-        self._set_training(now, TICK)
+        self._step(now, TICK, self.recorder.tick)
 
     @_guarded
     def engine_step(self) -> None:
         """Count a step of an engine that steps its optimizers itself."""
-        now = self._clock()
-        self._effect()
-        self.recorder.add_steps(1, now)
-        self._set_training(now, DEEPSPEED)
+        self._step(self._clock(), DEEPSPEED, functools.partial(self.recorder.add_steps, 1))
 
-    def _effect(self) -> None:
-        """Decide what the batches were for that are followed by a step of the calling thread."""
+    def _step(self, now: int, point: int | str, count: Callable[[int], object]) -> None:
+        """Count a step of `point`, and set the phase: whatever the program did before, it trains."""
         if self.record.on_training_thread():
             self.purposes.effect()
-
-    def _set_training(self, now: int, point: int | str) -> None:
-        """Set the phase after a step: whatever the program did before, it trains. `point` is what has stepped."""
+        count(now)
         if self.evaluated is not None:
             module, self.evaluated = self.evaluated(), None
             if module is not None and not module.training and self.state.trains(module):
@@ -379,7 +375,7 @@ class Observer:
     @_guarded
     def enter_phase(self, phase: int | str) -> int | None:
         """Enter a phase by its index or its name; return the index, None if the caller has no phase to leave."""
-        if self.off or not self.record.on_training_thread():
+        if not self.record.on_training_thread():
             return None
         found = phase_index(phase) if isinstance(phase, str) else phase
         self._interrupt()
@@ -432,16 +428,14 @@ class Observer:
         """Return the datagram with the answer to a question. Runs on a thread of its own."""
         return wire.encode(answer(self._session, self.sequence, self.record.thread))
 
+    @_guarded
     def end_session(self, reason: str) -> None:
         """Send the last snapshot and the reason for the end of the process."""
-        try:
-            if self.client.connected and not self.off:
-                now = self._clock()
-                self.purposes.close()
-                self.publish(now)
-                self.client.send(now, wire.encode(wire.Bye(self._session, self.sequence + 1, reason)))
-        except Exception:
-            pass
+        if self.client.connected:
+            now = self._clock()
+            self.purposes.close()
+            self.publish(now)
+            self.client.send(now, wire.encode(wire.Bye(self._session, self.sequence + 1, reason)))
 
     def leave(self) -> None:
         """Report nothing more. The connection stays open until the process has ended, and its exit status is known."""
@@ -454,17 +448,6 @@ def _is_torchs(iterator: Any) -> bool:
     return hasattr(type(iterator), "gpugauge_size")
 
 
-def _reader_elsewhere(iterator: Any, batch: Any, work: Work) -> Reader:
-    """Return the reader of the sizes of batches, stored with the iterator from the first batch on."""
-    if not _is_torchs(iterator):
-        return unknown_size
-    if iterator.gpugauge_size is None:
-        iterator.gpugauge_size = reader(iterator, batch, work)
-    read: Reader = iterator.gpugauge_size
-    return read
-
-
 def _loads() -> bool:
     """Return whether this is the process of a loader."""
-    find = getattr(sys.modules.get("torch.utils.data"), "get_worker_info", None)
-    return find is not None and find() is not None
+    return getattr(sys.modules.get("torch.utils.data"), "get_worker_info", lambda: None)() is not None

@@ -27,10 +27,8 @@ def first_environment() -> Mapping[str, str]:
 
 
 # CUDA reads the variable once, when it is initialised. So a value counts only if it has not changed since before that.
-_NO_VARIABLES: Mapping[str, str] = {}
-_before_cuda = (attempt(_NO_VARIABLES, first_environment) if torch.cuda.is_initialized() else os.environ).get(
-    _LAUNCH_BLOCKING
-)
+_variables: Mapping[str, str] = attempt({}, first_environment) if torch.cuda.is_initialized() else os.environ
+_before_cuda = _variables.get(_LAUNCH_BLOCKING)
 
 
 def _launch_blocking() -> dict[str, str | None]:
@@ -65,7 +63,6 @@ def _threads() -> dict[str, str | None]:
 _RUN_IDS = ("GPUGAUGE_RUN_ID", "TORCHELASTIC_RUN_ID", "WANDB_RUN_ID", "MLFLOW_RUN_ID", "AZUREML_RUN_ID")
 
 _VISIBLE = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-_NO_NAMES: list[str] = []
 _OVERRIDES = ("HSA_OVERRIDE_GFX_VERSION",)
 
 
@@ -95,7 +92,7 @@ def hello(session: str) -> wire.Hello:
 def later_facts(known: Mapping[str, str | None], stepped: bool = False) -> dict[str, str]:
     """Return the facts that may appear only after hello, and `known` of the listeners. Takes about 100 µs."""
     found = dict(known)
-    sources = (_build, _environment, _ranks, _precision, _runs, _initialised, _launch_blocking, _settings)
+    sources = (_build, _environment, _ranks, precision, _runs, _initialised, _launch_blocking, _settings)
     # Before the first step torch may not have set its number of threads, and the question would set it.
     for source in (*sources, *((_threads,) if stepped else ())):
         found.update(attempt({}, source))
@@ -125,13 +122,8 @@ def _environment() -> dict[str, str | None]:
 def _amd_nodes() -> list[str]:
     """Return the device files of AMD's GPUs that this process may open. Its groups decide: video, render."""
     wanted = os.R_OK | os.W_OK
-    if not os.access("/dev/kfd", wanted):
-        return []
-    return [
-        name
-        for name in attempt(_NO_NAMES, os.listdir, "/dev/dri")
-        if name.startswith("renderD") and os.access(f"/dev/dri/{name}", wanted)
-    ]
+    names = os.listdir("/dev/dri") if os.access("/dev/kfd", wanted) and os.path.isdir("/dev/dri") else []
+    return [name for name in names if name.startswith("renderD") and os.access(f"/dev/dri/{name}", wanted)]
 
 
 def _ranks() -> dict[str, str | None]:
@@ -143,22 +135,18 @@ def _ranks() -> dict[str, str | None]:
     return ranks
 
 
-def _precision() -> dict[str, str | None]:
-    cudnn = torch.backends.cudnn
-    found = _tf32(lambda: cudnn.allow_tf32, lambda: cudnn.conv.fp32_precision)
-    return {"tf32_matmul": tf32_matmul(), "tf32_cudnn": found}
-
-
-def tf32_matmul() -> str | None:
-    """Return yes or no: whether matrix products in float32 may be rounded to TF32."""
-    matmul = torch.backends.cuda.matmul
-    return _tf32(lambda: matmul.allow_tf32, lambda: matmul.fp32_precision)
-
-
-def _tf32(*reads: Callable[[], Any]) -> str | None:
-    """Return the setting by the name of all versions, else by that of 2.9: the one that the program uses is valid."""
-    found = next((value for read in reads if (value := attempt(None, read)) is not None), None)
-    return None if found is None else "yes" if found in (True, "tf32") else "no"
+def precision() -> dict[str, str | None]:
+    """Return yes or no: whether matrix products, and convolutions, in float32 may be rounded to TF32."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    # By the name of all versions, else by that of 2.9: the one that the program uses is valid.
+    reads: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+        "tf32_matmul": (lambda: matmul.allow_tf32, lambda: matmul.fp32_precision),
+        "tf32_cudnn": (lambda: cudnn.allow_tf32, lambda: cudnn.conv.fp32_precision),
+    }
+    found = {
+        name: [value for read in each if (value := attempt(None, read)) is not None] for name, each in reads.items()
+    }
+    return {name: ("yes" if values[0] in (True, "tf32") else "no") for name, values in found.items() if values}
 
 
 def _runs() -> dict[str, str | None]:

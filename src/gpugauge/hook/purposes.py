@@ -1,6 +1,6 @@
-"""What the batches of each iterator are for, to train or to evaluate: decided by what follows them. A backward pass or
-a step after a batch shows that its iterator is for the training. Until then the batches, their waits and their samples
-are pending. Only the phase that is shown meanwhile is a guess.
+"""What the batches of each iterator are for, decided by what follows them: a backward pass or a step after a batch
+shows that its iterator is for the training. Until then the batches, their waits and their samples are pending, and the
+phase that is shown is a guess.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from gpugauge.wire.record import STEPS, WAITED
 # So many batches without an effect decide. Of a program in which nothing can show an effect, the second one does.
 MOST_PENDING, _MOST_BLIND = 64, 2
 _MOST_RUNS = 16
+_MOST_ELSEWHERE = 64
 _MOST_STEPS = 2  # on one batch: then others come from elsewhere
 # A batch that is followed by another one within this time was only fetched: programs fetch several before a step.
 _USED_NS = 2_000_000
@@ -29,7 +30,7 @@ class Run:
     `without_grad` are how the last batch was fetched: the model in evaluation mode, gradients off. `in_a_row` is
     whether two of them came without one of another iterator in between. `trained_so` is whether batches that were
     fetched without gradients have turned out to be for the training. `loader` refers to what all iterators of its
-    DataLoader share.
+    DataLoader share. Of a thread that does not train, `last` is the time of the last batch.
     """
 
     def __init__(self, work: Work, loader: weakref.ref[Any] | None = None) -> None:
@@ -37,7 +38,7 @@ class Run:
         self.loader = loader
         self.read: Reader | None = None  # of the sizes of its batches
         self.inner: Callable[[], Any] = lambda: None  # the iterator of DataLoader from which its batches come
-        self.count = self.waited = self.used = 0
+        self.count = self.waited = self.used = self.last = 0
         self.effects = 0  # that the program had made when the purpose was decided
         self.in_eval_mode = self.without_grad = self.in_a_row = self.ended = self.trained_so = False
         self.work = work
@@ -67,6 +68,7 @@ class Purposes:
             run.waited = 0
             run.work.clear()
         self._pending.clear()
+        self._elsewhere: dict[tuple[int, int], Run] = {}  # by thread and phase
         self._current: Run | None = None
         self._doubtful: Run | None = None  # an effect has followed its batches, which were used as in an evaluation
         self._steps = 0  # that were made before
@@ -89,6 +91,30 @@ class Purposes:
         sampler = getattr(iterator, "_index_sampler", None)
         loader = None if sampler is None else attempt(None, weakref.ref, sampler)
         return Run(Work(self._recorder.record), loader)
+
+    def elsewhere(self, thread: int, phase: int) -> Run:
+        """Return what a thread has taken that does not train. It counts if that thread turns out to be the one."""
+        if (thread, phase) not in self._elsewhere and len(self._elsewhere) >= _MOST_ELSEWHERE:
+            del self._elsewhere[next(iter(self._elsewhere))]
+        return self._elsewhere.setdefault((thread, phase), self.start())
+
+    def adopt(self, thread: int) -> None:
+        """Count what a thread has taken that has begun to train, in place of another one."""
+        self.close()
+        for phase in (TRAINING, EVALUATING):
+            run = self._elsewhere.pop((thread, phase), None)
+            if run is not None:
+                for _ in range(run.count):
+                    self._recorder.add_batch(run.waited // run.count, run.last)
+                self.book(None, run.waited, phase)
+                if phase == TRAINING:
+                    self._recorder.work.add(run.work)
+
+    def counted(self, word: int) -> int | None:
+        """Return the samples or tokens of the training; None while a thread takes batches for another one."""
+        work, others = self._recorder.work, tuple(self._elsewhere.items())
+        unknown = word not in work.reported and any(phase == TRAINING and run.count for (_, phase), run in others)
+        return None if unknown else work.counted(word)
 
     def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
         """Note a batch for which the program has waited from `start` to `now`."""
@@ -196,8 +222,8 @@ class Purposes:
             self._decide(run, EVALUATING)
 
     def _is_unlike_training(self, run: Run) -> bool:
-        """Return whether several batches were used, each without the effect that others have had in this program. Only
-        a mode shows that for the loader of the training: a step can use all of its batches.
+        """Return whether several batches were used, each without the effect that others have had in this program. For
+        the loader of the training only a mode shows that: a step can use all of its batches.
         """
         used = run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
         evaluates = run.loader is None or run.in_eval_mode or run.without_grad

@@ -17,7 +17,6 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Mapping
 
 from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.record import Record
@@ -157,20 +156,6 @@ def inside_another_step() -> bool:
 
 OPTIMIZER, BATCHES, TICK, DEEPSPEED = wire.STEP_SOURCES
 
-_MAX_THREADS = 64  # that do not train, or do not train yet
-
-
-class Taken:
-    """What a thread that does not train has taken from loaders: `batches`, the last one at `last`, nanoseconds of waits
-    by phase, and the sizes of those to train on. It counts if that thread turns out to be the one that trains.
-    """
-
-    def __init__(self, record: Record) -> None:
-        self.batches = self.last = 0
-        self.trains = False
-        self.waited: Counter[int] = Counter()
-        self.work = Work(record)
-
 
 class Tally:
     """A sequence of events: their number, the sum of their durations, and a histogram of the durations."""
@@ -214,7 +199,6 @@ class Recorder:
         for part in (self.ends, self.waits, self.work):
             part.clear()
         self.rounds, self.step_tally, self.batch_tally = Rounds(), Tally(), Tally()
-        self._taken: dict[int, Taken] = {}  # by thread
         self._step_end: int | None = None
         self._steps_before_ticks: int | None = None
         self._rounds_of_tick = self._counted_ticks = 0  # the second: ticks to come for steps that are counted
@@ -244,8 +228,8 @@ class Recorder:
             self.work.count()  # also if the step is not counted: it has used the batches
 
     def tick(self, now: int) -> None:
-        """Count a step that the program reports. The first tick reports the last of the steps that another source has
-        counted. The second one shows how many of them were one step.
+        """Count a step that the program reports. The first one is the last of the steps that another source has
+        counted; the second one shows how many of them were one step.
         """
         with self._lock:
             if self.source not in (TICK, None):
@@ -276,27 +260,6 @@ class Recorder:
         self.waits.append(waited)
         self.record.last_batch = end
         self.record.words[BATCHES_WORD] += 1
-
-    def taken_by(self, thread: int) -> Taken:
-        """Return what a thread has taken that does not train."""
-        if thread not in self._taken and len(self._taken) >= _MAX_THREADS:
-            del self._taken[next(iter(self._taken))]
-        return self._taken.setdefault(thread, Taken(self.record))
-
-    def count_taken_by(self, thread: int) -> Mapping[int, int]:
-        """Count the batches of a thread that has begun to train; return the nanoseconds of its waits by phase."""
-        if thread not in self._taken:
-            return {}
-        taken = self._taken.pop(thread)
-        for _ in range(taken.batches):
-            self.add_batch(sum(taken.waited.values()) // taken.batches, taken.last)
-        self.work.add(taken.work)
-        return taken.waited
-
-    def counted(self, word: int) -> int | None:
-        """Return the samples or tokens of the training; None while a thread takes batches for another one."""
-        others = any(taken.trains for taken in tuple(self._taken.values()))
-        return None if others and word not in self.work.reported else self.work.counted(word)
 
     def drain(self) -> None:
         """Count the events since the last call. Only one thread at a time may call it."""

@@ -9,8 +9,8 @@ import torch
 
 from gpugauge.hook import models
 from gpugauge.hook import process as facts
+from gpugauge.hook.answers import groups
 from gpugauge.hook.clock import NS_PER_SECOND
-from gpugauge.hook.collectives import groups
 from gpugauge.hook.devices import Point, StepMemory, allocated, devices
 from gpugauge.hook.modes import AUTOCAST, Modes
 from gpugauge.hook.peers import LocalWork
@@ -18,7 +18,7 @@ from gpugauge.hook.purposes import Purposes
 from gpugauge.hook.record import Record
 from gpugauge.hook.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.waits import ExposedWaits
-from gpugauge.hook.work import PARAMETERS, STATED, ModelFlops
+from gpugauge.hook.work import PARAMETERS, STATED, ModelFlops, first_tensor
 from gpugauge.hook.workers import Loads
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
@@ -82,9 +82,7 @@ class TrainingState:
     def follow_caller(self) -> bool:
         """Take the calling thread as the one that trains, with its waits before; return whether it is a new one."""
         if followed := self.record.follow_caller():
-            self.purposes.close()
-            for phase, waited in self.recorder.count_taken_by(self.record.thread).items():
-                self.purposes.book(None, waited, phase)
+            self.purposes.adopt(self.record.thread)
             if self.record.words[STEPS]:  # several threads train: the batches of each are not known
                 self.recorder.work.unknown |= {SAMPLES, TOKENS}
         return followed
@@ -172,7 +170,7 @@ class TrainingState:
 
     def know_flops(self, source: str, per: float | None) -> None:
         """Take the model FLOPs of a step, or of a token, from a source."""
-        self.flops.know(source, per, self.record.words[STEPS], self.recorder.counted(TOKENS))
+        self.flops.know(source, per, self.record.words[STEPS], self.purposes.counted(TOKENS))
 
     def memory_is_due(self, now: int) -> bool:
         """Return whether the memory is to be read after the next step, also where it is always a batch that is due."""
@@ -187,8 +185,8 @@ class TrainingState:
 
     def take_batch(self, batch: Any) -> None:
         """Record the device of a batch for the training."""
-        if (device := models.device_of(batch)) is not None:
-            self.set_facts(batch_device=device)
+        if (found := first_tensor(batch)) is not None:
+            self.set_facts(batch_device=str(found[1].device))
 
     def trains(self, module: Any) -> bool:
         """Return whether a module contains the first parameter that is trained; without visible effects, any one."""
@@ -203,9 +201,7 @@ class TrainingState:
         return [optimizer for optimizer in found if optimizer is not None]
 
     def snapshot(self, session: str, sequence: int, errors: int, now: int, *, answers: bool = False) -> wire.Snap:
-        """Return the snapshot message at `now` (perf_counter_ns). `errors` are those of the hook itself, `answers` is
-        whether this rank of a distributed training answers questions.
-        """
+        """Return the snapshot message at `now`; `answers` is whether this rank of several answers questions."""
         if now >= self._scan_due:
             self._scan_due = now + _PARAMETER_SCAN_NS
             optimizers = self._optimizers_of_loop()
@@ -229,7 +225,7 @@ class TrainingState:
         self.waits.used = {device.index for device in visible if device.allocated is not None}
         self.record.exposed = bool(self.waits.used)
         recorder, words = self.recorder, self.record.words
-        self.flops.advance(recorder.step_tally.count, recorder.counted(TOKENS))
+        self.flops.advance(recorder.step_tally.count, self.purposes.counted(TOKENS))
         exposed, local = self.waits.nanoseconds, self.local_work.nanoseconds
         return wire.Snap(
             session=session,
@@ -248,8 +244,8 @@ class TrainingState:
             compilations=self.compilations,
             waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]}
             or None,
-            samples=recorder.counted(SAMPLES),
-            tokens=recorder.counted(TOKENS),
+            samples=self.purposes.counted(SAMPLES),
+            tokens=self.purposes.counted(TOKENS),
             flops=dict(self.flops.sums) or None,
             loader=self.loads.message("loader_workers" not in self._seen_facts, self.record.on_training_thread()),
             groups=groups() if answers else (),
@@ -265,7 +261,7 @@ class TrainingState:
             model = None if sharded else self.models.of(trained)
             per = None if model is None else models.flops_of_token(model)
             certain = not any((sharded, seen.get("compiled"), seen.get("grad_scaler")))
-            rounded = facts.tf32_matmul() if certain else None
+            rounded = facts.precision().get("tf32_matmul") if certain else None
             dtype = models.matmul_dtype(trained, model, seen.get("autocast_dtype"), rounded)
         except Exception:
             pass  # a model with parameters or modules of its own kind

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.hook import arming
-from gpugauge.hook.batches import current_observer
+from gpugauge.hook.arming import current_observer
 from gpugauge.wire import messages as wire
 
 
@@ -44,19 +44,16 @@ class Watch:
         elif self.connected:
             line = f"this process reports to the daemon at {_daemon() or wire.client_paths()[0]}"
         else:
-            line = _not_found()
+            tried = " or ".join(wire.client_paths())
+            if os.environ.get(wire.SOCKET_VARIABLE):
+                remedy = (
+                    f"correct {wire.SOCKET_VARIABLE}, or start a daemon there: gpugauge serve --hook.socket={tried}"
+                )
+            else:
+                remedy = f"start one (gpugauge serve), or set {wire.SOCKET_VARIABLE} to the path of its socket"
+            line = f"no daemon listens on {tried}: {remedy}. The hook tries again once a second"
         with contextlib.suppress(Exception):  # stderr may be closed
             sys.stderr.write(f"gpugauge: {line}\n")
-
-
-def _not_found() -> str:
-    """Return where no daemon listens, and what to do about it."""
-    tried = " or ".join(wire.client_paths())
-    if os.environ.get(wire.SOCKET_VARIABLE):
-        remedy = f"correct {wire.SOCKET_VARIABLE}, or start a daemon there: gpugauge serve --hook.socket={tried}"
-    else:
-        remedy = f"start one (gpugauge serve), or set {wire.SOCKET_VARIABLE} to the path of its socket"
-    return f"no daemon listens on {tried}: {remedy}. The hook tries again once a second"
 
 
 def _daemon() -> str | None:

@@ -1,13 +1,14 @@
-"""The work of the steps: their samples and tokens, from the shapes of the tensors in batches, and their model FLOPs.
-The first batch of an iterator decides how its batches are read. Batches that torch collates have one sample in each row
-of each tensor. Of others, the first one must have as many rows as the loader puts samples into a batch: where it has
-not (graphs, packed sequences), the samples are unknown.
+"""The work of the steps: samples and tokens, from the shapes of the tensors in batches, and model FLOPs. The first
+batch of an iterator decides. What torch collates has one sample in each row of each tensor. Of other batches, the first
+one must have as many rows as the loader puts samples into it: where it has not (graphs, packed sequences), they are
+unknown.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any
 
 import torch
@@ -75,7 +76,7 @@ class Work:
 Reader = Callable[[Any, Work], None]
 _INPUT_IDS = "input_ids"
 _BOTH = frozenset((SAMPLES, TOKENS))
-_MAX_DEPTH = 4
+_MAX_PARTS = 64  # of a batch, among which a tensor is looked for
 _NO_LIMIT = 1 << 53
 _default_collate = getattr(data, "default_collate", object())
 # In C, and without the object that `shape` returns. It is 0 also for a tensor without dimensions.
@@ -89,16 +90,12 @@ def reader(iterator: Any, batch: Any, work: Work) -> Reader:
         if ids is None:
             work.unknown.add(TOKENS)
         samples, most = _expected(iterator)
-        path = (_INPUT_IDS,) if isinstance(ids, torch.Tensor) and ids.dim() else _path(batch)
-        tensor = None if path is None else _at(batch, path)
-        if path is None or tensor is None or not tensor.dim():
+        found = ((_INPUT_IDS,), ids) if isinstance(ids, torch.Tensor) and ids.dim() else first_tensor(batch)
+        if found is None:
             return unknown_size
+        path, tensor = found
         known = samples in (-1, tensor.shape[0])
-        if tensor is ids:
-            return _tokens(most if known else 0)
-        if not known:
-            return unknown_size
-        return _rows(path[0] if path else None, most) if len(path) < 2 else _rows_at(path, most)
+        return _sizes(path, most if known else 0, tensor is ids) if known or tensor is ids else unknown_size
     except Exception:
         return unknown_size
 
@@ -129,72 +126,39 @@ def _expected(iterator: Any) -> tuple[int | None, int]:
     return (size, size) if isinstance(size, int) else (None, 0)
 
 
-def _rows(key: Any, most: int) -> Reader:
-    """Return the reader for the usual batch, a tensor (key None), list or mapping of them: it runs at every batch."""
+def _sizes(path: tuple[Any, ...], most: int, tokens: bool) -> Reader:
+    """Return the reader that runs at every batch. `most` is 0 if the rows of the tensor at `path` are no samples."""
     length = _length
 
     def read(batch: Any, work: Work) -> None:
         try:
-            tensor = batch if key is None else batch[key]
-            count: int = length(tensor)
+            for key in path:
+                batch = batch[key]
+            count: int = length(batch)
             if count < 1:
-                count = tensor.shape[0]
-        except Exception:
-            count = most + 1
-        if count > most:
-            work.unknown.add(SAMPLES)
-        work.samples += count
-
-    return read
-
-
-def _rows_at(path: tuple[Any, ...], most: int) -> Reader:
-    rows = _rows(path[-1], most)
-
-    def read(batch: Any, work: Work) -> None:
-        try:
-            part = _at(batch, path[:-1])
-        except Exception:
-            part = None
-        rows(part, work)
-
-    return read
-
-
-def _tokens(most: int) -> Reader:
-    """Return the reader for batches with token ids. `most` is 0 if its rows are no samples."""
-
-    def read(batch: Any, work: Work) -> None:
-        try:
-            ids = batch[_INPUT_IDS]
-            count, tokens = ids.shape[0], ids.numel()
+                count = batch.shape[0]
+            if tokens:
+                work.tokens += batch.numel()
         except Exception:
             unknown_size(batch, work)
             return
         if count > most:
             work.unknown.add(SAMPLES)
         work.samples += count
-        work.tokens += tokens
 
     return read
 
 
-def _path(batch: Any, depth: int = 0) -> tuple[Any, ...] | None:
-    """Return the keys that lead to the first tensor of a batch, None without one."""
-    if isinstance(batch, torch.Tensor):
-        return ()
-    if depth < _MAX_DEPTH and isinstance(batch, (Mapping, list, tuple)):
-        for key, part in batch.items() if isinstance(batch, Mapping) else enumerate(batch):
-            found = _path(part, depth + 1)
-            if found is not None:
-                return (key, *found)
+def first_tensor(batch: Any) -> tuple[tuple[Any, ...], Any] | None:
+    """Return the keys that lead to the first tensor of a batch, and the tensor; None without one."""
+    waiting: list[tuple[tuple[Any, ...], Any]] = [((), batch)]
+    for path, part in islice(waiting, _MAX_PARTS):  # grows meanwhile
+        if isinstance(part, torch.Tensor):
+            return path, part
+        if isinstance(part, (Mapping, list, tuple)):
+            items = part.items() if isinstance(part, Mapping) else enumerate(part)
+            waiting += [((*path, key), each) for key, each in islice(items, _MAX_PARTS)]
     return None
-
-
-def _at(batch: Any, path: tuple[Any, ...]) -> Any:
-    for key in path:
-        batch = batch[key]
-    return batch
 
 
 STATED, COUNTED, PARAMETERS = FLOP_SOURCES
@@ -219,7 +183,7 @@ class ModelFlops:
 
     def know(self, source: str, per: float | None, steps: int, tokens: int | None) -> None:
         """Take the FLOPs of a step, or of a token; None if they are no longer known. What the program states holds from
-        now on. The others hold for the steps before, too, if no source was known.
+        now on, the others for the steps before, too, if no source was known.
         """
         self.advance(steps, tokens)
         if per is None:

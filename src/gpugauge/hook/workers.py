@@ -1,6 +1,5 @@
-"""How the batches are loaded, in the processes of a loader or in the thread that trains: the time of each, measured
-there, and the totals over the iterators of a training. Each process writes into a slot of its own in memory that it
-shares with the training process.
+"""How the batches are loaded, measured where they are: in the processes of a loader, or in the thread that trains. Each
+process writes into a slot of its own in memory that it shares with the training process.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ import weakref
 from _thread import get_ident
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Tuple
 
 from gpugauge.hook.clock import CLOCKS
-from gpugauge.hook.record import TRAINING, Words
+from gpugauge.hook.record import Words
 from gpugauge.wire import messages as wire
 
 # Words of a slot, each of eight bytes: the pid it belongs to, number of fetches, number of measured ones, and
@@ -29,6 +28,7 @@ from gpugauge.wire import messages as wire
 PID, FETCHED, COUNT, CPU, THREADS, QUEUED, STORAGE, BLOCKED, BEGUN, PRIVATE = range(10)
 SUMS = (FETCHED, COUNT, CPU, THREADS, QUEUED, STORAGE, BLOCKED)
 SLOT_WORDS, SLOTS = 16, 128
+Place = Tuple[Words, int]  # the words, and the first one of a slot in them
 
 _NAME = "gpugauge-loader"
 _BYTES = 8 * SLOT_WORDS * SLOTS
@@ -41,8 +41,8 @@ _MEMORY_NS = 5_000_000_000  # between two readings of the memory of a process
 
 
 class SlotMemory:
-    """The slots. The training process creates the memory before it starts loader workers; a forked worker inherits it,
-    a spawned one finds it among the files of its parent. Raises OSError where memfd is refused.
+    """The slots. The training process creates the memory; a forked loader worker inherits it, a spawned one finds it
+    among the files of its parent. Raises OSError where memfd is refused.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -86,32 +86,75 @@ class SlotMemory:
 
 
 class Meter:
-    """Measures fetches of the calling thread and adds them to `words` from `at` on. A measurement takes some 40 µs.
-    `whole` measures the whole process: only of a loader worker, which has nothing else to do.
+    """Measures the fetches of one fetcher, or the waits that a program declares, and adds them to a slot. It takes some
+    40 µs. `find` returns the slot, and is asked again while that is None. The first fetch is the start of a loader. An
+    error ends the measurement, and calls `failed`. It has no reference to the fetcher, which the program expects to end
+    with its iterator. `whole` measures the process: only of a loader worker, which has nothing else to do.
     """
 
-    def __init__(self, words: Words, at: int = 0, whole: bool = False) -> None:
-        self.words, self.at = words, at
-        self._whole = whole
+    _fetching: ClassVar[set[int]] = set()  # threads
+
+    def __init__(self, find: Callable[[], Place | None], failed: Callable[[], object], whole: bool = False) -> None:
+        self._find, self._failed, self._whole = find, failed, whole
         self._usage = resource.RUSAGE_SELF if whole else resource.RUSAGE_THREAD
+        self.process = os.getpid()
+        self.place: Place | None = None
+        self._first = True
         self._last = _SHORT_NS
         self._due = self._memory_due = 0
         self._unmeasured = self._pending = 0
-        self._process: int | None = None  # CPU nanoseconds of the process at the end of the last fetch
+        self._cpu: int | None = None  # nanoseconds of the process at the end of the last fetch
         self._start: tuple[int, int, int] | None = None
+
+    def fetch(self, function: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
+        """Return the batch of an index, which `function` fetches."""
+        thread = get_ident()
+        if thread in self._fetching:
+            return function(fetcher, index)  # a loader inside a dataset is a part of the outer one
+        self._fetching.add(thread)
+        try:
+            began = CLOCKS[0]()
+            self.begin(began)
+            batch = function(fetcher, index)
+            self.end(began)
+            return batch
+        finally:
+            self._fetching.discard(thread)
 
     def begin(self, now: int) -> None:
         """Begin a fetch at `now` (perf_counter_ns)."""
-        self._start = None
-        if self._last >= _SHORT_NS or now >= self._due:
-            self._start = self._read()
-            if self._process is None and self._whole:
-                self._process = time.process_time_ns()
+        try:
+            self.place = self.place or self._find()
+            self._start = None
+            if self.place is not None and self._first:
+                words, at = self.place
+                words[at + BEGUN] = words[at + BEGUN] or now
+            elif self.place is not None and (self._last >= _SHORT_NS or now >= self._due):
+                self._start = self._read()
+                if self._cpu is None and self._whole:
+                    self._cpu = time.process_time_ns()
+        except Exception:
+            self._stop()
 
-    def end(self, began: int, now: int) -> None:
+    def end(self, began: int) -> None:
         """End a fetch that began at `began`."""
+        try:
+            if self.place is not None:
+                words, at = self.place
+                if not self._first:
+                    self._add(words, at, CLOCKS[0](), began)
+                self._first = False
+                words[at + FETCHED] += 1
+        except Exception:
+            self._stop()
+
+    def _stop(self) -> None:
+        self.place, self._find = None, lambda: None
+        self._failed()
+
+    def _add(self, words: Words, at: int, now: int, began: int) -> None:
         wall = self._last = max(1, now - began)
-        words, at, start = self.words, self.at, self._start
+        start = self._start
         if start is None:
             self._unmeasured += wall
             self._pending += 1
@@ -127,10 +170,10 @@ class Meter:
         words[at + CPU] += int(cpu * factor)
         words[at + QUEUED] += int(queued * factor)
         words[at + (STORAGE if reads > start[2] else BLOCKED)] += int((wall - cpu - queued) * factor)
-        if self._process is not None:
+        if self._cpu is not None:
             process = time.process_time_ns()
-            words[at + THREADS] += max(0, process - self._process - int(cpu * factor))
-            self._process = process
+            words[at + THREADS] += max(0, process - self._cpu - int(cpu * factor))
+            self._cpu = process
             if now >= self._memory_due:
                 self._memory_due = now + _MEMORY_NS
                 words[at + PRIVATE] = private_bytes()
@@ -165,65 +208,6 @@ def private_bytes() -> int:
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
-class FetchMeter:
-    """Measures the fetches of one fetcher. `meter_of` returns the meter of the calling thread; it is asked again while
-    that is None. The first fetch is the start of a loader and not measured. An error of the measurement ends it, and
-    calls `failed`. It has no reference to the fetcher: the program expects that this ends with its iterator.
-    """
-
-    _fetching: ClassVar[set[int]] = set()  # threads
-
-    def __init__(
-        self, meter_of: Callable[[], Meter | None], failed: Callable[[], object], words: Words | None = None
-    ) -> None:
-        """`words` are those of the meter, if it belongs to this function alone."""
-        self._meter_of, self._failed = meter_of, failed
-        self.words = words
-        self.process = os.getpid()
-        self._meter: Meter | None = None
-        self._first = True
-
-    def fetch(self, function: Callable[[Any, Any], Any], fetcher: Any, index: Any) -> Any:
-        """Return the batch of an index, which `function` fetches."""
-        thread = get_ident()
-        if thread in self._fetching:
-            return function(fetcher, index)  # a loader inside a dataset is a part of the outer one
-        self._fetching.add(thread)
-        try:
-            began = CLOCKS[0]()
-            meter = self._begin(began)
-            batch = function(fetcher, index)
-            if meter is not None:
-                self._end(meter, began)
-            return batch
-        finally:
-            self._fetching.discard(thread)
-
-    def _begin(self, now: int) -> Meter | None:
-        try:
-            meter = self._meter = self._meter or self._meter_of()
-            if meter is not None and self._first:
-                meter.words[meter.at + BEGUN] = meter.words[meter.at + BEGUN] or now
-            elif meter is not None:
-                meter.begin(now)
-        except Exception:
-            self._stop()
-        return self._meter
-
-    def _end(self, meter: Meter, began: int) -> None:
-        try:
-            if not self._first:
-                meter.end(began, CLOCKS[0]())
-            self._first = False
-            meter.words[meter.at + FETCHED] += 1
-        except Exception:
-            self._stop()
-
-    def _stop(self) -> None:
-        self._meter, self._meter_of = None, lambda: None
-        self._failed()
-
-
 _ENOUGH = 10  # fetches of each worker, before their durations are compared
 _BY_TURNS_NS = 120_000_000_000  # for so long the loader of an ended iterator may be in use, too
 
@@ -242,8 +226,8 @@ class _Iterator:
         self.ending = 0  # nanoseconds that the end of the workers took
 
     def totals(self) -> list[int]:
-        """Return the sums over all processes in the order of SUMS, the epochs, the starts of workers, and nanoseconds
-        from these to the first fetch and of the end of the workers.
+        """Return the sums over all processes in the order of SUMS, the epochs, the starts of workers, and the
+        nanoseconds of their starts and ends.
         """
         sums = [sum(self.words[at + word] for at in self.slots) for word in SUMS]
         begun = [self.words[at + BEGUN] for at in self.slots if self.words[at + BEGUN]]
@@ -275,7 +259,8 @@ class Loads:
         self._ended = [0] * (len(SUMS) + 3)  # totals of the iterators that no longer exist
         self._ended_at: dict[int, int] = {}  # by number of workers, the end of the last iterator that trained
         self._starting = 0
-        self._own = Meter([0] * SLOT_WORDS)
+        words = [0] * SLOT_WORDS
+        self.own = Meter(lambda: (words, 0), bool)  # of the waits that the program declares
         self._cpu = time.process_time_ns()
         self._thread, self._before, self._queued = get_ident(), queued_nanoseconds() or 0, 0
         self._folding = threading.Lock()
@@ -303,10 +288,11 @@ class Loads:
         self._fold()
         known = self._find(iterator)
         meter = getattr(getattr(iterator, "_dataset_fetcher", None), "gpugauge_meter", None)
-        if known is None and meter is not None and meter.words is not None:
+        if known is None and meter is not None and meter.place is not None:
+            words, at = meter.place
             if meter.process != os.getpid():  # this is a forked child: the counts so far are those of its parent
-                meter.process, meter.words[:] = os.getpid(), [0] * len(meter.words)
-            known = _Iterator(iterator, meter.words, (0,))
+                meter.process, words[:] = os.getpid(), [0] * len(words)
+            known = _Iterator(iterator, words, (at,))
             known.epochs = 1
             self._iterators.append(known)
         if known is not None:
@@ -316,23 +302,6 @@ class Loads:
         """Add the time that the end of the workers took."""
         if (known := self._find(iterator)) is not None:
             known.ending += nanoseconds
-
-    def begin_own(self, now: int) -> None:
-        """Begin a wait for an iterator that the program declares."""
-        try:
-            self._own.begin(now)
-        except Exception:
-            return  # contextlib.suppress() would take longer than the call
-
-    def end_own(self, began: int, phase: int) -> None:
-        """End a wait that brought a batch in a phase. That of the first batch of another phase is not known yet."""
-        if phase != TRAINING:
-            return
-        try:
-            self._own.end(began, CLOCKS[0]())
-            self._own.words[FETCHED] += 1
-        except Exception:
-            return
 
     def _find(self, iterator: Any) -> _Iterator | None:
         return next((known for known in self._iterators if known.alive() is iterator), None)
@@ -351,14 +320,13 @@ class Loads:
 
     def message(self, declared: bool, trains: bool = True) -> wire.Loader | None:
         """Return the totals for a message; None before a batch is loaded, and while several loaders are in use, also by
-        turns: a number of workers would not be that of one of them. `declared` allows a loader that is not torch's;
-        `trains` is whether the training thread calls.
+        turns. `declared` allows a loader that is not torch's; `trains` is whether the training thread calls.
         """
         self._fold()
         trained = [known for known in self._iterators if known.trains and any(known.totals()[: len(SUMS)])]
         totals = _total((self._ended, *(known.totals() for known in trained)))
-        if not totals[0] and declared:
-            totals[: len(SUMS)] = [self._own.words[word] for word in SUMS]
+        if not totals[0] and declared and self.own.place is not None:
+            totals[: len(SUMS)] = [self.own.place[0][word] for word in SUMS]
         late = time.monotonic_ns() - _BY_TURNS_NS
         numbers = {known.workers for known in trained} | {count for count, end in self._ended_at.items() if end > late}
         if not totals[0] or len(trained) > 1 or len(numbers) > 1:
@@ -390,13 +358,11 @@ def _total(rows: Sequence[Sequence[int]]) -> list[int]:
     return [sum(row[place] for row in rows) for place in range(len(rows[0]))]
 
 
-def worker_meter(inherited: SlotMemory | None, parent: int | None) -> Meter | None:
-    """Return the meter of this loader worker, None if its parent has no memory or no slot for it yet."""
-    memory = inherited
-    if memory is None and parent is not None:
-        try:
-            memory = SlotMemory.of_process(parent)
-        except OSError:
-            return None
-    at = memory.slot_of(os.getpid()) if memory is not None else None
-    return Meter(memory.words, at, whole=True) if memory is not None and at is not None else None
+def worker_place(inherited: SlotMemory | None, parent: int | None) -> Place | None:
+    """Return the slot of this loader worker, None if its parent has no memory or no slot for it yet."""
+    try:
+        memory = inherited or (None if parent is None else SlotMemory.of_process(parent))
+    except OSError:
+        return None
+    at = None if memory is None else memory.slot_of(os.getpid())
+    return None if memory is None or at is None else (memory.words, at)

@@ -62,28 +62,26 @@ def replace(owner: Any, path: str, wrap: Wrap) -> None:
         setattr(owner, name, wrap(getattr(owner, name)))
 
 
-def functions(value: Any, module: str) -> Iterator[Any]:
-    """Yield a function, or the methods of a class, that a module defines."""
-    if getattr(value, "__module__", None) != module:
-        return
-    members = vars(value).values() if isinstance(value, type) else (value,)
-    for member in members:
-        function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-        while isinstance(getattr(function, "__code__", None), CodeType):
-            yield function
-            function = getattr(function, "__wrapped__", None)
+def functions() -> Iterator[Any]:
+    """Yield the functions of the hook, and the methods of its classes."""
+    for name, loaded in tuple(sys.modules.items()):
+        values = tuple(vars(loaded).values()) if name.startswith("gpugauge.") else ()
+        for value in values:
+            members = vars(value).values() if isinstance(value, type) else (value,)
+            for member in members if getattr(value, "__module__", None) == name else ():
+                function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+                while isinstance(getattr(function, "__code__", None), CodeType):
+                    yield function
+                    function = getattr(function, "__wrapped__", None)
 
 
 def be_unnoticed() -> None:
-    """Have warnings name the lines that they name without the hook. Python leaves out the frames of its own import
-    system when it counts the levels of a stack, and knows these by two words in the names of their files.
+    """Have warnings name the lines that they name without the hook: where Python counts the levels of a stack, it
+    leaves out the frames of its own import system, which it knows by two words in the names of their files.
     """
-    for name, loaded in tuple(sys.modules.items()):
-        if name.startswith("gpugauge.hook"):
-            for value in tuple(vars(loaded).values()):
-                for function in functions(value, name):
-                    if not function.__code__.co_filename.endswith(_LEFT_OUT):
-                        function.__code__ = _left_out(function.__code__)
+    for function in functions():
+        if not function.__code__.co_filename.endswith(_LEFT_OUT):
+            function.__code__ = _left_out(function.__code__)
 
 
 def _left_out(code: CodeType) -> CodeType:
