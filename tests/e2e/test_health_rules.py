@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 BY_NAME = {story.alert: story for story in STORIES}
 XID_48 = {"xid": "48", "xid_name": "Double bit ECC error"}
+SINCE_THE_FIRST_SCRAPE = "Since 1970-01-01 00:00:00 +0000 UTC. "
 WHERE = "GPU 3 (GPU-0) on node-1"
 
 
@@ -55,7 +56,7 @@ def reset_with_pods() -> Case:
     description = (
         "The driver requires it, or memory that had errors is replaced at the next reset. First error: Xid 48 (Double "
         "bit ECC error). Drain the machine, stop gpugauge, which has the driver open, and reset the GPU, or reboot. "
-        "Used by pod ml/train-0. Used by pod ml/train-2. Used by Slurm job 7 of user ann."
+        f"{SINCE_THE_FIRST_SCRAPE}Used by pod ml/train-0. Used by pod ml/train-2. Used by Slurm job 7 of user ann."
     )
 
     expected = texts(story, summary, description, **XID_48)
@@ -67,10 +68,12 @@ def known_xid() -> Case:
     summary = f"{WHERE} had Xid 79 (GPU has fallen off the bus)"
     description = (
         "Inspect the machine: the GPU is off the bus, or power or firmware failed. The alert fires until the GPU is "
-        "repaired."
+        "repaired. Since 1970-01-01 00:10:00 +0000 UTC."
     )
+    named = {**UUID, "class": "node", "xid": "79"}
+    rows = [*story.rows, Row("gpu_xid_unrepaired_timestamp_seconds", named, 600, None)]
 
-    return case("the text of an Xid has code and name", story.rows, texts(story, summary, description))
+    return case("the text of an Xid has code, name and time", rows, texts(story, summary, description))
 
 
 def unknown_xid() -> Case:
@@ -80,7 +83,8 @@ def unknown_xid() -> Case:
         for row in story.rows
     ]
     story = replace(story, identity={**GPU, "xid": "999"})
-    description = "NVIDIA's catalogue of Xid errors may say what to do. It was in the last 15m."
+    description = "NVIDIA's catalogue of Xid errors may say what to do. It was in the last 15m. "
+    description += SINCE_THE_FIRST_SCRAPE.strip()
 
     return case("the text of an unknown Xid has its code", rows, texts(story, f"{WHERE} had Xid 999", description))
 
@@ -97,7 +101,7 @@ def lost_gpu() -> Case:
     description = (
         "It is lost, its driver calls hang, or the driver does not list it. Reason: gpu_is_lost. First error: Xid 48 "
         "(Double bit ECC error). Drain and reboot the machine; if the GPU is lost again, have it replaced. "
-        "Used by Slurm job 7 of user ann."
+        "Since 1970-01-01 00:22:00 +0000 UTC. Used by Slurm job 7 of user ann."
     )
 
     expected = texts(story, f"{WHERE} does not answer", description, **XID_48)

@@ -58,7 +58,7 @@ def places_and_loss() -> Case:
         "summary": "Training jobset ml/llm of user 1000 uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
         "description": f"{LOST}. What to do: more loader workers, pinned "
-        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
+        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.8 GPU hours lost "
         "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
         "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
@@ -90,7 +90,7 @@ def gain_after_the_advice() -> Case:
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
         "description": f"{LOST}. What to do: 18 loader workers instead of 4, if the storage serves several reads at "
         "once; otherwise faster storage. Expected: steps at least 2.1 times as fast, "
-        f"then it {CAUSES['host_bound'].phrase}. Low since {BEGIN}. 0.7 GPU hours lost so far. Mean over "
+        f"then it {CAUSES['host_bound'].phrase}. Low since {BEGIN}. 0.8 GPU hours lost so far. Mean over "
         "15m. On node-1.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
@@ -104,7 +104,7 @@ def many_places() -> Case:
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": f"{LOST}. What to do: more loader workers, pinned "
-        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.7 GPU hours lost "
+        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.8 GPU hours lost "
         f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
         "programs fit.py.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -149,6 +149,20 @@ def behind(size: int) -> Case:
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
     }
     return case(f"texts of {size} ranks", rows, annotated(story, texts), story.parameters)
+
+
+def exporter_down() -> Case:
+    """Down for an hour, and back: the text is true until the alert resolves, 20 minutes later."""
+    story = next(story for story in STORIES if story.alert == "ExporterDown")
+    rows = [*story.rows, Row("gpugauge_snapshot_timestamp_seconds", {}, None, 0, clock=True)]
+    texts = {
+        "summary": f"gpugauge on node-1 in cluster {HERE} cannot be scraped",
+        "description": "Seen last at 1970-01-01 00:59:00 +0000 UTC. Until it is scraped again there is no data about "
+        "its GPUs: alerts about them keep firing for a while and then resolve.",
+        "runbook_url": f"{RUNBOOK_URL}#exporterdown",
+    }
+    expected = [annotated(story, texts, 119), firing(story.alert, 145, 5, None, {})]
+    return Case("texts of an exporter that is down", of_rows(rows, [("good", 60), ("bad", 60), ("good", 60)]), expected)
 
 
 def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", idle: float = 0.0) -> list[Row]:
@@ -221,8 +235,8 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
         "What to do: no measured value explains it: "
         "`gpugauge doctor` on the node shows what is missing. Processes without the hook: 1; of these only the load is "
-        f"known. Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {BEGIN}. 0.6 "
-        f"GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",
+        f"known. Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {BEGIN}. "
+        f"{1 - load:.1f} GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     rows = without_hook(load, command=command)
@@ -252,6 +266,7 @@ def test_texts(tmp_path: Path) -> None:
         *(places_and_loss(), gain_after_the_advice(), many_places(), straggler(), blind()),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),
+        exporter_down(),
     ]
 
     check(tmp_path, cases, each_version=True)

@@ -37,8 +37,8 @@ def of_exporters(s: Selectors) -> list[Alert]:
             "ExporterDown",
             _down(s),
             f"{t.exporter()} cannot be scraped",
-            f"For {t.share()} of the last {format_duration(s.down_window)}, in which there is no data about its GPUs. "
-            "Alerts about them keep firing for a while and then resolve.",
+            f"{t.seen_last()}Until it is scraped again there is no data about its GPUs: alerts about them keep firing "
+            "for a while and then resolve.",
             int(s.down_window * _DOWN_SHARE),
             f"an exporter cannot be scraped for {_DOWN_SHARE:.0%} of {format_duration(s.down_window)}",
         ),
@@ -90,12 +90,15 @@ def of_exporters(s: Selectors) -> list[Alert]:
 
 
 def _down(s: Selectors) -> str:
-    """Return the share of failed scrapes, wherever in the window: a program that crashes again is up at times."""
+    """Return the share of failed scrapes, wherever in the window: a program that crashes again is up at times. It is
+    over once no scrape fails for some minutes.
+    """
     window = s.down_window
     instance = s.keys("instance")
     failed = f"1 - max by ({instance}) (avg_over_time({s.up(window)}))"
     known = f"count_over_time({s.up(window // 2)} offset {format_duration(int(window * _DOWN_SHARE))})"
-    return f"{failed} >= {_DOWN_SHARE:g}\nand on ({instance}) {s.up()}\nand on ({instance}) {known}"
+    lately = f"max by ({instance}) (min_over_time({s.up(s.settle)})) == 0"
+    return f"{failed} >= {_DOWN_SHARE:g}\nand on ({instance}) {lately}\nand on ({instance}) {known}"
 
 
 def _unjudged(s: Selectors) -> str:

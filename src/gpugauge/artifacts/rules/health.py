@@ -58,14 +58,17 @@ def alerts(s: Selectors) -> list[Alert]:
         expr = _of_gpu(s, _judged(s, name, hold, *labels), *(_XID_LABELS if _AFTER_XID in description else ()))
         summary = f"{WHERE} " + (f"had {_XID}" if is_xid else fault.summary)
         summary += ": {{ $labels.reason }}" if labels == ("reason",) else ""
-        text = description + Texts(s).pods(lost=name == "GpuLost")
+        kind = name.removeprefix("GpuXid").lower() if is_xid else ""
+        since = Texts(s).since_when(name, "" if kind in _PASSING else kind)
+        text = description + since + Texts(s).pods(lost=name == "GpuLost")
         found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action))
     unread = Alert(
         "GpuReadingFailed",
         _of_gpu(s, _unread(s)),
         f"{WHERE} {FAULTS['GpuReadingFailed'].summary}: {{{{ $labels.reading }}}}",
         "The driver returns {{ $labels.reason }}. Alerts and views that need this part are blind. See the kernel log, "
-        f"then drain and reboot the machine; in a container, restart it.{Texts(s).pods()}",
+        "then drain and reboot the machine; in a container, restart it."
+        f"{Texts(s).since_when('GpuReadingFailed')}{Texts(s).pods()}",
         s.settle,
         "the driver cannot read a part of a GPU, such as its memory errors",
     )

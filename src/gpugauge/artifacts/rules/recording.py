@@ -11,6 +11,10 @@ from gpugauge.verdict.ranks import FOR_ONE
 
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"
+# Means over HOURS_STEP seconds: their sum in such steps is the GPU time, from the start of a training.
+HOURS_LOST = "gpugauge:job_training_lost_5m:gpus"
+HOURS_HELD = "gpugauge:job_training_held_5m:gpus"
+HOURS_STEP = 300
 LOAD = "gpugauge:job_training_load:ratio"
 LOW = "gpugauge:job_training_low:ratio"
 ARMED = "gpugauge:job_training_armed:bool"
@@ -61,6 +65,11 @@ class Recording:
     def as_dict(self) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
         return {"record": self.record, "expr": self.expr, **({"labels": dict(self.labels)} if self.labels else {})}
+
+
+def gpu_hours(gpus: str, window: str) -> str:
+    """Return the GPU hours in a window, of HOURS_LOST or HOURS_HELD."""
+    return f"sum_over_time({gpus}[{window}:{format_duration(HOURS_STEP)}]) / {3600 // HOURS_STEP}"
 
 
 def problem(name: str, expr: str) -> Recording:
@@ -122,10 +131,25 @@ def of_jobs(s: Selectors) -> list[Recording]:
         # > 0, because it is the denominator.
         Recording(LOST, f"{lost}\n/ on ({s.job}) group_left () ({HELD} > 0)"),
         Recording(LOST_GPUS, f"sum by ({s.job}) ({LOST})\n* on ({s.job}) {HELD}"),
+        *_of_hours(s),
         Recording(LOAD, f"clamp_min(1 - sum by ({s.job}) ({LOST}), 0)"),
         Recording(DOMINANT, f"topk by ({s.job}) (1, {LOST} >= {_MIN_DOMINANT_SHARE:g})"),
         *([Recording(OUTSIDE, _outside(s))] if s.training_matchers else []),
         Recording(ARMED, f"(\n{_armed(s)}\n) > bool 0"),
+    ]
+
+
+def _of_hours(s: Selectors) -> list[Recording]:
+    """Return the rules from which GPU hours follow, exact because the windows do not overlap."""
+
+    def mean(name: str, *more: str) -> str:
+        rate = s.rate(name, HOURS_STEP)
+        return s.by_job("sum", f"({f'({rate} > 0)' if more else rate} {s.on_process('and', TRAINING)})", *more)
+
+    held, lost = mean("training_gpu_held_seconds_total"), mean("training_lost_seconds_total", "cause")
+    return [
+        Recording(HOURS_HELD, held),
+        Recording(HOURS_LOST, f"sum by ({s.job}) ({lost})\nor on ({s.job}) 0 * {HOURS_HELD}"),
     ]
 
 

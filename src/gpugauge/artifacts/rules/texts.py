@@ -199,11 +199,16 @@ class Texts:
     def since(self, alert: str) -> str:
         """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
         begin = self._query(f'min(ALERTS_FOR_STATE{{alertname="{alert}",@job}})')
-        # In steps of five minutes, twelve in an hour, independent of the interval of the rules.
-        hours = self._query(f"sum_over_time({rec.LOST_GPUS}{{@job}}[7d:5m]) / 12")
+        hours = self._query(rec.gpu_hours(f"{rec.HOURS_LOST}{{@job}}", "7d"))
         return self._each(begin, "Low since {{ .Value | humanizeTimestamp }}. ") + self._each(
             hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. '
         )
+
+    def since_when(self, alert: str, xids: str = "") -> str:
+        """Return since when an alert about a GPU fires, or since its oldest Xid error of a class."""
+        errors = f'min(gpu_xid_unrepaired_timestamp_seconds{{@gpu,class="{xids}"{self._targets}}}) or '
+        begin = self._query(f'{errors if xids else ""}min(ALERTS_FOR_STATE{{alertname="{alert}",@gpu}})')
+        return self._each(begin, " Since {{ .Value | humanizeTimestamp }}.")
 
     def behind(self) -> str:
         """Return the ranks that hold the others up, with their nodes, and what they do; nothing for Grafana."""
@@ -248,6 +253,13 @@ class Texts:
         """Return the reason for which the alert's exporter cannot read the driver."""
         down = f'gpugauge_driver_up{{@node,reason!~"released|off"{self._targets}}} == 0'
         return self._each(self._query(down), " Reason: {{ .Labels.reason }}.")
+
+    def seen_last(self) -> str:
+        """Return when values of the alert's exporter were scraped last."""
+        newest = f"gpugauge_snapshot_timestamp_seconds{{@node{self._targets}}}"
+        return self._each(
+            self._query(f"max(last_over_time({newest}[1d]))"), "Seen last at {{ .Value | humanizeTimestamp }}. "
+        )
 
     def pods(self, *, lost: bool = False) -> str:
         """Return the pods and other jobs whose processes hold memory of the alert's GPU, and the pods to which it is
