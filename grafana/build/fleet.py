@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.promql import PROCESS_JOB
-from gpugauge.artifacts.rules.recording import ALIVE, DEVICE_BUSY, HELD, NOW, PROBLEM, PROGRAMS, SPEEDUP
+from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB
+from gpugauge.artifacts.rules.recording import (
+    ALIVE,
+    DEVICE_BUSY,
+    HELD,
+    HOURS_HELD,
+    HOURS_LOST,
+    NOW,
+    PROBLEM,
+    PROGRAMS,
+    SPEEDUP,
+)
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import SEVERITIES, notifications
+from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import BAD, HOT, LOAD, Column, Query, bars, dropped, stat, status_history, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
@@ -45,7 +56,7 @@ def dashboard() -> Json:
 
 def _now() -> list[Panel]:
     all_wasted, all_held = jobs.wasted().by(), jobs.held().by()
-    in_range = words.of_trainings(jobs.gpu_hours(all_wasted))
+    hours = jobs.gpu_hours(HOURS_LOST).by()
     processes = _S.select("gpu_process_memory_used_bytes")
     up, used = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')} == 1)", f"group by ({gpus.GPU_KEY}) ({processes})"
     idle = f"({used} and on ({keys('uuid')}) {recorded(DEVICE_BUSY)} < 0.01)"
@@ -74,10 +85,10 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPU hours wasted",
-            "In the time shown, of each training from its 16th minute on, and their cost with the price at the top, in "
-            "its currency. `gpugauge report` and the dashboard of a job count from its start.",
-            Query(in_range, "GPU hours"),
-            Query(common.cost(jobs.gpu_hours(all_wasted)), "cost"),
+            "In the time shown, of each training from its start, as `gpugauge report` and the dashboard of the job "
+            "count them, and their cost with the price at the top, in its currency.",
+            Query(words.of_trainings(hours), "GPU hours"),
+            Query(common.cost(hours), "cost"),
             mode="value_and_name",
             units={"cost": COUNT},
             decimals=1,
@@ -120,7 +131,7 @@ def _now() -> list[Panel]:
 def _by_cause() -> list[Panel]:
     by_cause = jobs.wasted_by_cause().by("cause").then("{} > 0")
     available = _S.read("gpu_up").by()
-    users = jobs.wasted_by_user().by("workload_user")
+    users = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_user")
     return [
         timeseries(
             "GPUs wasted, by cause",
@@ -139,9 +150,9 @@ def _by_cause() -> list[Panel]:
         ),
         bars(
             "GPU hours wasted in the time shown, by user",
-            "In steps of 5 minutes. A number in place of a name is a user id that the exporter cannot resolve. Users "
-            "share a job in proportion to their processes.",
-            Query(_largest(jobs.gpu_hours(users), "workload_user"), "{{workload_user}}"),
+            "From the start of each training. A number in place of a name is a user id that the exporter cannot "
+            "resolve. Users share a job in proportion to their processes.",
+            Query(_largest(users, "workload_user"), "{{workload_user}}"),
             height=7,
             empty_text=_NO_TRAINING,
         ),
@@ -160,13 +171,12 @@ def _of_job(expr: Expr, *labels: str) -> Expr:
 
 def _jobs() -> Panel:
     programs = recorded(PROGRAMS, **jobs.JOB_MATCHERS)
-    whose = f"sum by ({jobs.JOB_KEY}, workload_user, workload_command) (last_over_time({programs}[1h]))"
+    whose = f"sum by ({jobs.JOB_KEY}, workload_user, workload_command) (last_over_time({programs}[$__range]))"
     trains = f"({recorded(HELD)} > 0 or on ({jobs.JOB_KEY}) {recorded(NOW)} or on ({jobs.JOB_KEY}) {recorded(PROBLEM)})"
     nodes = (
         f"count by ({jobs.JOB_KEY}) (group by ({jobs.JOB_KEY}, instance) ({programs})) and on ({jobs.JOB_KEY}) {trains}"
     )
     since = jobs.of_jobs(_S.select("training_start_timestamp_seconds"))
-    workers = jobs.of_jobs(_S.select("training_loader_workers_recommended"))
     faster = (
         f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})\n"
         f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(_S.select('training_loader_expected_speedup_ratio'))} > 1.05"
@@ -175,20 +185,18 @@ def _jobs() -> Panel:
         f"({{}})\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
         f"(topk by ({jobs.JOB_KEY}) (1, {whose}) > bool 0)"
     )
-    advice = known.then('label_replace({}, "advice", "$1", "state", "(.*)")')
     return table(
         "Trainings: what is wasted, by whom, why, and what to do",
         f"A line for each training, {jobs.WINDOW}, the largest waste first; also those that train on the CPU, stall, "
-        "are not judged yet, or ran on a node that is not seen now. Job opens all its causes. Workers: the number of "
-        "loader workers that helps. Faster: times as many steps a second are expected without the cause.",
+        "are not judged yet, or ran on a node that is not seen now. Job opens all its causes. Faster: times as many "
+        "steps a second are expected without the cause.",
         Column("User", "workload_user", size=65),
         *common.job_columns(size=135),
         Column("Wasted", _of_job(jobs.wasted()), size=70, decimals=1),
-        Column("GPU hours", _of_job(jobs.gpu_hours(jobs.wasted())), size=85, decimals=1),
+        Column("GPU hours", _of_job(jobs.gpu_hours(HOURS_LOST)), size=85, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=160),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
-        Column("Workers", Expr(workers, COUNT), size=70),
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
         Column("Nodes", Expr(nodes, COUNT), size=55),
         Column("Trains since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
@@ -196,7 +204,7 @@ def _jobs() -> Panel:
         Column("Namespace", "workload_namespace", size=80),
         Column("Cluster", CLUSTER, size=70),
         common.CHOICE,
-        *dropped(words.or_reason(jobs.called(common.with_cluster_choice(advice)), "state")),
+        *dropped(words.or_reason(jobs.called(common.with_cluster_choice(known)), "state")),
         sort="Wasted",
         height=10,
         cells="lg",
@@ -221,6 +229,7 @@ def _wrong() -> list[Panel]:
             Column("Node", "instance", link=common.TO_NODE),
             Column("GPU", "index", size=60),
             Column("Pod", "workload_pod"),
+            Column("Since", notifications_since(), size=80),
             Column("Namespace", "workload_namespace", hidden=True),
             Column("Cluster", CLUSTER, size=80),
             common.CHAPTER_COLUMN,
@@ -286,30 +295,28 @@ def _nodes() -> list[Panel]:
 
 
 def _faults() -> Panel:
-    owners = (
-        f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, process) ({_S.select('gpu_process_memory_used_bytes')}))"
-    )
-    labels = "workload_user, workload_job_kind, workload_namespace, workload_job"
-    info = f"topk by ({keys('process')}) (1, group by ({keys('process')}, {labels}) ({_S.select('gpu_process_info')}))"
-    owner = Expr(f"{owners} * on ({keys('process')}) group_left ({labels}) {info}", COUNT)
+    owner = Expr(gpus.owners(_S, *JOB_LABELS, "workload_user"), COUNT)
+    down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({_S.scraped('up')} == 0))"
+    unseen = gpus.last_seen(_S).then(f"{{}}\nand on {down}")
     told = common.with_chapter(common.with_cluster_choice(gpus.listed(_S)), "problem")
     return table(
         "Faults of GPUs",
-        "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Fault opens the chapter of "
-        "the runbook.",
+        "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Of a node that is not seen: "
+        "those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
         Column("Node", "instance", link=common.TO_NODE, size=110),
         Column("GPU", "index", size=50),
         Column("Fault", "summary", link=common.TO_RUNBOOK, size=180),
         Column("Do this", "advice"),
         Column("User", "workload_user", size=70),
         *common.job_columns(size=120),
+        Column("Seen last", unseen, size=80, empty="now"),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Cluster", CLUSTER, size=80),
         common.CHAPTER_COLUMN,
         common.CHOICE,
         *dropped(
             told,
-            jobs.called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.out_of_order(_S)}")),
+            jobs.called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(_S)}")),
             *("uuid", "problem", "process"),
         ),
         sort="Node",
@@ -353,27 +360,22 @@ def _unused() -> Panel:
 def _hours() -> list[Panel]:
     runs = Expr(f"max_over_time(timestamp({jobs.held()})[$__range:1m]) * 1000", "dateTimeFromNow")
 
-    def of(expr: Expr, *labels: str) -> Expr:
-        return jobs.gpu_hours(expr.by(*labels))
-
-    user = ("workload_namespace", "workload_user", CLUSTER)
-    share = jobs.wasted_by_user()
+    held, wasted = jobs.gpu_hours(HOURS_HELD), jobs.gpu_hours(HOURS_LOST)
+    by_user = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_namespace", "workload_user", CLUSTER)
     return [
         table(
             "GPU hours, by job",
-            "The sum over the time shown, in steps of 5 minutes, also of jobs that ended. Cost: of the wasted hours.",
+            "In the time shown, from the start of each training, also of those that ended. Cost: of the wasted hours.",
             *common.job_columns(size=200),
             Column("Namespace", "workload_namespace", size=120),
-            Column("Held", of(jobs.held(), *jobs.JOB_LABELS), size=90, decimals=1),
+            Column("Held", held, size=90, decimals=1),
             Column(
                 "Wasted",
-                jobs.called(
-                    common.with_cluster_choice(words.or_reason(of(jobs.wasted(), *jobs.JOB_LABELS), "workload_job"))
-                ),
+                jobs.called(common.with_cluster_choice(words.or_reason(wasted, "workload_job"))),
                 size=90,
                 decimals=1,
             ),
-            Column("Cost", common.cost(of(jobs.wasted(), *jobs.JOB_LABELS)), size=90, decimals=2),
+            Column("Cost", common.cost(wasted), size=90, decimals=2),
             Column("Judged last", runs.by(*jobs.JOB_LABELS, operator="max"), size=120),
             Column("Cluster", CLUSTER, size=80),
             common.CHOICE,
@@ -383,11 +385,11 @@ def _hours() -> list[Panel]:
         ),
         table(
             "GPU hours wasted, by namespace and user",
-            "The sum over the time shown, in steps of 5 minutes; the same hours as those by job.",
+            "In the time shown; the same hours as those by job.",
             Column("Namespace", "workload_namespace"),
             Column("User", "workload_user"),
-            Column("Wasted", words.or_reason(of(share, *user), "workload_user"), size=90, decimals=1),
-            Column("Cost", common.cost(of(share, *user)), size=90, decimals=2),
+            Column("Wasted", words.or_reason(by_user, "workload_user"), size=90, decimals=1),
+            Column("Cost", common.cost(by_user), size=90, decimals=2),
             Column("Cluster", CLUSTER, size=80),
             sort="Wasted",
             width=10,

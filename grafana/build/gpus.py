@@ -5,6 +5,8 @@ needs the rules.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 from gpugauge.driver.advice import WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
@@ -13,7 +15,7 @@ from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
 from grafana.build.panels import HOT, Query, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
-from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, names, states
+from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, USED, WARNING, Line, names, states
 
 NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
 GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
@@ -22,6 +24,45 @@ SEVERITIES = {"critical": "red", "warning": "orange", "info": "blue"}
 _EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains)
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
 _STUCK = 120
+
+
+_SNAPSHOT = "gpugauge_snapshot_timestamp_seconds"
+# The rate of a counter needs some minutes.
+_YOUNG_SECONDS = 300
+
+
+def of_down(scope: Scope, step: str = "1m") -> str:
+    """Return when each node was seen last whose exporter cannot be scraped, to a step."""
+    newest = f"max_over_time(timestamp({scope.select(_SNAPSHOT)})[$__range:{step}])"
+    return f"(max by ({NODE_KEY}) ({newest}) and on ({NODE_KEY}) ({scope.scraped('up')} == 0))"
+
+
+def last(scope: Scope, name: str, step: str = "1m", **labels: str) -> str:
+    """Return the series that nodes had when they were seen last, of those that are not seen now."""
+    series = scope.select(name, **labels)
+    newest = f"max_over_time(timestamp({series})[$__range:{step}])"
+    there = f"({newest} >= on ({NODE_KEY}) group_left () {of_down(scope, step)})"
+    return f"(last_over_time({series}[$__range]) and {there})"
+
+
+def known(scope: Scope, name: str, step: str = "1m", **labels: str) -> str:
+    """Return the series of now, and the last ones of nodes that are not seen."""
+    return f"({scope.select(name, **labels)} or {last(scope, name, step, **labels)})"
+
+
+def not_seen(scope: Scope) -> str:
+    """Return the nodes that were seen in the time shown and are not scraped now, with the label `minutes`."""
+    ago = f"(time() - max by ({NODE_KEY}) (last_over_time({scope.select(_SNAPSHOT)}[$__range])))"
+    down = f"({ago} and on ({NODE_KEY}) ({scope.scraped('up')} == 0))"
+    return f'count_values by ({NODE_KEY}) ("minutes", floor({down} / 60))'
+
+
+def young(scope: Scope) -> str:
+    """Return 1 for each node whose exporter answers for some minutes only, or started again."""
+    up, since = scope.scraped("up"), f"{_YOUNG_SECONDS}s"
+    steady = f"(min_over_time({up}[{since}]) == 1 and {up} offset {since})"
+    started = f"time() - {scope.select('gpugauge_start_timestamp_seconds', part='daemon')} < {_YOUNG_SECONDS}"
+    return f"group by ({NODE_KEY}) (({up} == 1 unless {steady}) or {started})"
 
 
 def devices(scope: Scope) -> str:
@@ -42,6 +83,14 @@ def busy(scope: Scope) -> Expr:
     return share(part, whole, GPU_KEY)
 
 
+def owners(scope: Scope, *labels: str) -> str:
+    """Return whose process holds most memory of each GPU, by these labels; of a node that is not seen, held it last."""
+    largest = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({known(scope, 'gpu_process_memory_used_bytes')}))"
+    info = f"group by ({keys('process', *labels)}) ({known(replace(scope, own={}), 'gpu_process_info')})"
+    process = keys("process")
+    return f"{largest} * on ({process}) group_left ({', '.join(labels)}) topk by ({process}) (1, {info})"
+
+
 def memory(scope: Scope) -> Expr:
     """Return the share of the memory that is used, for each GPU."""
     used, total = (scope.read(f"gpu_memory_{what}_bytes").by(GPU_KEY) for what in ("used", "total"))
@@ -60,8 +109,9 @@ def curves(scope: Scope, of: Callable[[Expr], Expr] = lambda expr: expr, empty_t
     """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
 
     def graph(title: str, text: str, expr: Expr, **options: object) -> Panel:
-        query = Query(by_device(scope, of(expr)), GPU_LEGEND)
-        return timeseries(title, text, query, empty_text=empty_text, **options)  # type: ignore[arg-type]
+        shown = by_device(scope, of(expr))
+        lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
+        return timeseries(title, text, *lines, empty_text=empty_text, **options)  # type: ignore[arg-type]
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
     return [
@@ -87,6 +137,15 @@ def curves(scope: Scope, of: Callable[[Expr], Expr] = lambda expr: expr, empty_t
     ]
 
 
+def no_curve(scope: Scope, expr: Expr) -> Query:
+    """Return the reasons for which nodes have no curve now, though nothing is wrong with their GPUs."""
+    unseen = Line("not seen for $1 min", 0, not_seen(scope), "minutes")
+    reasons = states(NODE_KEY, unseen, Line(_STARTED, 0, young(scope)))
+    return Query(
+        Expr(f"{reasons}\nunless on ({NODE_KEY}) ({expr})", ""), "{{cluster}} {{instance}}: {{state}}", now=True
+    )
+
+
 def faults(scope: Scope) -> Expr:
     """Return a series for each fault of a GPU, as its exporter judges it, by the name of its alert."""
     return scope.read("gpu_problem", severity="!info").by(GPU_KEY, "problem", operator="max")
@@ -99,19 +158,28 @@ def out_of_order(scope: Scope) -> Expr:
 
 
 def listed(scope: Scope) -> Expr:
-    """Return a series for each fault of a GPU, with its words and the index of the GPU."""
-    words = scope.read("gpu_problem_info").by(keys("instance", "uuid", "problem", "summary", "advice"), operator="max")
-    return words.then(
-        f"{{}}\n* on ({keys('instance', 'uuid', 'problem')}) group_left () {faults(scope)}\n"
-        f"* on ({GPU_KEY}) group_left (index) {devices(scope)}"
-    )
+    """Return a series for each fault of a GPU, with its words and the index of the GPU; of a node that is not seen, for
+    those that it had.
+    """
+    labels, fault = keys("instance", "uuid", "problem", "summary", "advice"), keys("instance", "uuid", "problem")
+    words = Expr(f"max by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
+    grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
+    return words.then(f"{{}}\n* on ({fault}) group_left () {grave}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
-def _gravest(scope: Scope) -> str:
-    """Return the words of the gravest fault of each GPU; one that explains others is graver than these."""
+def seen(scope: Scope) -> str:
+    """Return 1 for each GPU that was seen in the time shown, with its last index."""
+    info = f"group by ({GPU_KEY}, index) (last_over_time({scope.select('gpu_info')}[$__range]))"
+    return f"(topk by ({GPU_KEY}) (1, {info}) or on ({GPU_KEY}) {devices(scope)})"
+
+
+def _gravest(read: Callable[..., str]) -> str:
+    """Return the words of the gravest fault of each GPU; one that explains others is graver than these. `read` returns
+    the series of a metric.
+    """
     fault = keys("instance", "uuid", "problem")
     critical, warning, explains = (
-        f"group by ({fault}) ({scope.select('gpu_problem', **labels)})"
+        f"group by ({fault}) ({read('gpu_problem', **labels)})"
         for labels in (
             {"severity": "critical"},
             {"severity": "!info"},
@@ -119,44 +187,58 @@ def _gravest(scope: Scope) -> str:
         )
     )
     rank = f"({critical} * 3 or {explains} * 2 or {warning})"
-    words = f"group by ({fault}, summary, advice) ({scope.select('gpu_problem_info')})"
+    words = f"group by ({fault}, summary, advice) ({read('gpu_problem_info')})"
     return f"topk by ({GPU_KEY}) (1, {words} * on ({fault}) group_left () {rank})"
 
 
 _OK = Line("ok", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
+_WASTED, _USED, _FREE = "wasted", "in use", "free"
+_STARTED = "just started: the first values take some minutes"
+NODE_ADVICE = "look after the node: it is down, or its exporter"
 
 
 def gpu_states(scope: Scope) -> Expr:
-    """Return the state of each GPU in words, with its index; also of GPUs that were seen in the time shown only."""
-    up = scope.select("gpu_up")
-    judged = f"{up} and on ({GPU_KEY}) {scope.select('gpu_problems')}"
-    now = states(
+    """Return the state of each GPU in words, with its index: its gravest fault, or its use. One that loses half of the
+    time of a training is wasted. Of a node that is not seen: what was known last.
+    """
+    up, unseen = scope.select("gpu_up"), f"* on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}"
+    had = f'label_join({_gravest(partial(last, scope))} {unseen}, "had", " min, had: ", "minutes", "summary")'
+    held, lost = (
+        f"sum by ({keys('process')}) ({scope.rate(f'training_{part}_seconds_total', '15m')})"
+        for part in ("gpu_held", "lost")
+    )
+    uses = f"max by ({keys('instance', 'uuid', 'process')}) ({scope.select('gpu_process_memory_used_bytes')})"
+    wasted = f"({uses} and on ({keys('process')}) {lost} >= 0.5 * ({held} > 0))"
+    mig = f'label_replace({scope.select("gpu_mig_info")}, "uuid", "$1", "parent_uuid", "(.*)")'
+    found = states(
         GPU_KEY,
-        Line("$1", CRITICAL, _gravest(scope), "summary"),
+        Line("not seen for $1", UNKNOWN, had, "had"),
+        Line("not seen for $1 min", UNKNOWN, f"{seen(scope)} {unseen}", "minutes"),
+        Line("$1", CRITICAL, _gravest(scope.select), "summary"),
         Line("does not answer", CRITICAL, f"{up} == 0"),
-        _OK._replace(when=judged),
-        Line(_NOT_JUDGED, UNKNOWN, up),
+        Line(_WASTED, WARNING, f"{up} and on ({GPU_KEY}) {wasted}"),
+        Line(_NOT_JUDGED, UNKNOWN, f"{up} unless on ({GPU_KEY}) {scope.select('gpu_problems')}"),
+        Line(_USED, USED, f"{up} and on ({GPU_KEY}) ({uses} or {mig})"),
+        Line(_FREE, GOOD, up),
+        Line("not listed any more", UNKNOWN, seen(scope)),
     )
-    seen = f"max by ({GPU_KEY}, index) (last_over_time({scope.select('gpu_info')}[$__range]))"
-    gone = f"topk by ({GPU_KEY}) (1, {seen} unless on ({GPU_KEY}) {up})"
-    return now.then(
-        f"({{}})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}\n"
-        f'or on ({GPU_KEY}) label_replace({gone}, "state", "not seen", "", "")'
-    )
+    return found.then(f"({{}})\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
 def advice(scope: Scope) -> Expr:
     """Return what to do about the gravest fault of each GPU, as the label `advice`."""
-    return Expr(f"({_gravest(scope)})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}", COUNT).by(
-        GPU_KEY, "index", "advice"
+    now = f"({_gravest(scope.select)})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}"
+    gone = f"({seen(scope)} and on ({NODE_KEY}) {not_seen(scope)})"
+    return Expr(f'{now}\nor label_replace({gone}, "advice", "{NODE_ADVICE}", "", "")', COUNT).by(
+        GPU_KEY, "index", "advice", operator="max"
     )
 
 
 GPU_NAMES = {
-    "ok": ("", "green"),
-    "not seen": ("", GREY),
-    _NOT_JUDGED: ("", GREY),
+    **dict.fromkeys((_USED, _FREE), ("", "green")),
+    _WASTED: ("", "orange"),
+    **dict.fromkeys(("~not seen.*", "not listed any more", _NOT_JUDGED), ("", GREY)),
     **{fault.summary: ("", SEVERITIES[fault.severity]) for fault in FAULTS.values() if "Xid" not in fault.name},
     "~had Xid.*": ("", "red"),
 }
@@ -164,14 +246,13 @@ GPU_NAMES = {
 
 def _node_lines(s: Scope) -> list[Line]:
     """Return what an exporter may not see, the gravest first."""
-    seen = f"last_over_time({s.select('gpugauge_snapshot_timestamp_seconds')}[$__range])"
     down = s.scraped("up").then("({} == 0)")
     judged = s.select("gpugauge_collector_success", collector="faults")
     # A machine without a GPU, for which no alert fires.
     without = f"{s.select('gpugauge_driver_up', reason='~off|' + '|'.join(sorted(WITHOUT_GPU)))} == 0"
     had = f"last_over_time({s.select('gpu_up')}[$__range])"
     return [
-        Line("not seen: the node is down, or its exporter", CRITICAL, f"{down} and on ({NODE_KEY}) {seen}"),
+        Line("not seen for $1 min: the node is down, or its exporter", CRITICAL, not_seen(s), "minutes"),
         Line("never seen in the time shown: the node is down, or its exporter", CRITICAL, down),
         Line("sees no GPU: driver $1", UNKNOWN, f"({without} unless on ({NODE_KEY}) {had})", "reason"),
         Line(
@@ -212,7 +293,7 @@ def node_states(scope: Scope) -> Expr:
 
 def last_seen(scope: Scope) -> Expr:
     """Return when values of each node were seen last in the time shown, by its newest sample."""
-    newest = f"last_over_time({scope.select('gpugauge_snapshot_timestamp_seconds')}[$__range])"
+    newest = f"last_over_time({scope.select(_SNAPSHOT)}[$__range])"
     return Expr(f"max by ({NODE_KEY}) ({newest}) * 1000", "dateTimeFromNow")
 
 

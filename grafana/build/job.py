@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.recording import ARMED
-from gpugauge.verdict.loaders import CHANGES, REASONS
+from gpugauge.artifacts.rules.recording import ARMED, HOURS_LOST, gpu_hours
+from gpugauge.verdict.loaders import REASONS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.step import LIMITS
 from grafana.build import common, gpus, jobs, words
@@ -74,6 +74,12 @@ def _holds() -> str:
     return f"group by ({gpus.GPU_KEY}) ({of})"
 
 
+def _held() -> str:
+    """Return the same, and those on which it held memory when their node was seen last."""
+    last = f"{gpus.last(_S, 'gpu_process_memory_used_bytes')} and on ({jobs.PROCESS_KEY}) {jobs.job_not_seen()}"
+    return f"({_holds()} or group by ({gpus.GPU_KEY}) ({last}))"
+
+
 def _on_its_gpus(expr: Expr) -> Expr:
     return expr.then(f"{{}}\nand on ({gpus.GPU_KEY}) {_holds()}")
 
@@ -101,8 +107,9 @@ def _header() -> Panel:
     nodes = Expr(f"count by ({jobs.JOB_KEY}) ({jobs.last_known('instance')})", COUNT)
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
     since = Expr(f"{start} + on () group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
-    held = Expr(f"0 * {jobs.last_known()} + on () group_left () count ({_holds()})", COUNT)
-    end = f"max by ({jobs.JOB_KEY}) (max_over_time(timestamp({_any_info()})[$__range:1m])) * 1000"
+    held = Expr(f"0 * {jobs.last_known()} + on () group_left () count ({_held()})", COUNT)
+    infos = " or ".join(jobs.CHOSEN.select(name) for name in ("gpu_process_host_info", "torch_process_info"))
+    end = f"max by ({jobs.JOB_KEY}) (max_over_time(timestamp({infos})[$__range:1m])) * 1000"
     return table(
         "Job",
         "Whose job it is, where it runs, and its state now, the gravest of its processes. A job whose node is not seen "
@@ -128,11 +135,6 @@ def _header() -> Panel:
     )
 
 
-def _any_info() -> str:
-    chosen = Scope({"instance": "~$instance", **jobs.JOB_MATCHERS, "workload_job": "$workload"})
-    return " or ".join(chosen.select(name) for name in ("gpu_process_host_info", "torch_process_info"))
-
-
 def _now() -> list[Panel]:
     armed = recorded(ARMED, **jobs.JOB_MATCHERS, workload_job="$workload").by(operator="max")
     steps = jobs.by_process(_S.rate("torch_steps_total")).by()
@@ -140,9 +142,9 @@ def _now() -> list[Panel]:
     age = f"round((time() - {start} / 1000) / 60)"
     minutes = f'count_values("minutes", ({age} < 15))'
     young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
-    wasted_so_far = (
-        jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by().then("{} / 3600", "suffix: h")
-    )
+    chosen = recorded(HOURS_LOST, **jobs.JOB_MATCHERS, workload_job="$workload").by()
+    counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
+    wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
     limits = _limits()
     return [
         stat(
@@ -154,7 +156,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPUs wasted",
-            f"GPU time wasted, {jobs.WINDOW}, as a number of GPUs, and GPU hours in the time shown.",
+            f"GPU time wasted, {jobs.WINDOW}, as a number of GPUs, and GPU hours in the time shown, from the start of "
+            "the training on.",
             Query(_of_gpus(jobs.job_wasted().by()), "GPUs now"),
             Query(wasted_so_far, "in the time shown"),
             mode="value_and_name",
@@ -225,7 +228,7 @@ def _now() -> list[Panel]:
 def _limits() -> Expr:
     """Return the causes that limit a training that loses no GPU time, by cause."""
     limited = jobs.by_process(_S.read("training_limited_by").then("({} == 1)"), "cause").by("cause")
-    return limited.then(f"({{}} or on (cause) {_of_loader(_reason('!'))})")
+    return limited.then(f"({{}} or on (cause) {_of_loader(_reason())})")
 
 
 def _mean(part: str = "") -> Expr:
@@ -268,8 +271,7 @@ def _what_to_do() -> Panel:
     # The diagnosis of the loader is better than the general advice of its cause.
     to_do = words.states(
         "cause",
-        Line("$1", 0, _of_loader(_reason(f"~{'|'.join(CHANGES)}")), "reason"),
-        Line("$1", 0, _of_loader(_workers()), "number"),
+        *jobs.measured(_of_processes, "", _S, loader=_of_loader("{}")),
         Line("$1", 0, f'label_replace({causes}, "named", "$1", "cause", "(.*)")', "named"),
     )
 
@@ -287,9 +289,9 @@ def _what_to_do() -> Panel:
         Column("At least", gain("_lower"), size=75, decimals=1),
         Column("At most", _gain("_upper", "max"), size=75, decimals=1),
         Column("Then", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150),
-        Column("Do this", "state", names=jobs.ADVICE_NAMES),
+        Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Processes", Expr(f"sum by (cause) ({of_mistake})", COUNT), size=85),
-        *dropped(to_do.then(f"{{}}\nor on () {none}\nor on () {unknown}"), _next()),
+        *dropped(to_do.then(f"{{}}\nor on () {none}\nor on () {unknown}"), _next(), "state"),
         sort="Wasted",
         height=5,
         cells="lg",
@@ -301,19 +303,13 @@ def _of_loader(series: str) -> str:
     return f'label_replace({series}, "cause", "data_loading", "", "")'
 
 
-def _reason(reasons: str) -> str:
-    found = jobs.by_process(_S.read("training_loader_limited_by", reason=reasons).then("({} == 1)"), "reason")
+def _reason() -> str:
+    found = jobs.by_process(_S.read("training_loader_limited_by").then("({} == 1)"), "reason")
     return f"topk(1, {found.by('reason', operator='count')})"
 
 
-def _workers() -> str:
-    """Return the number of loader workers that helps, with the present one, as the label `number`."""
-    workers = jobs.by_process(_S.read("training_loader_workers_recommended")).by(operator="max")
-    present = jobs.by_process(_S.read("torch_loader_info"), "workers").by("workers", operator="count")
-    pair = f'count_values("number", {workers}) * on () group_left (workers) (topk(1, {present}) > bool 0)'
-    both = f'label_join({pair}, "number", " loader workers instead of ", "number", "workers")'
-    alone = f'label_replace(count_values("number", {workers}), "number", "$1 loader workers", "number", "(.*)")'
-    return f"({both} or on () {alone})"
+def _of_processes(expr: str, *labels: str, operator: str = "max") -> str:
+    return str(jobs.by_process(Expr(expr, COUNT), *labels).by(*labels, operator=operator))
 
 
 def _time() -> list[Panel]:
@@ -362,11 +358,11 @@ def _places() -> Panel:
 
     return table(
         "Its GPUs",
-        "The GPUs and MIG devices on which its processes hold memory, with the gravest fault of each. Node opens the "
+        "The GPUs and MIG devices on which its processes hold or held memory, with the state of each. Node opens the "
         "node.",
         Column("Node", "instance", link=common.TO_NODE, size=150),
         Column("GPU", "index", size=60),
-        Column("Fault", "state", names={**gpus.GPU_NAMES, "ok": ("none", "green")}, size=220),
+        Column("State", "state", names=gpus.GPU_NAMES, size=220),
         Column("Do this", "advice"),
         Column("Memory of the job", held, size=140),
         Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
@@ -376,8 +372,10 @@ def _places() -> Panel:
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
-            common.with_cluster_choice(_on_its_gpus(gpus.gpu_states(_S).then("({})"))),
-            _on_its_gpus(gpus.advice(_S).then("({})")),
+            *(
+                Expr(f"({expr})\nand on ({gpus.GPU_KEY}) {_held()}", COUNT)
+                for expr in (common.with_cluster_choice(gpus.gpu_states(_S)), gpus.advice(_S))
+            ),
         ),
         sort="Node",
         ascending=True,

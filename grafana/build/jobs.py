@@ -5,7 +5,9 @@ Those about all jobs read recorded series, those about one job do not.
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.options import Parameters
+from collections.abc import Callable
+
+from gpugauge.artifacts.rules import recording as rules
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, HELD, LOST, LOST_GPUS, NOW, PROBLEM, PROGRAMS
@@ -14,6 +16,7 @@ from gpugauge.verdict.causes import CAUSES, ON_CPU
 from gpugauge.verdict.loaders import CHANGES
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
+from grafana.build import gpus
 from grafana.build.gpus import NODE_KEY
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
 from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, states
@@ -29,7 +32,7 @@ SHOWN = "shown"
 # The nodes of the chosen job.
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
-CHOSEN = Scope({"instance": "~$instance", **JOB_MATCHERS, "workload_job": "$workload"})
+CHOSEN = Scope({"instance": "~$instance"}, {**JOB_MATCHERS, "workload_job": "$workload"})
 RANK_LEGEND = "{{instance}} · {{rank}}"
 # Each has the labels of the job; in a sidecar there is only that of the hook.
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
@@ -58,7 +61,13 @@ _PROBLEMS = {
     "held_idle": ("holds GPUs without using them", CAUSES["unused_gpus"].advice),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
-_NOT_SEEN, _FINE, _CPU = "not known: $1 is not seen", "uses its GPUs", "trains on the CPU"
+# As status says it.
+_LARGER = (
+    "a larger batch: double it for as long as samples/s grow; the device memory has room for one up to $1 times as "
+    "large (an estimate)"
+)
+_NOT_SEEN, _FINE, _CPU = "not known: $1 min", "uses its GPUs", "trains on the CPU"
+_RESTARTED = "not known: gpugauge on $1 has just started"
 _YOUNG = "being judged: 15 minutes of training are needed"
 # By the labels `why` and `advice` of a job.
 WHY_NAMES = {
@@ -71,14 +80,13 @@ WHY_NAMES = {
 }
 ADVICE_NAMES = {
     **dict.fromkeys((_FINE, _CPU, _YOUNG), ("-", "")),
-    "~not known.*": ("look after the node: it is down, or its exporter", ""),
+    "~not known.*": (gpus.NODE_ADVICE, ""),
     **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
     "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),
     **{mistake.name: (mistake.change, "") for mistake in MISTAKES},
     **{reason: (text, "") for reason, text in CHANGES.items()},
 }
-_UP = "up" + "{" + f'{CLUSTER}=~"${CLUSTER}",' + Parameters().up_matchers + "}"
 ENDED_TEXT = "ended"
 # States of processes by the level of a job with one of them, the gravest first.
 _BY_LEVEL = (
@@ -131,24 +139,29 @@ def wasted_by_cause() -> Expr:
     return shares.then(f"({{}}\n* on ({JOB_KEY}) group_left () {held()})", COUNT)
 
 
-def wasted_by_user() -> Expr:
-    """Return the number of GPUs wasted, by job and user: users share a job in proportion to their processes."""
+def by_user(of_jobs: Expr) -> Expr:
+    """Return the values of jobs by job and user: users share a job in proportion to their processes."""
     processes = recorded(PROGRAMS, **JOB_MATCHERS)
     part, whole = (f"sum by ({by}) ({processes})" for by in (f"{JOB_KEY}, workload_user", JOB_KEY))
     share = f"{part} / on ({JOB_KEY}) group_left () {whole}"
-    return wasted().then(f"({share} * on ({JOB_KEY}) group_left () {{}} or on ({JOB_KEY}) {{}})")
+    return of_jobs.then(f"({share} * on ({JOB_KEY}) group_left () {{}} or on ({JOB_KEY}) {{}})")
 
 
-def gpu_hours(expr: Expr) -> Expr:
-    """Return a number of GPUs as GPU hours in the time shown, in steps of five minutes, twelve in an hour."""
-    return expr.then("sum_over_time(({})[$__range:5m]) / 12", "suffix: h")
+def gpu_hours(name: str, of: Callable[[Expr], Expr] = lambda expr: expr) -> Expr:
+    """Return the GPU hours of HOURS_LOST or HOURS_HELD in the time shown, by job and what `of` adds: from the start of
+    each training that has given evidence of one by now.
+    """
+    found = rules.gpu_hours(f"({of(recorded(name, **JOB_MATCHERS))})", "$__range")
+    evidence = (recorded(ARMED), recorded(PROBLEM), recorded(NOW, hook="true"))
+    trained = " or ".join(f"last_over_time({each}[$__range])" for each in evidence)
+    return Expr(f"({found} and on ({JOB_KEY}) group by ({JOB_KEY}) ({trained}))", "suffix: h")
 
 
-def of_jobs(expr: str, *labels: str) -> str:
+def of_jobs(expr: str, *labels: str, operator: str = "max") -> str:
     """Return series of processes by job and the labels; only of jobs that the variables select."""
     matched = recorded(PROCESS_JOB, **JOB_MATCHERS)
     return (
-        f"max by ({', '.join((JOB_KEY, *labels))}) ({expr}\n  * on ({PROCESS_KEY}) group_left "
+        f"{operator} by ({', '.join((JOB_KEY, *labels))}) ({expr}\n  * on ({PROCESS_KEY}) group_left "
         f"({', '.join(JOB_LABELS_OF_RULES)}) {matched})"
     )
 
@@ -160,34 +173,68 @@ def of_judged(expr: Expr) -> Expr:
     return expr.then(f"sum ({of_job}\nand on ({JOB_KEY}) {judged()})", COUNT)
 
 
+def _unseen(jobs: str, scope: Scope) -> str:
+    """Return jobs by node with the label `who`: the node, and for how long it has not been seen."""
+    since = f"{jobs} * on ({NODE_KEY}) group_left (minutes) {gpus.not_seen(scope)}"
+    return f'label_join({since}, "who", " is not seen for ", "instance", "minutes")'
+
+
 def not_seen() -> str:
-    """Return the jobs that ran on a node when it was seen last, by job and node."""
-    last = f"max by ({JOB_KEY}, instance) (max_over_time(timestamp({recorded(PROGRAMS, **JOB_MATCHERS)})[1h:1m]))"
-    trains = " or ".join(f"last_over_time({recorded(name)}[1h])" for name in (HELD, NOW, PROBLEM))
-    return f"({last} >= on ({NODE_KEY}) group_left () {of_down('1h')} and on ({JOB_KEY}) ({trains}))"
+    """Return the trainings that ran on a node when it was seen last, by job and node."""
+    recorded_last = f"max_over_time(timestamp({recorded(PROGRAMS, **JOB_MATCHERS)})[$__range:5m])"
+    trains = " or ".join(f"last_over_time({recorded(name)}[$__range])" for name in (HELD, NOW, PROBLEM))
+    # The rules record what was scraped up to two minutes before.
+    seen = f"max by ({JOB_KEY}, instance) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () "
+    return f"({seen}{gpus.of_down(Scope(), '5m')} and on ({JOB_KEY}) ({trains}))"
 
 
-def of_down(window: str) -> str:
-    """Return when each node was seen last whose exporter cannot be scraped."""
-    newest = f"max_over_time(timestamp({Scope().select('gpugauge_snapshot_timestamp_seconds')})[{window}:1m])"
-    return f"(max by ({NODE_KEY}) ({newest}) and on ({NODE_KEY}) ({_UP} == 0))"
+def measured(
+    of: Callable[..., str], key: str, s: Scope, level: float = 0, loader: str = "{}", batch: str = "{}"
+) -> list[Line]:
+    """Return the lines with what was measured: what helps a loader, and a larger batch. `of` returns series of
+    processes by `key` and labels; `loader` and `batch` are the jobs that they are about.
+    """
+    reason = of(
+        f"({s.select('training_loader_limited_by', reason='~' + '|'.join(CHANGES))} == 1)", "reason", operator="count"
+    )
+    workers = of(s.select("training_loader_workers_recommended"))
+    present = f"topk by ({key}) (1, {of(s.select('torch_loader_info'), 'workers', operator='count')}) > bool 0"
+    pair = f'count_values by ({key}) ("number", {workers}) * on ({key}) group_left (workers) ({present})'
+    both = f'label_join({pair}, "number", " loader workers instead of ", "number", "workers")'
+    alone = (
+        f'label_replace(count_values by ({key}) ("number", {workers}), "number", "$1 loader workers", "number", "(.*)")'
+    )
+    small = of(f"({s.select('training_limited_by', cause='~underfilled|host_bound')} == 1)", "cause", operator="count")
+    room = f"floor(10 * ({of(s.select('training_batch_headroom_ratio'))} >= 1.5)) / 10"
+    larger = f'label_replace(count_values by ({key}) ("batch", {room}), "batch", "{_LARGER}", "batch", "(.*)")'
+    return [
+        Line("data_loading", level, loader.replace("{}", f"topk by ({key}) (1, {reason})"), advice="reason"),
+        Line("data_loading", level, loader.replace("{}", f"({both} or on ({key}) {alone})"), advice="number"),
+        Line("$1", level, batch.replace("{}", f"({small} * on ({key}) group_left (batch) {larger})"), "cause", "batch"),
+    ]
 
 
 def why() -> Expr:
-    """Return why each training wastes GPUs, or what else is known of it, as the label `why`."""
-    s, problem = Scope(), recorded(PROBLEM, **JOB_MATCHERS)
+    """Return why each training wastes GPUs, or what else is known of it, and what to do: labels STATE and ADVICE."""
+    s, problem, dominant = Scope(), recorded(PROBLEM, **JOB_MATCHERS), _of_judged(DOMINANT)
     on_cpu = of_jobs(f"({s.select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)", "cause")
     waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
     loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
     alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
+    waiting = f"({recorded(DOMINANT, cause='data_loading')} or on ({JOB_KEY}) {loading})"
     return states(
         JOB_KEY,
-        Line(_NOT_SEEN, UNKNOWN, not_seen(), "instance"),
+        Line(_NOT_SEEN, UNKNOWN, _unseen(not_seen(), s), "who"),
         Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
         Line("$1", CRITICAL, on_cpu, "cause"),
         Line("$1", CRITICAL, problem, "problem"),
+        *measured(
+            *(of_jobs, JOB_KEY, s, WARNING),
+            f"({{}} and on ({JOB_KEY}) {waiting})",
+            f"({{}} and on ({JOB_KEY}, cause) {dominant})",
+        ),
         Line("data_loading", WARNING, loading),
-        Line("$1", WARNING, _of_judged(DOMINANT), "cause"),
+        Line("$1", WARNING, dominant, "cause"),
         Line(_FINE, GOOD, recorded(ARMED, **JOB_MATCHERS)),
         Line(_YOUNG, UNKNOWN, f"({recorded(HELD, **JOB_MATCHERS)} > 0 or {recorded(NOW, **JOB_MATCHERS)}) {alive}"),
         Line(_CPU, GOOD, of_jobs(f"({s.select('training_state', state='training_on_cpu')} == 1)")),
@@ -233,11 +280,8 @@ def last_known(*labels: str) -> str:
 
 def job_not_seen() -> str:
     """Return the processes that ran on a node when it was seen last, if it is not seen now."""
-    last = " or ".join(
-        f"max_over_time(timestamp({CHOSEN.select(name)})[$__range:1m])" for name in (_INFOS[0], _INFOS[2])
-    )
-    by = f"{JOB_KEY}, instance, process"
-    return f"(max by ({by}) ({last}) >= on ({NODE_KEY}) group_left () {of_down('$__range')})"
+    series = " or ".join(gpus.last(CHOSEN, name) for name in (_INFOS[0], _INFOS[2]))
+    return f"max by ({JOB_KEY}, instance, process) ({series})"
 
 
 def job_states() -> Expr:
@@ -250,8 +294,9 @@ def job_states() -> Expr:
 
     return states(
         JOB_KEY,
-        Line(_NOT_SEEN, UNKNOWN, job_not_seen(), "instance"),
+        Line(_NOT_SEEN, UNKNOWN, _unseen(job_not_seen(), JOB_NODES), "who"),
         *(Line("$1", level, those(only), "state") for level, only in _BY_LEVEL),
+        Line(_RESTARTED, UNKNOWN, f"{last_known('instance')} and on ({NODE_KEY}) {gpus.young(JOB_NODES)}", "instance"),
         Line(ENDED_TEXT, UNKNOWN, last_known()),
     )
 

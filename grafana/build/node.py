@@ -118,25 +118,22 @@ def _gpus() -> Panel:
     def of(expr: Expr) -> Expr:
         return gpus.by_device(DEVICES, expr)
 
-    largest = f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, process) ({_HELD}))"
-    info = (
-        f"topk by ({jobs.PROCESS_KEY}) (1, group by ({keys('process', *_LABELS)}) ({NODE.select('gpu_process_info')}))"
-    )
-    owner = f"{largest} * on ({jobs.PROCESS_KEY}) group_left ({', '.join(_LABELS)}) {info}"
-    holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.devices(DEVICES)}", "bytes")
-    model = Expr(
-        f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({DEVICES.select('gpu_info')}))", COUNT
-    )
+    owner = gpus.owners(DEVICES, *_LABELS)
+    holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.seen(DEVICES)}", "bytes")
+    info = f"last_over_time({DEVICES.select('gpu_info')}[$__range])"
+    model = Expr(f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({info}))", COUNT)
     return table(
         "GPUs",
-        "A line for each GPU: its gravest fault and what to do, whose process holds most of its memory, and its values "
-        "now. Busy: share of the time in which a kernel ran. SM: share of the multiprocessors in use (Hopper and "
-        "newer). Empty: not reported.",
+        "A line for each GPU, those with a fault first, then the wasted ones, those in use, and the free ones: its "
+        "state and what to do, whose process holds most of its memory, and its values now. Of a node that is not seen: "
+        "what was known last. Busy: share of the time in which a kernel ran. SM: share of the multiprocessors in use "
+        "(Hopper and newer). -: not reported.",
         Column("Node", "instance", link=common.TO_NODE, size=100),
         Column("GPU", "index", size=50),
         Column("State", "state", names=gpus.GPU_NAMES, size=150),
+        Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
         Column("Do this", "advice"),
-        Column("User", "workload_user", size=70, empty="free"),
+        Column("User", "workload_user", size=70),
         *common.job_columns(size=130),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=85),
@@ -149,15 +146,13 @@ def _gpus() -> Panel:
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
-            common.with_cluster_choice(gpus.gpu_states(DEVICES)),
             gpus.advice(DEVICES),
             jobs.called(holds),
             model,
             "uuid",
             "process",
         ),
-        sort="GPU",
-        ascending=True,
+        order=("index", "level"),
         height=9,
         empty_text="no GPU was seen in the time shown",
     )
@@ -189,22 +184,27 @@ def _processes() -> Panel:
     load = Expr(f"clamp_min(1 - {lost} / ({held} > 0), 0)", SHARE)
     # Trainings on the CPU have no memory on a GPU.
     trains = f"group by ({jobs.PROCESS_KEY}) ({NODE.select('training_state', state='!not_training')} == 1)"
-    infos = " or ".join(NODE.select(name) for name in ("gpu_process_host_info", "gpu_process_info"))
-    who = f"group by ({keys('instance', 'process', *labels)}) ({infos})"
+    by = keys("instance", "process", *labels)
+    infos = ("gpu_process_host_info", "gpu_process_info")
+    who = f"group by ({by}) ({' or '.join(NODE.select(name) for name in infos)})"
     known = f"({who} and on ({jobs.PROCESS_KEY}) ({trains} or {_HELD}))"
-    down = f"group by ({gpus.NODE_KEY}) ({NODE.scraped('up')} == 0)"
-    not_seen = f'label_replace({down}, "workload_command", "not known: the node is not seen", "", "")'
+    gone = f"group by ({by}) ({' or '.join(gpus.last(NODE, name) for name in infos)})"
+    last = gpus.last(DEVICES, "gpu_process_memory_used_bytes")
+    held_last = f"({gone} and on ({jobs.PROCESS_KEY}) ({last} or {gpus.last(NODE, 'training_state')}))"
+    not_seen = f'label_replace({held_last}, "unseen", "not seen; this was its last", "", "")'
     return table(
         "Processes",
         "The processes on the GPUs, and the trainings on the CPU: what they do, the GPUs that they waste, the share of "
-        "their GPU time that they use, and the cause that they lose most to. Job opens the job.",
+        "their GPU time that they use, and the cause that they lose most to; the last ones of a node that is not seen. "
+        "Job opens the job.",
         Column("GPU", "index", size=55, empty="CPU"),
         Column("Node", "instance", size=120),
         Column("User", "workload_user", size=80),
         *common.job_columns(),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Program", "workload_command", size=130),
-        Column("State", "state", names=jobs.STATE_NAMES, size=200),
+        Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
+        Column("State", "state", names=jobs.STATE_NAMES, size=180),
         Column("Wasted", lost.with_unit(COUNT), size=70, decimals=1),
         Column("Load", load, bar=True, size=105),
         Column("Why", "cause", names=jobs.CAUSE_NAMES, size=310),
@@ -301,6 +301,7 @@ def _inside() -> list[Panel]:
             Query(inside("sm"), gpus.GPU_LEGEND),
             Query(inside("tensor"), gpus.GPU_LEGEND + " tensor cores"),
             of_mig(NODE.select("gpu_mig_sm_active_ratio")),
+            gpus.no_curve(DEVICES, inside("sm")),
             width=10,
             highest=1,
             empty_text=gpus.UNSUPPORTED,
@@ -311,6 +312,7 @@ def _inside() -> list[Panel]:
             "check the cooling; power cap: the power limit; brake: the power supply.",
             Query(lowered, gpus.GPU_LEGEND + " {{reason}}"),
             Query(Expr(none, SHARE), "{{instance}} {{reason}}"),
+            gpus.no_curve(DEVICES, Expr(none, SHARE)),
             width=7,
             highest=1,
             empty_text=gpus.UNSUPPORTED,
@@ -320,6 +322,7 @@ def _inside() -> list[Panel]:
             "Bytes over the links of all GPUs of a node. High PCIe traffic while the GPUs have gaps means that they "
             "wait for copies: use pinned memory.",
             *(Query(expr, f"{{{{instance}}}} {way}") for way, expr in ways.items()),
+            gpus.no_curve(DEVICES, ways["PCIe out"]),
             width=7,
             empty_text=gpus.UNSUPPORTED,
         ),

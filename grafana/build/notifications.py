@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gpugauge.faults.table import FAULTS
 from grafana.build.common import alerts
 from grafana.build.jobs import JOB_LABELS
-from grafana.build.queries import COUNT, Expr, keys
+from grafana.build.queries import CLUSTER, COUNT, Expr, braced, keys
 
 _LOW = "TrainingLoad(Very)?Low"
 _GPU, _JOB = keys("instance", "uuid"), ", ".join(JOB_LABELS)
@@ -55,3 +55,10 @@ def notifications() -> Expr:
     keyed = f'label_join({named}, "key", " ", "severity", "instance", "uuid")'
     grouped = f'label_replace({keyed}, "group", "$1", "key", "(?:warning|info) ([^ ]+ [^ ]+)")'
     return Expr(f"max by ({', '.join(_LABELS)}) (topk by (group, {_JOB}) (1, {grouped}))", COUNT)
+
+
+def since() -> Expr:
+    """Return since when the most severe alert of each notification fires."""
+    labels = ", ".join(_LABELS)
+    begin = f"min by ({labels}) (ALERTS_FOR_STATE{braced({CLUSTER: f'~${CLUSTER}'})})"
+    return Expr(f"({begin}\nand on ({labels}) ({notifications()})) * 1000", "dateTimeFromNow")

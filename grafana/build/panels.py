@@ -224,6 +224,7 @@ def table(
     *columns: Column,
     sort: str = "",
     ascending: bool = False,
+    order: tuple[str, str] | None = None,
     width: int = 24,
     height: int = 8,
     cells: str = "sm",
@@ -231,7 +232,8 @@ def table(
 ) -> Panel:
     """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `cells` is the
     height of a line, lg for texts that stand in place of values: Grafana counts the lines of the values. `empty_text`
-    is shown in place of an empty table.
+    is shown in place of an empty table. `order` are a label and the title of a column of values: the highest values are
+    first, equal ones in the order of the label.
     """
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
@@ -258,7 +260,13 @@ def table(
     defaults: Json = {"custom": wrapped, "noValue": empty_text}
     overrides = [_column(column) for column in columns if not column.dropped]
     made = panel("table", title, description, targets, options, defaults, overrides, width, height)
-    transformations = [{"id": "merge", "options": {}}, {"id": "organize", "options": organize}]
+    by_title = {column.title: name(column) for column in columns}
+    sorts = [{"field": order[0]}, {"field": by_title[order[1]], "desc": True}] if order else []
+    transformations = [
+        {"id": "merge", "options": {}},
+        *({"id": "sortBy", "options": {"fields": {}, "sort": [each]}} for each in sorts),
+        {"id": "organize", "options": organize},
+    ]
     return Panel({**made.body, "transformations": transformations}, width, height)
 
 

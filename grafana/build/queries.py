@@ -107,8 +107,12 @@ class Scope:
         return Expr(f"increase({self.select(name, **labels)}[{window}])", _UNITS[_row(name).unit])
 
     def scraped(self, name: str) -> Expr:
-        """Return a series that Prometheus itself records for each scrape."""
-        return Expr(name + braced({CLUSTER: f"~${CLUSTER}", **self.scrape}), _SCRAPE_UNITS[name])
+        """Return a series that Prometheus itself records for each scrape; of exporters, as the rules select them where
+        no variable does.
+        """
+        chosen = braced({CLUSTER: f"~${CLUSTER}", **self.scrape})
+        ours = "" if "job" in self.scrape else f",{Parameters().up_matchers}"
+        return Expr(f"{name}{chosen[:-1]}{ours}}}", _SCRAPE_UNITS[name])
 
     def with_labels(self, **own: str) -> Scope:
         """Return the scope with further `own` matchers."""

@@ -12,8 +12,10 @@ from grafana.build.queries import COUNT, Expr, Scope, keys, recorded
 GREY = "#8e8e8e"
 STATE = "state"
 """The label with the words of a state."""
-GOOD, UNKNOWN, WARNING, CRITICAL = range(4)
-_COLORS = {GOOD: "green", UNKNOWN: GREY, WARNING: "orange", CRITICAL: "red"}
+ADVICE = "advice"
+"""The label with what to do, of states that have it."""
+GOOD, USED, UNKNOWN, WARNING, CRITICAL = 0, 0.5, 1, 2, 3
+_COLORS = {GOOD: "green", USED: "green", UNKNOWN: GREY, WARNING: "orange", CRITICAL: "red"}
 
 # What a number is in place of a value; values are never negative.
 NO_RULES, NO_DATA, JUDGING, NOT_SEEN, ENDED, NO_TRAINING, ON_CPU, NO_GPU, NO_REPORT = map(str, range(-1, -10, -1))
@@ -49,27 +51,32 @@ REASON_NAMES = {text: ("", "orange") for text, color in CODES.values() if color 
 
 
 class Line(NamedTuple):
-    """A state: its words, its level, and the series that are in it. $1 in the words is the value of `label`."""
+    """A state: its words, its level, and the series that are in it. $1 in the words is the value of `label`. What to do
+    is the value of the label `advice`, by default the words.
+    """
 
     words: str
-    level: int
+    level: float
     when: object
     label: str = ""
+    advice: str = ""
 
 
 def states(by: str, *lines: Line) -> Expr:
     """Return the first state that applies, for each value of the labels `by`: its words as the label STATE, its level
     as the value.
     """
-    found = f"\nor on ({by}) ".join(_state(by, line) for line in lines)
+    advice = ADVICE if any(line.advice for line in lines) else ""
+    found = f"\nor on ({by}) ".join(_state(by, line, advice) for line in lines)
     # Without the labels of the conditions.
-    return Expr(found, COUNT).by(*filter(None, (by, STATE)), operator="max")
+    return Expr(found, COUNT).by(*filter(None, (by, STATE, advice)), operator="max")
 
 
-def _state(by: str, line: Line) -> str:
-    one = f"group by ({', '.join(filter(None, (by, line.label)))}) ({line.when})"
-    one = f"topk by ({by}) (1, {one})" if line.label else one
-    return f'label_replace({one} * {line.level}, "{STATE}", "{line.words}", "{line.label}", "(.*)")'
+def _state(by: str, line: Line, advice: str) -> str:
+    one = f"group by ({', '.join(filter(None, (by, line.label, line.advice)))}) ({line.when})"
+    one = f"topk by ({by}) (1, {one})" if line.label or line.advice else one
+    found = f'label_replace({one} * {line.level:g}, "{STATE}", "{line.words}", "{line.label}", "(.*)")'
+    return f'label_replace({found}, "{advice}", "$1", "{line.advice or STATE}", "(.*)")' if advice else found
 
 
 def names(*lines: Line) -> dict[str, tuple[str, str]]:

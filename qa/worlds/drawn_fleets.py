@@ -56,6 +56,7 @@ class DrawnJob:
     lost: dict[str, float]
     trains: bool = True
     ended: int = 0  # minutes ago
+    began: int = 120  # minutes ago
     # By cause and by mistake, for each process in the order of the places; None where it is not decided. Time of a step
     # without the cause, relative to the step.
     left: dict[str, list[float | None]] = field(default_factory=dict)
@@ -146,10 +147,11 @@ class DrawnFleet:
         for index, uuid in enumerate(node.uuids):
             yield from _of_gpu(row, uuid, index, node.faults.get(uuid, ""), age)
         for number, job in enumerate(self.jobs):
-            if ago >= job.ended * MINUTE:
+            if job.began * MINUTE >= ago >= job.ended * MINUTE:
                 for place, uuid in ((at, uuid) for at, (where, uuid) in enumerate(job.places) if where is node):
                     process = f"{number}-{node.name}-{uuid}"
-                    yield from _of_process(row, process, uuid, job, second - age, age)
+                    ran = job.began * MINUTE - ago
+                    yield from _of_process(row, process, uuid, job, second - ran, ran)
                     yield from _of_advice(row, process, job, place)
 
 
@@ -196,6 +198,9 @@ def _of_advice(row: Rows, process: str, job: DrawnJob, place: int) -> Iterator[S
     if not job.trains:
         return
     yield from row("training_limited_by", 1, process=process, cause=job.main)
+    yield from row("torch_loader_info", 1, process=process, workers="4")
+    yield from row("training_loader_workers_recommended", 12, process=process)
+    yield from row("training_batch_headroom_ratio", 2.5, process=process)
     for cause, left in job.left.items():
         if (share := left[place]) is not None:
             for part, factor in SPREAD.items():

@@ -22,7 +22,7 @@ from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 
 from gpugauge.artifacts.rules.options import Parameters
-from qa.worlds.drawn_fleets import MINUTE, SECONDS, DrawnFleet, DrawnJob, JobId, draw
+from qa.worlds.drawn_fleets import MINUTE, SECONDS, DrawnFleet, DrawnJob, DrawnNode, JobId, draw
 
 pytestmark = pytest.mark.e2e
 
@@ -94,12 +94,14 @@ def gpu_hours_by_job(world: World) -> None:
         for title in ("GPU hours wasted in the time shown, by user", "GPU hours wasted, by namespace and user")
     )
     headline = fleet.panel("GPU hours wasted").number()
+    for job, opened in each_job(world):
+        assert opened.panel("GPUs wasted").number(1) == pytest.approx(table[tuple(job.id)]), job
     assert {round(by_user, 3), round(by_namespace, 3), round(max(headline, 0.0), 3)} == {round(sum(table.values()), 3)}
     running = {job.id: job.wasted for job in world.fleet.judged if all(not node.down for node, _ in job.places)}
 
     assert {key: table[key] for key in running} == {
-        # In steps of five minutes; the first have no rate yet.
-        key: pytest.approx(wasted * SECONDS / 3600, rel=0.2, abs=0.05)
+        # Without the first minutes, which have no rate, and those since the last step of five.
+        key: pytest.approx(wasted * SECONDS / 3600, rel=0.1, abs=0.05)
         for key, wasted in running.items()
     }
 
@@ -124,36 +126,68 @@ def missing_data_names_the_nodes(world: World) -> None:
     missing = [node for node in world.fleet.nodes if node.blind or node.down]
     gaps, seen = (opened.panel(GAPS).by("cluster", "instance", *more, of=of) for more, of in ((("state",), 0), ((), 1)))
 
-    assert set(gaps) == {(node.cluster, node.name, BLIND if node.blind else DOWN) for node in missing}
+    assert set(gaps) == {(node.cluster, node.name, BLIND if node.blind else down(node)) for node in missing}
     assert opened.panel("Nodes not seen").number() == len(missing)
     for node in missing:
         ago = world.api.end - seen[node.cluster, node.name] / 1000
         assert node.down * MINUTE <= ago < node.down * MINUTE + world.fleet.scrape
 
 
-DOWN, BLIND = "not seen: the node is down, or its exporter", "sees no GPU: driver driver_not_loaded"
+BLIND = "sees no GPU: driver driver_not_loaded"
+
+
+def down(node: DrawnNode) -> str:
+    return f"not seen for {node.down} min: the node is down, or its exporter"
 
 
 def faults_are_the_same_everywhere(world: World) -> None:
-    """The headline, the list, the states of GPUs on the nodes, and the alerts."""
-    truth = {
-        (node.cluster, node.name, uuid): fault
+    """The headline, the list and the alerts. Those of a node that is not seen stay in the list."""
+    every = {
+        (node.cluster, node.name, uuid): (fault, bool(node.down))
         for node in world.fleet.nodes
-        if not (node.down or node.blind)
+        if not node.blind
         for uuid, fault in node.faults.items()
     }
+    truth = {gpu for gpu, (_, unseen) in every.items() if not unseen}
     fleet, listed = world.open("fleet"), "Faults of GPUs"
     alerts = world.api.now('ALERTS{alertstate="firing",uuid!="",severity!="info"}')
 
     assert fleet.panel("GPUs out of order").number() == len(truth)
-    assert set(fleet.panel(listed).by(*GPU, "summary")) == {(*gpu, fault) for gpu, fault in truth.items()}
-    assert {tuple(alert["metric"].get(label, "") for label in GPU) for alert in alerts} == set(truth)
+    assert set(fleet.panel(listed).by(*GPU, "summary", of=1)) == {(*gpu, fault) for gpu, (fault, _) in every.items()}
+    unseen = {(node.cluster, node.name) for node in world.fleet.nodes if node.down and not node.blind}
+    assert set(fleet.panel(listed).by("cluster", "instance")) == unseen
+    assert {tuple(alert["metric"].get(label, "") for label in GPU) for alert in alerts} == truth
+
+
+def each_gpu_has_its_state_and_its_owner(world: World) -> None:
+    """Those with a fault are first, then the wasted ones, those that are not seen, those in use, and the free ones."""
     for node in world.fleet.nodes:
         opened = world.open("node", cluster=node.cluster or ".*", instance=node.name)
-        ok = "not seen" if node.down else "ok"
-        states = {} if node.blind else {uuid: ok if node.down else node.faults.get(uuid, ok) for uuid in node.uuids}
-        found = opened.panel("GPUs").by("cluster", "uuid", "state", of=-4)
-        assert {key[1:] for key in found if key[0] == node.cluster} == set(states.items()), node
+        truth = {} if node.blind else {uuid: state_of(world.fleet, node, uuid) for uuid in node.uuids}
+        found = opened.panel("GPUs").by("uuid", "state")
+        assert found == {(uuid, words): level for uuid, (words, level) in truth.items()}, node
+        holders = {
+            uuid: job.id.name
+            for job in world.fleet.jobs
+            for where, uuid in job.places
+            if where is node and not node.blind and (job.ended <= node.down if node.down else not job.ended)
+        }
+        owners = opened.panel("GPUs").by("uuid", "workload_job", "workload_user", of=-2)
+        assert set(owners) == {(uuid, name, "ann") for uuid, name in holders.items()}, node
+        processes = opened.panel("Processes").by("workload_job", "unseen", of=-3)
+        unseen = "not seen; this was its last" if node.down else ""
+        assert set(processes) == {(name, unseen) for name in holders.values()}, node
+
+
+def state_of(fleet: DrawnFleet, node: DrawnNode, uuid: str) -> tuple[str, float]:
+    """Return the words of the state of a GPU, and its level."""
+    fault = node.faults.get(uuid, "")
+    if node.down:
+        return f"not seen for {node.down} min" + (f", had: {fault}" if fault else ""), 1
+    job = next((job for job in fleet.jobs if not job.ended and (node, uuid) in job.places), None)
+    wasted = job and sum(job.lost.values()) >= 0.5
+    used = ("wasted", 2) if wasted else ("in use", 0.5) if job else ("free", 0)
+    return (fault, 3) if fault else used
 
 
 def notifications_are_those_of_alertmanager(world: World) -> None:
@@ -221,12 +255,16 @@ def the_job_dashboard_says_what_the_job_wastes(world: World, with_rules: bool = 
             assert set(opened.panel("Judged").by("state")) == {("yes",)}
         places = {(node.name, uuid) for node, uuid in job.places if not (node.down or node.blind)}
         assert set(opened.panel("Its GPUs").by("instance", "uuid")) == places
+        if not job.ended:
+            last = {(node.name, uuid) for node, uuid in job.places if not node.blind}
+            assert set(opened.panel("Its GPUs").by("instance", "uuid", of=-2)) == last
 
 
 def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> None:
     table = {JobId(*key[:-1]): key[-1] for key in world.open("fleet").panel(TRAININGS).by(*JOB, "state", of=-1)}
     for job in world.fleet.jobs:
-        missing = {f"not known: {name} is not seen" for name in job.not_seen()}
+        minutes = {node.name: node.down for node, _ in job.places}
+        missing = {f"not known: {name} is not seen for {minutes[name]} min" for name in job.not_seen()}
         ended = job.ended and not missing and any(not node.blind for node, _ in job.places)
         if job.trains and (missing or ended):
             opened = opened_on(world, job)
@@ -254,6 +292,19 @@ def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
     assert any(job.gains() for job in jobs)
     assert any(job.made() for job in jobs)
     assert not all(job.gains() and job.made() for job in jobs)
+
+
+def the_advice_of_the_fleet_has_the_numbers(world: World) -> None:
+    larger = (
+        "a larger batch: double it for as long as samples/s grow; the device memory has room for one up to 2.5 times "
+        "as large (an estimate)"
+    )
+    measured = {"data_loading": "12 loader workers instead of 4", "host_bound": larger, "underfilled": larger}
+    table = world.open("fleet").panel(TRAININGS).by(*JOB, "state", "advice", of=-1)
+    advice = {JobId(*job): (state, text) for *job, state, text in table}
+    for job in world.fleet.judged:
+        if not job.not_seen() and job.lost[job.main] >= 0.12:
+            assert advice[job.id] == (job.main, measured.get(job.main, job.main)), job
 
 
 def the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
@@ -294,6 +345,8 @@ def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
         ended_jobs(world)
         missing_data_names_the_nodes(world)
         faults_are_the_same_everywhere(world)
+        each_gpu_has_its_state_and_its_owner(world)
+        the_advice_of_the_fleet_has_the_numbers(world)
         a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world)
         notifications_are_those_of_alertmanager(world)
         the_job_dashboard_opens_on_the_worst_job(world)
@@ -349,11 +402,62 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         job = Grafana(api, DASHBOARDS["job"](), {"workload": "7"})
         assert {key[0] for key in job.panel("Job").by("state", of=4)} == {"training_on_cpu"}
         assert job.panel("Load").number() == int(ON_CPU)
-        assert set(job.panel("What to do").by("cause", "state", of=5)) == {
+        assert set(job.panel("What to do").by("cause", "advice", of=5)) == {
             ("data_loading", "16 loader workers instead of 1")
         }
         assert job.panel("Possible").number() == 15.5
+        for board in (job, Grafana(api, DASHBOARDS["node"](), {"instance": "gpu-0"})):
+            reasons = {series["metric"]["state"] for series in board.panel("Power").series}
+            assert reasons == {"just started: the first values take some minutes"}
         assert {series["metric"]["state"] for series in job.panel("Judged").series} == {"never: it trains on the CPU"}
+
+
+def one_job(began: int = 120) -> DrawnFleet:
+    """Return a node with a training that wastes half a GPU."""
+    node = DrawnNode("", "gpu-0", ["GPU-0"])
+    job = DrawnJob(JobId("", "slurm", "", "7"), [(node, "GPU-0")], {"data_loading": 0.4, "unknown": 0.1}, began=began)
+    return DrawnFleet(15, [node], [job], frozenset())
+
+
+def test_gpu_hours_count_from_the_start_of_a_training(tmp_path: Path) -> None:
+    fleet = one_job(began=12)
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        shown = world.open("fleet").panel("GPU hours wasted").number()
+        # Up to the last five minutes.
+        assert 0.5 * 6.5 / 60 < shown <= 0.5 * 12.5 / 60
+        assert world.open("fleet").panel("GPUs wasted now").number() == int(YOUNG)
+        assert opened_on(world, fleet.jobs[0]).panel("GPUs wasted").number(1) == pytest.approx(shown)
+
+
+@pytest.mark.parametrize(
+    ("minutes", "state"), [(7, "not known: gpugauge on gpu-0 has just started"), (20, "ended"), (0, "training")]
+)
+def test_a_job_is_not_ended_by_a_restart_of_the_exporter(tmp_path: Path, minutes: int, state: str) -> None:
+    """Scrapes fail for four minutes, and then the processes are not there yet. Samples are read for five minutes."""
+    fleet = one_job()
+    end = int(time.time()) // 60 * 60
+    since = end - minutes * MINUTE if minutes else end + 1
+    written(
+        tmp_path,
+        (
+            (name, 0.0 if name.startswith("up{") and since <= second < since + 4 * MINUTE else value, second)
+            for name, value, second in fleet.samples(end)
+            if second < since or "process=" not in name
+        ),
+    )
+    with prometheus(tmp_path) as server:
+        job = opened_on(World(fleet, Api(server.url, end, SECONDS)), fleet.jobs[0])
+        assert {key[0] for key in job.panel("Job").by("state", of=4)} == {state}
+
+
+def test_the_worst_gpus_are_first() -> None:
+    panel = next(panel for panel in DASHBOARDS["node"]()["panels"] if panel["title"] == "GPUs")
+    sorts = [each["options"]["sort"] for each in panel["transformations"] if each["id"] == "sortBy"]
+
+    assert sorts == [[{"field": "index"}], [{"field": "Value #A", "desc": True}]]
+    assert panel["options"]["sortBy"] == []
 
 
 def test_without_exporters_nothing_is_calm(tmp_path: Path) -> None:

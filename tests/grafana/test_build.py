@@ -43,7 +43,7 @@ RECORDED = {
     rule["record"] for group in rules.groups(Parameters())["groups"] for rule in group["rules"] if "record" in rule
 }
 # Series of Prometheus itself.
-OTHERS = {"ALERTS", "up", "scrape_duration_seconds", "scrape_samples_scraped"}
+OTHERS = {"ALERTS", "ALERTS_FOR_STATE", "up", "scrape_duration_seconds", "scrape_samples_scraped"}
 by_dashboard = pytest.mark.parametrize("dashboard", DASHBOARD_FILES.values(), ids=DASHBOARD_FILES)
 
 
