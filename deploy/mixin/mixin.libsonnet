@@ -5,5 +5,6 @@
     'gpugauge-node.json': import '../../grafana/node.json',
     'gpugauge-job.json': import '../../grafana/job.json',
     'gpugauge-exporter.json': import '../../grafana/exporter.json',
+    'gpugauge-cost.json': import '../../grafana/cost.json',
   },
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from grafana.build import exporter, fleet, job, node
+from grafana.build import cost, exporter, fleet, job, node
 from grafana.build.layout import Json
 
 DASHBOARDS: dict[str, Callable[[], Json]] = {
@@ -13,6 +13,7 @@ DASHBOARDS: dict[str, Callable[[], Json]] = {
     "node": node.dashboard,
     "job": job.dashboard,
     "exporter": exporter.dashboard,
+    "cost": cost.dashboard,
 }
 
 

@@ -17,7 +17,7 @@ from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, braced
 TAG = "gpugauge"
 # The names of the alerts of the rules; a test compares them.
 _ALERT_NAMES = "(AllocatedGpu|Attribution|Driver|Exporter|Gpu|Torch|Training).*"
-FLEET, NODE, JOB, EXPORTER = "gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"
+FLEET, NODE, JOB, EXPORTER, COST = (f"gpugauge-{name}" for name in ("fleet", "node", "job", "exporter", "cost"))
 # That of Grafana 11; newer versions migrate a dashboard when they load it.
 _SCHEMA_VERSION = 39
 

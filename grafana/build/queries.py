@@ -19,7 +19,9 @@ _UNITS |= {"ratio": SHARE, "seconds": "s", "timestamp_seconds": "dateTimeAsIso",
 _RATES = {"bytes": "Bps", "joules": "watt", "": "suffix:/s", "seconds": SHARE}
 # By the last word of the name of a recorded series.
 _RECORDED_UNITS = {"bool": COUNT, "gpus": COUNT, "info": COUNT, "processes": COUNT, "ratio": SHARE}
+_RECORDED_UNITS |= {"cost": COUNT, "grams": "massg", "hours": COUNT, "kilowatt_hours": "kwatth", "price": COUNT}
 CLUSTER = Parameters().cluster_label
+EVERY_PRICE = {"prices": {"a GPU": 1.0}, "currency": "", "pue": 1.0, "grams": 1.0}
 # Series that Prometheus itself records for each scrape.
 _SCRAPE_UNITS = {"up": COUNT, "scrape_duration_seconds": "s", "scrape_samples_scraped": COUNT}
 _OPERATORS = {"!~": "!~", "~": "=~", "!": "!="}
@@ -121,7 +123,7 @@ class Scope:
 
 @functools.cache
 def _recordings() -> frozenset[str]:
-    groups = rules.groups(Parameters())["groups"]
+    groups = rules.groups(Parameters())["groups"] + rules.cost_groups(Parameters(), **EVERY_PRICE)["groups"]
     return frozenset(rule["record"] for group in groups for rule in group["rules"] if "record" in rule)
 
 

@@ -87,10 +87,16 @@ def levels(groups: Mapping[str, Any]) -> Iterator[list[dict[str, Any]]]:
         left = [rule for rule in left if rule not in ready]
 
 
-def evaluate_rules(folder: Path, end: int, seconds: int, parameters: Parameters) -> None:
-    """Write what the rules record and the alerts that fire over the time range, a minute apart."""
-    for ready in levels(rules.groups(parameters)):
-        with prometheus(folder) as server:
+def evaluate_rules(
+    folder: Path, end: int, seconds: int, parameters: Parameters, groups: Mapping[str, Any] | None = None
+) -> None:
+    """Write what the rules record and the alerts that fire over the time range, a minute apart. `groups` are other
+    rules, whose raw series have a sample each minute at least.
+    """
+    # A recorded series ends with its last sample, which says so only in a Prometheus that evaluates it live.
+    lookback = f"{STEP - 1}s" if groups else "5m"
+    for ready in levels(groups or rules.groups(parameters)):
+        with prometheus(folder, options=[f"--query.lookback-delta={lookback}"]) as server:
             api = Api(server.url, end, seconds)
             samples = [sample for rule in ready for sample in _results(api, rule)]
         written(folder, samples)

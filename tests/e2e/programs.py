@@ -14,7 +14,7 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -185,6 +185,7 @@ def prometheus(
     scrape: str = "",
     rules: Path | None = None,
     program: str | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Prometheus]:
     """Run Prometheus on the targets (host:port); `scrape` has further keys of the job, such as `scheme: https, `."""
     config = folder / "prometheus.yml"
@@ -195,6 +196,7 @@ def prometheus(
         + (f"rule_files: [{rules}]\n" if rules else "")
     )
     command = [program or need("prometheus"), f"--config.file={config}", f"--storage.tsdb.path={folder / 'tsdb'}"]
+    command += options
     with listening(folder / "prometheus.log", *command) as url:
         yield Prometheus(url)
 

@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 from grafana.build import DASHBOARDS
+from grafana.build.queries import EVERY_PRICE
 from qa.bench.fleet_bodies import Template
 
+from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from tests.drawn import EVERYTHING
 from tests.e2e.backfill import Api, evaluate_rules, written
@@ -50,7 +52,10 @@ def recorded(
 ) -> Hour:
     made = Hour(tmp_path_factory.mktemp("hour"), int(time.time()) // 60 * 60, request.param)
     written(made.folder, hour(nodes, made.end, made.scrape, {"fans": 20}))
-    evaluate_rules(made.folder, made.end, 3600, Parameters(scrape_interval=60))
+    parameters = Parameters(scrape_interval=60)
+    evaluate_rules(made.folder, made.end, 3600, parameters)
+    prices = {**EVERY_PRICE, "prices": dict.fromkeys(("NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"), 2.0)}
+    evaluate_rules(made.folder, made.end, 3600, parameters, rules.cost_groups(parameters, **prices))
     return made
 
 

@@ -15,7 +15,7 @@ from grafana.build.jobs import CAUSE_NAMES, STATE_COLORS
 from grafana.build.layout import Panel, Row, place
 from grafana.build.notifications import INHIBITIONS
 from grafana.build.panels import MixedUnitsError, Query, timeseries
-from grafana.build.queries import Expr, Scope, recorded
+from grafana.build.queries import EVERY_PRICE, Expr, Scope, recorded
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
@@ -40,7 +40,11 @@ UIDS = {dashboard["uid"] for dashboard in DASHBOARD_FILES.values()}
 ENDINGS = {"gauge": ("",), "counter": ("",), "histogram": ("_bucket", "_count", "_sum")}
 NAMES = {row.name + ending for row in catalog.metrics() for ending in ENDINGS[row.kind]}
 RECORDED = {
-    rule["record"] for group in rules.groups(Parameters())["groups"] for rule in group["rules"] if "record" in rule
+    rule["record"]
+    for tree in (rules.groups(Parameters()), rules.cost_groups(Parameters(), **EVERY_PRICE))
+    for group in tree["groups"]
+    for rule in group["rules"]
+    if "record" in rule
 }
 # Series of Prometheus itself.
 OTHERS = {"ALERTS", "ALERTS_FOR_STATE", "up", "scrape_duration_seconds", "scrape_samples_scraped"}
@@ -207,7 +211,7 @@ def test_alerts_are_annotations(dashboard: Json) -> None:
 
 @by_dashboard
 def test_no_dashboard_has_more_panels_than_a_person_reads(dashboard: Json) -> None:
-    most = {"gpugauge-fleet": 20, "gpugauge-job": 20, "gpugauge-node": 18, "gpugauge-exporter": 14}
+    most = {"gpugauge-fleet": 20, "gpugauge-job": 20, "gpugauge-node": 18, "gpugauge-exporter": 14, "gpugauge-cost": 12}
 
     assert len(panels(dashboard)) <= most[dashboard["uid"]]
 
@@ -273,7 +277,7 @@ def test_uids_and_files_of_the_provisioning() -> None:
     provider = yaml.safe_load((FOLDER / "provisioning" / "dashboards" / "gpugauge.yaml").read_text())
     source = yaml.safe_load((FOLDER / "provisioning" / "datasources" / "prometheus.yaml").read_text())
 
-    assert UIDS == {"gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter"}
+    assert UIDS == {"gpugauge-fleet", "gpugauge-node", "gpugauge-job", "gpugauge-exporter", "gpugauge-cost"}
     assert provider["providers"][0]["type"] == "file"
     assert source["datasources"][0]["type"] == "prometheus"
 

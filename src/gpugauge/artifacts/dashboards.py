@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-NAMES = ("fleet", "node", "job", "exporter")
+NAMES = ("fleet", "node", "job", "exporter", "cost")
 _PACKAGE = Path(__file__).parents[1]
 # The data source that a user chooses when importing a dashboard from grafana.com.
 _INPUT = {

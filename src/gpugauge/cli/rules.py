@@ -11,6 +11,7 @@ from gpugauge.artifacts.rules import explain, mixin, pack
 from gpugauge.artifacts.rules.options import Parameters, UnknownAlertError, flag_of, read, validate
 from gpugauge.base.duration import format_duration
 from gpugauge.cli.common import fail
+from gpugauge.report.prices import read as read_prices
 from gpugauge.settings.kinds import ConfigError
 
 _SEVERITIES = "severities"
@@ -64,9 +65,22 @@ def _shown(default: object) -> str:
     show_default=True,
     help="A rule file for Prometheus, a PrometheusRule for the Prometheus operator, or rules.libsonnet of the mixin.",
 )
+@click.option(
+    "--cost", "of_cost", is_flag=True, help="Print the rules about GPU hours and energy by job and user, and no others."
+)
+@click.option(
+    "--prices", type=click.Path(path_type=Path), metavar="FILE", help="As --cost, with cost by a YAML file of prices."
+)
 @click.option("--explain", "explained", is_flag=True, help="Print the alerts as a table for people, and no rules.")
 def command(
-    config_file: Path | None, form: str, severity: tuple[str, ...], *, explained: bool, **values: object
+    config_file: Path | None,
+    form: str,
+    severity: tuple[str, ...],
+    prices: Path | None,
+    *,
+    of_cost: bool,
+    explained: bool,
+    **values: object,
 ) -> None:
     """Print the recording and alerting rules for Prometheus. Durations are written like 90s, 15m or 1h30m.
 
@@ -77,12 +91,24 @@ def command(
     try:
         document = read(config_file, flags | _severities(severity))
         parameters = validate(document)
-        text = explain.as_table(parameters) if explained else _FORMATS[form](parameters)
+        if of_cost or prices:
+            text = _cost(parameters, form, prices)
+        else:
+            text = explain.as_table(parameters) if explained else _FORMATS[form](parameters)
     except UnknownAlertError as error:
         fail(2, f"{document.place((_SEVERITIES, error.alert))}: {error}")
     except ConfigError as error:
         fail(2, error)
     click.echo(text.encode(), nl=False)  # in UTF-8 under every locale
+
+
+def _cost(parameters: Parameters, form: str, prices: Path | None) -> str:
+    if form not in pack.FORMATS:
+        raise ConfigError(f"--format {form} has no rules about cost")
+    found = read_prices(prices)
+    known = {"prices": found.gpu_hour, "currency": found.currency, "pue": found.pue}
+    tree = pack.cost_groups(parameters, **known, grams=found.co2e_grams_per_kilowatt_hour)
+    return pack.FORMATS[form](parameters, tree)
 
 
 def _severities(texts: tuple[str, ...]) -> dict[str, object]:

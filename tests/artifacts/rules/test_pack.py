@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from grafana.build.queries import EVERY_PRICE
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
@@ -102,11 +103,30 @@ def test_stories_use_rows_of_the_catalogue() -> None:
 
 
 def test_every_recorded_series_is_recorded_and_used() -> None:
-    recorded = {rule["record"] for rule in all_rules() if "record" in rule}
-    queries = [text for rule in all_rules() for text in (rule["expr"], *rule.get("annotations", {}).values())]
+    (about_cost,) = rules.cost_groups(Parameters(), **EVERY_PRICE)["groups"]
+    every = [*all_rules(), *about_cost["rules"]]
+    recorded = {rule["record"] for rule in every if "record" in rule}
+    queries = [text for rule in every for text in (rule["expr"], *rule.get("annotations", {}).values())]
     shown = [file.read_text() for file in [*(ROOT / "grafana").glob("*.json"), ROOT / "docs" / "queries.md"]]
 
     assert {name for text in queries + shown for name in re.findall(r"gpugauge:\w+:\w+", text)} == recorded
+
+
+def test_rules_about_cost_have_the_prices_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "prices.yaml").write_text("currency: EUR\ngpu_hour: {NVIDIA H200: 3.1}\npue: 1.3\n")
+
+    (group,) = yaml.safe_load(invoke("--prices", str(tmp_path / "prices.yaml"), "--name", "a").output)["groups"]
+    (without,) = yaml.safe_load(invoke("--cost", "--format", "kubernetes").output)["spec"]["groups"]
+
+    assert group["rules"][0] == {
+        "record": "a:gpu_hour:price",
+        "expr": "vector(3.1)",
+        "labels": {"gpu_name": "NVIDIA H200", "currency": "EUR"},
+    }
+    assert [rule["record"] for rule in without["rules"] if re.search("cost|price|site", rule["record"])] == []
+    assert invoke("--cost", "--format", "jsonnet").exit_code == 2
+    (tmp_path / "prices.yaml").write_text("gpu_hours: {}\n")
+    assert "prices.yaml" in invoke("--prices", str(tmp_path / "prices.yaml")).output
 
 
 def test_a_group_records_a_series_before_it_reads_it() -> None:

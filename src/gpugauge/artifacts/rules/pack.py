@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gpugauge.artifacts.rules import devices, health, jobs, load, recording
+from gpugauge.artifacts.rules import cost, devices, health, jobs, load, recording
 from gpugauge.artifacts.rules.alert import About, Alert
 from gpugauge.artifacts.rules.options import Parameters, UnknownAlertError
 from gpugauge.artifacts.rules.promql import Selectors
@@ -91,21 +91,33 @@ def groups(p: Parameters) -> dict[str, Any]:
             for name, group in GROUPS.items()
         ]
     }
+    return _named(p, tree)
+
+
+def cost_groups(p: Parameters, **known: Any) -> dict[str, Any]:
+    """Return the rule file about GPU hours, energy and cost. `known` are the arguments of cost.recordings."""
+    made = [rule.as_dict() for rule in cost.recordings(Selectors.of(p), **known)]
+    interval = format_duration(p.evaluation_interval)
+    return _named(p, {"groups": [{"name": f"{p.name}-cost", "interval": interval, "rules": made}]})
+
+
+def _named(p: Parameters, tree: dict[str, Any]) -> dict[str, Any]:
     if p.name != _NAME:  # the recorded series are the only names with a colon
         tree = json.loads(json.dumps(tree).replace(f"{_NAME}:", f"{p.name}:"))
     return tree
 
 
-def as_prometheus(p: Parameters) -> str:
-    """Return a rule file for Prometheus."""
-    return _HEADER + _yaml(groups(p))
+def as_prometheus(p: Parameters, tree: dict[str, Any] | None = None) -> str:
+    """Return a rule file for Prometheus, of `groups` if no other is given."""
+    return _HEADER + _yaml(tree or groups(p))
 
 
-def as_kubernetes(p: Parameters) -> str:
+def as_kubernetes(p: Parameters, tree: dict[str, Any] | None = None) -> str:
     """Return a PrometheusRule for the Prometheus operator."""
-    metadata = {"name": p.name.replace("_", "-").lower(), "labels": {"app.kubernetes.io/name": "gpugauge"}}
+    name = p.name.replace("_", "-").lower() + ("-cost" if tree else "")
+    metadata = {"name": name, "labels": {"app.kubernetes.io/name": "gpugauge"}}
     head = {"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule", "metadata": metadata}
-    return _HEADER + _yaml(head | {"spec": groups(p)})
+    return _HEADER + _yaml(head | {"spec": tree or groups(p)})
 
 
 def _yaml(tree: object) -> str:
@@ -113,4 +125,4 @@ def _yaml(tree: object) -> str:
     return text
 
 
-FORMATS: dict[str, Callable[[Parameters], str]] = {"prometheus": as_prometheus, "kubernetes": as_kubernetes}
+FORMATS: dict[str, Callable[..., str]] = {"prometheus": as_prometheus, "kubernetes": as_kubernetes}

@@ -1,0 +1,75 @@
+"""The rules about GPU hours, energy and cost: on a real Prometheus, a bill has the sums of the plans."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from tests.drawn import draws
+from tests.e2e.backfill import Api, evaluate_rules, labelled, written
+from tests.e2e.programs import prometheus
+
+from gpugauge.artifacts.rules import cost, pack
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from qa.worlds.reports import drawn, labels_of
+
+pytestmark = [pytest.mark.e2e, pytest.mark.everything]
+PRICE, PUE = 2.5, 1.5
+SECONDS = 4 * 3600
+
+
+@pytest.mark.timeout(900)
+def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
+    now = int(time.time()) // 60 * 60
+    worlds = [world for seed in draws(3, 24) if (world := drawn(seed, now, 1800))]
+    samples = (
+        (labelled(series.name, labels_of(series)), value, int(second))
+        for world in worlds
+        for series in world.series
+        for second, value in series.points
+    )
+    written(tmp_path, samples)
+    parameters = Parameters(scrape_interval=60)
+    known = {"prices": {"NVIDIA H200": PRICE}, "currency": "EUR", "pue": PUE, "grams": None}
+    rules = pack.cost_groups(parameters, **known)
+    main = [rule for group in pack.groups(parameters)["groups"] for rule in group["rules"]]
+    rules["groups"].append({"rules": [rule for rule in main if rule.get("record") == PROCESS_JOB]})
+    evaluate_rules(tmp_path, now, SECONDS, parameters, rules)
+
+    with prometheus(tmp_path) as server:
+        api = Api(server.url, now, SECONDS)
+
+        def bill(name: str, **labels: str) -> float:
+            found = api.now(f"sum(sum_over_time({labelled(name, labels)}[{SECONDS}s]))")
+            return float(found[0]["value"][1]) if found else 0.0
+
+        for world in worlds:
+            of = {"workload_job": world.job}
+            processes = len({series.labels["process"] for series in world.series if "process" in series.labels})
+            # A scrape at each end of the series of a process, and of an exporter.
+            edge = (2 * world.interval * (processes + world.restarts * world.ranks) + world.unseen) / 3600
+            held, used = bill(cost.HELD, **of), bill(cost.USED, **of)
+            print(
+                world.job,
+                world.interval,
+                processes,
+                world.restarts,
+                "held",
+                held,
+                world.held / 3600,
+                "edge",
+                edge,
+                "kWh",
+                bill(cost.ENERGY, **of),
+                world.joules / 3.6e6,
+            )
+            assert held == pytest.approx(world.held / 3600, abs=edge)
+            assert held == pytest.approx(used + bill(cost.LOST, **of))
+            for cause, seconds in world.lost.items():
+                assert bill(cost.LOST, cause=cause, **of) == pytest.approx(seconds / 3600, abs=edge)
+            assert bill(cost.HELD_COST, currency="EUR", **of) == pytest.approx(PRICE * held)
+            assert bill(cost.LOST_COST, **of) == pytest.approx(PRICE * (held - used))
+        for name in (cost.HELD, cost.USED, cost.LOST, cost.ENERGY, cost.HELD_COST, cost.LOST_COST):
+            assert bill(cost.by_user(name)) == pytest.approx(bill(name)) != 0

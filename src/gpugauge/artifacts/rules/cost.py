@@ -1,0 +1,120 @@
+"""The recording rules about GPU hours, energy and cost, by job and by user: `gpugauge rules --cost`.
+
+Each evaluation records what came since the one before, so that `sum_over_time` over any range is a bill. The rules of
+`gpugauge rules` must run beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpugauge.artifacts.rules.promql import HAS_JOB, JOB_LABELS, PROCESS_JOB, Selectors
+from gpugauge.artifacts.rules.recording import Recording
+
+OWNER = "gpugauge:process_held_by:info"
+_PROCESS_USER, _PROCESS_GPU = "gpugauge:process_user:info", "gpugauge:process_gpu:info"
+_PROCESS_OWNER = "gpugauge:process_owner:info"
+HELD, USED, LOST = (f"gpugauge:job_gpu_{what}:hours" for what in ("held", "used", "lost"))
+ENERGY = "gpugauge:job_gpu_energy:kilowatt_hours"
+HELD_COST, LOST_COST = (f"gpugauge:job_gpu_{what}:cost" for what in ("held", "lost"))
+PRICE, PUE, CO2E = "gpugauge:gpu_hour:price", "gpugauge:site_pue:ratio", "gpugauge:site_kilowatt_hour:grams"
+PRODUCT, CURRENCY = "gpu_name", "currency"
+_SECONDS, _MEMORY, _USER = "training_gpu_held_seconds_total", "gpu_process_memory_used_bytes", "workload_user"
+_OWNER_LABELS = (*JOB_LABELS, _USER, PRODUCT)
+_OF_USER = ("workload_namespace", _USER, PRODUCT)
+
+
+def by_user(name: str) -> str:
+    """Return the name of the series by namespace and user in place of job."""
+    return name.replace(":job_", ":user_")
+
+
+def recordings(
+    s: Selectors, prices: Mapping[str, float], currency: str, pue: float | None, grams: float | None
+) -> list[Recording]:
+    """Return the rules; those of cost for the prices of a GPU hour by product, and the factors that are known."""
+    factors = [(PUE, pue), (CO2E, grams)]
+    rules = [
+        *(Recording(PRICE, _number(price), {PRODUCT: name, CURRENCY: currency}) for name, price in prices.items()),
+        *(Recording(name, _number(value)) for name, value in factors if value is not None),
+        *_whose(s),
+        Recording(HELD, _of_owners(s, _rise(s, _SECONDS))),
+        # Of most causes there is nothing.
+        Recording(LOST, _of_owners(s, f"({_rise(s, 'training_lost_seconds_total', 'cause')} > 0)", "cause")),
+        Recording(USED, f"{HELD} - on ({_all(s)}) (sum without (cause) ({LOST}) or 0 * {HELD})"),
+        Recording(ENERGY, _of_owners(s, _energy(s))),
+    ]
+    if prices:
+        priced = f"* on ({PRODUCT}) group_left ({CURRENCY}) {PRICE}"
+        rules += [
+            Recording(HELD_COST, f"{HELD} {priced}"),
+            Recording(LOST_COST, f"sum without (cause) ({LOST}) {priced}"),
+        ]
+    of_jobs = {rule.record: [*_OF_USER] for rule in rules if ":job_" in rule.record}
+    of_jobs[LOST].append("cause")
+    for name in of_jobs.keys() & {HELD_COST, LOST_COST}:
+        of_jobs[name].append(CURRENCY)
+    return [*rules, *(Recording(by_user(n), f"sum by ({s.keys(*labels)}) ({n})") for n, labels in of_jobs.items())]
+
+
+def _number(value: float) -> str:
+    return f"vector({value!r})"
+
+
+def _all(s: Selectors, *more: str) -> str:
+    return s.keys(*_OWNER_LABELS, *more)
+
+
+def _whose(s: Selectors) -> list[Recording]:
+    """Return the rules for the user, the product of the GPU and the job of each process, as far as they are known."""
+    process = s.keys("process")
+
+    def most(label: str, expr: str) -> str:
+        return f"topk by ({process}) (1, count by ({process}, {label}) ({expr})) > bool 0"
+
+    def first(*exprs: str) -> str:
+        return f"\nor on ({process}) ".join(exprs)
+
+    def also(known: str, label: str, name: str) -> str:
+        return first(f"(({known}) * on ({process}) group_left ({label}) {name})", known)
+
+    infos = (s(name, s.memory, **{_USER: HAS_JOB}) for name in ("gpu_process_host_info", "gpu_process_info"))
+    memory = f"last_over_time({s(_MEMORY, s.memory)})"
+    names = f"max by ({s.gpu}, name) (last_over_time({s('gpu_info', s.memory)}))"
+    product = f'label_replace({names}, "{PRODUCT}", "$1", "name", "(.*)")'
+    held = f"max by ({process}) (last_over_time({s(_SECONDS, s.memory)})) > bool -1"
+    owned = first(PROCESS_JOB, f"({held})")
+    return [
+        Recording(_PROCESS_USER, first(*(most(_USER, f"last_over_time({info})") for info in infos))),
+        Recording(_PROCESS_GPU, most(PRODUCT, f"{memory} * on ({s.gpu}) group_left ({PRODUCT}) {product}")),
+        Recording(_PROCESS_OWNER, also(owned, _USER, _PROCESS_USER)),
+        Recording(OWNER, also(_PROCESS_OWNER, PRODUCT, _PROCESS_GPU)),
+    ]
+
+
+def _part(s: Selectors, unit: float) -> str:
+    """Return the factor from an increase over the window, which has several samples, to that since the evaluation
+    before.
+    """
+    return repr(s.evaluation_interval / s.lookback / unit)
+
+
+def _rise(s: Selectors, name: str, *labels: str) -> str:
+    """Return what came since the evaluation before, in hours."""
+    return f"{_part(s, 3600)} * max by ({s.keys('process', *labels)}) (increase({s(name, s.lookback)}))"
+
+
+def _of_owners(s: Selectors, expr: str, *more: str) -> str:
+    labels = f"group_left ({', '.join(_OWNER_LABELS)})"
+    return f"sum by ({_all(s, *more)}) (\n  {expr}\n  * on ({s.keys('process')}) {labels} {OWNER}\n)"
+
+
+def _energy(s: Selectors) -> str:
+    """Return the energy of the GPUs of each training; that of a GPU that several programs hold is divided by their
+    number.
+    """
+    held = f"max by ({s.keys('process', 'instance', 'uuid')}) (last_over_time({s(_MEMORY, s.lookback)}))"
+    joules = f"max by ({s.gpu}) (increase({s('gpu_energy_joules_total', s.lookback)}))"
+    each = f"({held} > bool -1) * on ({s.gpu}) group_left () ({joules} / count by ({s.gpu}) ({held}))"
+    training = s.on_process("and", f"last_over_time({s(_SECONDS, s.lookback)})")
+    return f"{_part(s, 3.6e6)} * sum by ({s.keys('process')}) ({each} {training})"
