@@ -49,7 +49,6 @@ def _sums() -> list[Panel]:
         f"sum(sum_over_time({{}}[$__range]) unless on ({cost.PRODUCT}) {recorded(cost.PRICE)})\n"
         f"or 0 * sum(sum_over_time({{}}[$__range]))"
     )
-    options = {"mode": "value_and_name", "decimals": 1}
     return [
         stat(
             "GPU hours",
@@ -57,7 +56,8 @@ def _sums() -> list[Panel]:
             *(Query(expr, name) for name, expr in (("held", held), ("used", used), ("lost", lost))),
             width=8,
             empty_text=_NONE,
-            **options,
+            mode="value_and_name",
+            decimals=1,
         ),
         stat(
             "Cost",
@@ -66,7 +66,8 @@ def _sums() -> list[Panel]:
             Query(_sum(cost.LOST_COST, cost.CURRENCY), "lost {{currency}}"),
             width=6,
             empty_text=_UNPRICED,
-            **options,
+            mode="value_and_name",
+            decimals=1,
         ),
         stat(
             "Energy",
@@ -76,7 +77,8 @@ def _sums() -> list[Panel]:
             Query(site, "with PUE"),
             width=4,
             empty_text=_NONE,
-            **options,
+            mode="value_and_name",
+            decimals=1,
         ),
         stat("CO2e", "With the PUE and the factor of the file.", Query(grams), width=3, empty_text="no factor"),
         stat(

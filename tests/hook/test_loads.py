@@ -263,8 +263,8 @@ def test_the_wait_of_the_training_for_a_cpu_never_falls(seed: int, monkeypatch: 
     """The kernel counts it for each thread, and the training may go on in another one."""
     draw = random.Random(seed)
     waits, thread = dict.fromkeys(range(4), 0), 0
-    monkeypatch.setattr(workers, "get_ident", lambda: thread)
-    monkeypatch.setattr(workers, "queued_nanoseconds", lambda: waits[thread])
+    monkeypatch.setattr(module, "get_ident", lambda: thread)
+    monkeypatch.setattr(module, "queued_nanoseconds", lambda: waits[thread])
     loads, last, trainer, most = Loads(), 0.0, 0, 0
     in_thread(loads)
     for _ in range(50):
