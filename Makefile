@@ -40,10 +40,10 @@ DEPLOY_PACKAGES := prometheus mmdebstrap systemd-container podman buildah runc n
 CLUSTER_PACKAGES := $(DEPLOY_PACKAGES) etcd-server containerd containernetworking-plugins iproute2 prometheus prometheus-alertmanager
 
 run: $(VENV)/run ## serve on 127.0.0.1:10478: the real driver where there is one, otherwise a simulated node
-	@if ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; then \
+	@if { ldconfig -p 2>/dev/null | grep -q libnvidia-ml.so.1 && test -e /dev/nvidiactl; } || grep -qs DRIVER=amdgpu /sys/class/drm/card*/device/uevent; then \
 		exec $(BIN)/gpugauge serve $(ARGS); \
 	else \
-		echo "No NVIDIA driver on this machine: serving a SIMULATED node (scenario $(SCENARIO)). No figure below is of a real GPU." >&2; \
+		echo "No driver of NVIDIA or AMD GPUs on this machine: serving a SIMULATED node (scenario $(SCENARIO)). No figure below is of a real GPU." >&2; \
 		exec $(BIN)/gpugauge serve --simulate $(SCENARIO) $(ARGS); \
 	fi
 SCENARIO ?= node

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,9 @@ from tests.workload.kubelet import listing
 from gpugauge.collectors.training import training
 from gpugauge.doctor import pytorch
 from gpugauge.doctor.finding import Finding
-from gpugauge.doctor.machine import rocm_files
+from gpugauge.doctor.gpus import Driver
+from gpugauge.doctor.machine import rocm_files, visible_devices
+from gpugauge.doctor.table import examine
 from gpugauge.driver.amd.amd import Amd
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.driver.bus import amd_devices, bound_to_amd, worker_module
@@ -122,6 +125,8 @@ BUILT = {
     90402: True,
     110000: True,
     110501: True,
+    110502: False,
+    110503: False,
     130000: True,
 }
 
@@ -245,6 +250,41 @@ def test_the_doctor_names_the_files_that_rocm_lacks(tmp_path: Path) -> None:
     assert without.cause == "no_visible_device"
     assert found().found == "/dev/kfd and 1 of 1 GPUs can be opened"
     assert "10.3.0" in found(HSA_OVERRIDE_GFX_VERSION="10.3.0").found
+
+
+def test_the_doctor_speaks_of_the_vendor_of_the_machine(tmp_path: Path) -> None:
+    reading = DeviceReading.of([{"index": 0, "name": "AMD Instinct MI300X", "gfx_target": "gfx942", "processes": ()}])
+    gpus = [Device(f"GPU-{n}", True, "ok", reading, {}, vendor=AMD) for n in range(2)]
+    of = case(
+        tmp_path,
+        Driver("ok", DriverFacts(2, "6.16.13"), tuple(gpus)),
+        {**ROCM, "architectures": ["gfx90a"]},
+        pci={"AMD": 2},
+    )
+    found = [entry.finding for entry in examine(of) if entry.finding.level != "skipped"]
+    lines = {finding.title: finding.found for finding in found}
+
+    assert not [
+        f for f in found if re.search(r"nvidia|(?<!torch\.)cuda|xid", f"{f.title} {f.found} {f.advice}".lower())
+    ]
+    assert lines["AMD driver"] == "amdgpu 6.16.13"
+    assert lines["GPUs"] == "2 x AMD Instinct MI300X, gfx942"
+
+
+def test_lists_of_rocm_count_within_each_other(tmp_path: Path) -> None:
+    gpus = [Device(f"GPU-{n}", True, "ok", DeviceReading(index=n), {}, vendor=AMD) for n in range(4)]
+
+    def shown(**environ: str) -> str:
+        return visible_devices(
+            case(tmp_path, Driver("ok", DriverFacts(4), tuple(gpus)), pci={"AMD": 4}, environ=environ)
+        ).found.rpartition(": ")[2]
+
+    assert shown() == "all 4 GPUs"
+    assert shown(ROCR_VISIBLE_DEVICES="2,3", HIP_VISIBLE_DEVICES="1") == "GPU 3"
+    assert shown(ROCR_VISIBLE_DEVICES="2,3", CUDA_VISIBLE_DEVICES="0") == "GPU 2"
+    assert shown(HIP_VISIBLE_DEVICES="1", CUDA_VISIBLE_DEVICES="0") == "GPU 1"
+    assert shown(ROCR_VISIBLE_DEVICES="GPU-3") == "GPU 3"
+    assert "hides every GPU" in shown(ROCR_VISIBLE_DEVICES="2", HIP_VISIBLE_DEVICES="1")
 
 
 def test_visibility_of_rocm() -> None:

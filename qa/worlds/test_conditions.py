@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 import pytest
 from tests.drawn import cases
@@ -11,10 +12,11 @@ from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.verdict.causes import CAUSES, NEEDED
 from gpugauge.verdict.judge import judge
 from qa.bench.conditions import scores
+from qa.worlds import conditions
 from qa.worlds.conditions import MACHINES, PUBLISHED_SEEDS, RHYTHMS, ROWS, TUNING_SEEDS, Row, draw
 from qa.worlds.minutes import Stretch, View, minute
 from qa.worlds.trainings import CAUSES as TRUE_CAUSES
-from qa.worlds.trainings import Training, main_cause, speedups
+from qa.worlds.trainings import Training, main_cause, saves_as_much, speedups
 
 # Causes that take turns are not seen apart in the means of a minute.
 TAKING_TURNS = {name for name, row in ROWS.items() if row.rhythm not in RHYTHMS[:4]}
@@ -41,6 +43,24 @@ def test_statements_of_each_row_are_right(name: str) -> None:
     assert found[1].right_share >= (0.8 if name in TAKING_TURNS else 0.97)
     assert found[2].right_share >= (0.7 if name in TAKING_TURNS else 0.8)
     assert found[0].blamed_share <= 0.03
+
+
+def test_on_amd_a_cause_is_named_as_on_a_gpu_with_all_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of AMD's GPUs there are neither counters of multiprocessors nor busy times of processes."""
+    monkeypatch.setitem(conditions.MACHINES, "AMD", frozenset({"gpm", "own_busy"}))
+    named, right = Counter[str](), Counter[str]()
+    for seed in range(200):
+        found = {}
+        for machine in ("AMD", "all evidence"):
+            case = draw(Row(machine, "steady", "drawn", "alone", None), random.Random(f"amd {seed}"), 1)
+            cause = judge(case.evidence).limited_by
+            if cause not in {None, "unknown"} and case.true_cause in {"data_loading", "host_bound", "throttled"}:
+                found[machine] = cause
+                named[machine] += 1
+                right[machine] += saves_as_much(case.gains, str(cause))
+        assert len(found) < 2 or found["AMD"] == found["all evidence"]
+    assert named["AMD"] >= max(25, 0.95 * named["all evidence"])
+    assert right["AMD"] >= 0.95 * named["AMD"]
 
 
 def test_every_evidence_that_a_cause_needs_is_described() -> None:

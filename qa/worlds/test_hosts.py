@@ -72,7 +72,7 @@ def test_only_what_is_wrong_is_accused(seed: int, tmp_path: Path, monkeypatch: p
     host = Host(seed, tmp_path)
     monkeypatch.setattr(os, "open", host.open)
     here = host.case()
-    hardware, files = machine.graphics_devices(here), machine.device_files(here)
+    hardware, files = machine.graphics_devices(here), machine.cuda_files(here)
     alone = host.constrained and host.broken and len(host.own) == 1  # no file opens, so that the rules may be wrong
 
     assert len(here.pci.get("NVIDIA", ())) == host.count

@@ -97,7 +97,7 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
             "throttled",
             "GPU 1: power limit 300 W, default 700 W",
         ),
-        (condition.pcie, {}, "skipped", None, "the driver does not report the width"),
+        (condition.pcie, {}, "skipped", None, "the width is not reported"),
         (condition.pcie, {"pcie_width": 8, "pcie_width_max": 16}, "warning", "transfer", "GPU 1 uses 8 of 16 lanes"),
         (
             condition.pcie,

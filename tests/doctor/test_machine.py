@@ -20,7 +20,7 @@ def test_devices_on_the_bus_without_the_driver_are_a_warning(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("pci", "platform", "level", "found"),
     [
-        ({"AMD": 2}, "linux", "pass", "2 x AMD: needs a ROCm build of PyTorch"),
+        ({"AMD": 2}, "linux", "pass", "2 x AMD"),
         ({"NVIDIA": 1}, "linux", "pass", "1 x NVIDIA"),
         ({}, "darwin", "pass", "an Apple GPU; PyTorch uses it as the device mps"),
     ],
@@ -43,8 +43,12 @@ def test_a_driver_that_does_not(tmp_path: Path, reason: str) -> None:
     assert finding.advice
 
 
-def test_no_driver_is_needed_for_other_devices(tmp_path: Path) -> None:
-    assert machine.driver(case(tmp_path, NO_DRIVER, pci={"AMD": 1})).level == "skipped"
+def test_the_driver_of_the_vendor_is_needed(tmp_path: Path) -> None:
+    finding = machine.driver(case(tmp_path, NO_DRIVER, pci={"AMD": 1}))
+
+    assert (finding.title, finding.level) == ("AMD driver", "failure")
+    assert "modprobe amdgpu" in finding.advice
+    assert machine.driver(case(tmp_path, NO_DRIVER, pci={}, platform="darwin")).level == "skipped"
 
 
 def test_devices_by_kind_and_those_that_are_lost(tmp_path: Path) -> None:
@@ -92,13 +96,13 @@ def test_the_address_of_a_device_that_the_driver_lacks(tmp_path: Path) -> None:
 def test_device_files(tmp_path: Path, names: list[str], level: str, found: str) -> None:
     device_files(tmp_path, *names)
 
-    finding = machine.device_files(case(tmp_path))
+    finding = machine.cuda_files(case(tmp_path))
 
     assert (finding.level, finding.found) == (level, found)
 
 
 def test_advice_in_a_container(tmp_path: Path) -> None:
-    finding = machine.device_files(case(tmp_path, NO_DRIVER, pci={"NVIDIA": 1}, in_container=True))
+    finding = machine.cuda_files(case(tmp_path, NO_DRIVER, pci={"NVIDIA": 1}, in_container=True))
 
     assert "docker run --gpus" in finding.advice
 
@@ -106,8 +110,8 @@ def test_advice_in_a_container(tmp_path: Path) -> None:
 def test_files_of_a_driver_that_hangs_are_not_opened(tmp_path: Path) -> None:
     device_files(tmp_path, "nvidiactl")
 
-    assert machine.device_files(case(tmp_path, driver(device(), lost(1, "hangs")))).level == "skipped"
-    assert machine.device_files(case(tmp_path, Driver("timeout"))).level == "skipped"
+    assert machine.cuda_files(case(tmp_path, driver(device(), lost(1, "hangs")))).level == "skipped"
+    assert machine.cuda_files(case(tmp_path, Driver("timeout"))).level == "skipped"
 
 
 @pytest.mark.parametrize(

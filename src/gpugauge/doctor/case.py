@@ -12,8 +12,10 @@ from typing import Any
 
 from gpugauge.doctor import DEFAULT_URL, gpus, nodes, target
 from gpugauge.driver.api import Device
+from gpugauge.driver.bus import worker_module
 from gpugauge.driver.client import Worker
-from gpugauge.driver.vendors.amd import UNBUILT
+from gpugauge.driver.vendors import Vendor
+from gpugauge.driver.vendors.amd import AMD, UNBUILT
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.status.model import ProcessStatus, Status
 from gpugauge.terminal import reply
@@ -35,7 +37,7 @@ class Options:
     force: bool = False
     timeout: float = 60.0
     simulation: Mapping[str, Any] | None = None
-    worker: str = NVIDIA.worker  # the module of the worker process
+    worker: str = ""  # the module of the worker process, "" for that of the machine
 
 
 class Case:
@@ -53,9 +55,6 @@ class Case:
         self.root = root
         self.platform = platform
 
-    vendor = NVIDIA
-    """The vendor whose driver is examined."""
-
     @property
     def simulated(self) -> bool:
         """Whether the GPUs are simulated."""
@@ -65,12 +64,18 @@ class Case:
     def driver(self) -> gpus.Driver:
         """State of the driver and readings of its GPUs."""
         options = self.options
-        return gpus.ask(partial(Worker, options.worker), options.simulation)
+        worker = options.worker or (NVIDIA.worker if self.simulated else worker_module(self.root / "sys"))
+        return gpus.ask(partial(Worker, worker), options.simulation)
+
+    @property
+    def vendor(self) -> Vendor:
+        """The vendor whose driver is examined: NVIDIA, unless all GPUs are of AMD."""
+        return AMD if self.has_amd and not self.has_nvidia else NVIDIA
 
     @cached_property
     def pci(self) -> dict[str, list[str]]:
-        """Addresses of the GPUs on the PCI bus, as 0000:3b:00.0, by vendor."""
-        return nodes.graphics_devices(self.root / "sys")
+        """Addresses of the GPUs on the PCI bus, as 0000:3b:00.0, by vendor; of none that is simulated."""
+        return {} if self.simulated else nodes.graphics_devices(self.root / "sys")
 
     @cached_property
     def in_container(self) -> bool:
@@ -90,13 +95,21 @@ class Case:
     @property
     def has_nvidia(self) -> bool:
         """Whether there is an NVIDIA GPU, whether it works or not."""
-        return bool(self.driver.devices) or "NVIDIA" in self.pci
+        return self._has(NVIDIA)
+
+    @property
+    def has_amd(self) -> bool:
+        """Whether there is a GPU of AMD, whether it works or not."""
+        return self._has(AMD)
+
+    def _has(self, vendor: Vendor) -> bool:
+        return vendor.name in self.pci or any(device.vendor is vendor for device in self.driver.devices)
 
     @property
     def has_gpu(self) -> bool:
         """Whether there is a GPU, and builds of torch for it."""
         targets = nodes.kfd_targets(self.root / "sys")
-        return self.has_nvidia or ("AMD" in self.pci and not (targets and targets <= UNBUILT))
+        return self.has_nvidia or (self.has_amd and not (targets and targets <= UNBUILT))
 
     @cached_property
     def without_gpu(self) -> bool:

@@ -97,7 +97,8 @@ def pcie(case: Case) -> Finding:
     widths = [(d.reading.index, d.reading.pcie_width, d.reading.pcie_width_max) for d in case.driver.up]
     known = [(index, width, maximum) for index, width, maximum in widths if width and maximum]
     if not known:
-        return skipped(title, "the driver does not report the width")
+        now = " or ".join(map(str, sorted({width for _, width, _ in widths if width})))
+        return skipped(title, f"{now} lanes; the maximum is not reported" if now else "the width is not reported")
     narrow = [f"GPU {index} uses {width} of {maximum} lanes" for index, width, maximum in known if width < maximum]
     if narrow:
         return warning(title, "; ".join(narrow), NARROW, "transfer")

@@ -12,7 +12,11 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import CRASHES, name_of
 from gpugauge.driver.advice import advice, down_advice, known_advice
 from gpugauge.driver.api import Device
+from gpugauge.driver.bus import text
 from gpugauge.driver.missing import pci_address
+from gpugauge.driver.vendors import VENDORS
+from gpugauge.driver.vendors.amd import AMD
+from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.faults.repair import ANY_SITE
 
 
@@ -78,7 +82,8 @@ def graphics_devices(case: Case) -> Finding:
         others = f" ({_shown(case)})" if case.pci else ""
         found = f"none on the PCI bus or in /dev that CUDA or ROCm could use{others}; programs train on the CPU"
         return warning(title, found, _if_expected(case))
-    return _compared(case, title, len(case.pci.get("NVIDIA", ())), len(case.driver.devices))
+    on_bus = sum(len(case.pci.get(vendor.name, ())) for vendor in VENDORS)
+    return _compared(case, title, on_bus, len(case.driver.devices))
 
 
 def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
@@ -90,16 +95,13 @@ def _compared(case: Case, title: str, on_bus: int, known: int) -> Finding:
         if missing := _missing(case):
             found += f"; it lacks {', '.join(missing)}"
         advice = (
-            "check the kernel log for Xid 79 (GPU has fallen off the bus); the driver also lacks GPUs that are passed "
-            "through to a virtual machine"
+            "check the kernel log ({failures}); the driver also lacks GPUs that are passed through to a virtual machine"
         )
-        return warning(title, found, advice)
+        return warning(title, found, case.vendor.fill(advice))
     if known and not on_bus:  # a sandbox without the bus
-        return ok(title, f"{known} x NVIDIA by the driver; {shown or 'no GPU'} on the PCI bus")
+        return ok(title, f"{known} x {case.vendor.name} by the driver; {shown or 'no GPU'} on the PCI bus")
     if on_bus:
         return ok(title, shown)
-    if "AMD" in case.pci:
-        return ok(title, f"{shown}: needs a ROCm build of PyTorch")
     found = f"{shown}, not usable by CUDA or ROCm" if shown else "no GPU on the PCI bus"
     return failure(title, found, _NO_GPU_ADVICE)
 
@@ -120,32 +122,34 @@ def _if_expected(case: Case) -> str:
 
 
 def _missing(case: Case) -> list[str]:
-    """Return the addresses of the NVIDIA GPUs on the PCI bus that the driver does not have."""
+    """Return the addresses of the GPUs on the PCI bus that no driver has."""
     places = [device.reading.pci_bus_id for device in case.driver.devices]
     if None in places:
         return []
     known = {pci_address(place) for place in places if place}
-    return [address for address in case.pci.get("NVIDIA", ()) if address not in known]
+    return [at for vendor in VENDORS for at in case.pci.get(vendor.name, ()) if at not in known]
 
 
 def driver(case: Case) -> Finding:
     """Check the driver and its library."""
-    title = "NVIDIA driver"
-    if not case.has_nvidia and (case.platform == "darwin" or "AMD" in case.pci or case.trains_without_gpu):
-        return skipped(title, "not needed: there is no NVIDIA GPU")
+    title, nothing = f"{case.vendor.name} driver", f"not needed: there is no {case.vendor.name} GPU"
+    if not (case.has_nvidia or case.has_amd) and (case.platform == "darwin" or case.trains_without_gpu):
+        return skipped(title, nothing)
     if case.is_bare:
-        return skipped(title, "not installed, and not needed: there is no NVIDIA GPU")
+        return skipped(title, f"not installed, and {nothing}")
     if case.by_torch_alone:
         return skipped(title, _TORCH_ALONE)
     facts = case.driver.facts
     if facts is None:
         reason = case.driver.reason
-        known = known_advice(reason, case.vendor) or "check the kernel log for messages of the NVIDIA driver"
+        known = known_advice(reason, case.vendor) or case.vendor.fill("check the kernel log ({log})")
         outside = reason == "library_not_found" and nodes.in_apptainer(case.environ, case.root)
         return failure(title, f"not usable: {reason}", _device_file_advice(case) if outside else known)
     if not case.driver.devices:
         return failure(title, f"{facts.driver_version}, but it finds no GPU", advice("gpu_not_found", case.vendor))
-    parts = [facts.driver_version or "unknown version"]
+    parts = [case.vendor.fill("{module}") + (facts.driver_version or "unknown version")]
+    if case.vendor is AMD and not case.simulated and (rocm := text(case.root / "opt/rocm/.info/version")):
+        parts.append(f"ROCm {rocm}")
     if facts.cuda_driver_version:
         parts.append(f"CUDA {cuda_version(facts.cuda_driver_version)}")
     return ok(title, ", ".join(parts))
@@ -182,15 +186,23 @@ def _kind(device: Device) -> str:
     parts = [reading.name or "unknown product"]
     if reading.memory_total_bytes:
         parts.append(f"{reading.memory_total_bytes / (1 << 30):.0f} GiB")
-    if reading.compute_capability:
+    if target := reading.value("gfx_target"):
+        parts.append(str(target))
+    elif reading.compute_capability:
         parts.append("compute capability {}.{}".format(*reading.compute_capability))
     if reading.mig_mode:
         parts.append("MIG on")
     return ", ".join(parts)
 
 
-def device_files(case: Case) -> Finding:
-    """Check whether this user may open the device files that CUDA opens."""
+def device_files(case: Case) -> Sequence[Finding]:
+    """Check whether this user may open the device files that CUDA or ROCm opens."""
+    both = [cuda_files(case)] if case.has_nvidia or not case.has_amd or case.simulated else []
+    return [*both, rocm_files(case)] if "AMD" in case.pci else both
+
+
+def cuda_files(case: Case) -> Finding:
+    """Check the access to the device files that CUDA opens."""
     title = "Device files"
     if case.simulated or case.platform != "linux":
         return skipped(title, "the GPUs are simulated" if case.simulated else "only on Linux")
@@ -205,9 +217,7 @@ def device_files(case: Case) -> Finding:
 
 def rocm_files(case: Case) -> Finding:
     """Check the access to the device files of ROCm, without opening them: that would count as a process on each GPU."""
-    title, dev = "AMD device files", case.root / "dev"
-    if case.simulated or "AMD" not in case.pci:
-        return skipped(title, "there is no AMD GPU here")
+    title, dev = "Device files", case.root / "dev"
     control, gpus = dev / "kfd", sorted(dev.glob("dri/renderD*"))
     missing = [] if control.exists() else ["/dev/kfd"]
     missing += [] if gpus else ["/dev/dri/renderD*"]
@@ -267,6 +277,8 @@ def container(case: Case) -> Finding:
     title = "Container"
     if not case.in_container:
         return ok(title, "not in a container")
+    if case.vendor is AMD:
+        return ok(title, "in a container; the device files of its GPUs are checked above")
     requested = case.environ.get("NVIDIA_VISIBLE_DEVICES")
     capabilities = case.environ.get("NVIDIA_DRIVER_CAPABILITIES", "")
     setting = "NVIDIA_VISIBLE_DEVICES is " + ("not set" if requested is None else repr(requested))
@@ -281,26 +293,41 @@ def container(case: Case) -> Finding:
 
 
 def visible_devices(case: Case) -> Finding:
-    """Check which GPUs CUDA_VISIBLE_DEVICES leaves to a program that is started from this terminal."""
-    title = "Visible to CUDA"
-    value = case.environ.get("CUDA_VISIBLE_DEVICES")
-    setting = "CUDA_VISIBLE_DEVICES is " + ("not set" if value is None else repr(value))
+    """Check which GPUs the environment leaves to a program that is started from this terminal."""
+    title = case.vendor.fill("Visible to {toolkit}")
+    lists = _lists(case)
+    given = [f"{name} is {value!r}" for name, value in lists.items() if value is not None]
+    setting = " and ".join(given) or f"{' and '.join(lists)} {'is' if len(lists) == 1 else 'are'} not set"
     if not case.driver.devices:
         hiding = [name for name in _VISIBILITY_VARIABLES if case.environ.get(name, "0").strip() in {"", "-1"}]
         if hiding and not case.is_bare:
             return failure(title, f"{hiding[0]} hides every GPU", cause="no_visible_device")
-        return skipped(title, f"{setting}; there is no NVIDIA GPU")
+        return skipped(title, f"{setting}; there is no {case.vendor.name} GPU")
     names = [[device.uuid, *(mig.uuid for mig in device.reading.mig_instances or ())] for device in case.driver.devices]
-    shown, problem = visible(value, names)
+    shown, problem = tuple(range(len(names))), ""
+    for value in lists.values():  # each list counts within the one before
+        inside, wrong = visible(value, [names[index] for index in shown])
+        shown, problem = tuple(shown[index] for index in inside), problem or wrong
     if not shown:
         return failure(title, f"{setting}: {problem}", cause="no_visible_device")
     found = f"{setting}: {_numbered(shown, len(names))}"
     if problem:
-        return warning(title, f"{found}; {problem}", f"compare the list with {case.vendor.tool} -L")
-    if _order_matters(value, case):
+        return warning(title, f"{found}; {problem}", case.vendor.fill("compare the list with {list}"))
+    if _order_matters(lists.get("CUDA_VISIBLE_DEVICES"), case):
         advice = "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name the GPUs by uuid"
         return warning(title, f"{found}; CUDA numbers the fastest GPU first, {case.vendor.tool} does not", advice)
     return ok(title, found)
+
+
+def _lists(case: Case) -> dict[str, str | None]:
+    """Return the variables that hide GPUs, in their order. HIP reads that of CUDA if its own is not set, and ignores an
+    empty list.
+    """
+    if case.vendor is not AMD:
+        return {"CUDA_VISIBLE_DEVICES": case.environ.get("CUDA_VISIBLE_DEVICES")}
+    hip = "HIP_VISIBLE_DEVICES"
+    name = hip if case.environ.get(hip) or not case.environ.get("CUDA_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
+    return {"ROCR_VISIBLE_DEVICES": case.environ.get("ROCR_VISIBLE_DEVICES"), name: case.environ.get(name) or None}
 
 
 def _numbered(shown: Sequence[int], count: int) -> str:
@@ -312,4 +339,6 @@ def _numbered(shown: Sequence[int], count: int) -> str:
 def _order_matters(value: str | None, case: Case) -> bool:
     by_number = value is not None and any(entry.strip().isdigit() for entry in value.split(","))
     kinds = {device.reading.name for device in case.driver.devices}
-    return by_number and len(kinds) > 1 and case.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    return (
+        by_number and case.vendor is NVIDIA and len(kinds) > 1 and case.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    )

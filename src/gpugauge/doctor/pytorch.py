@@ -49,7 +49,7 @@ def build(case: Case) -> Finding:
     """Compare the platform that torch was built for with the GPUs."""
     title, kind, facts = "Build", case.build, case.torch.facts
     if kind == "rocm":
-        if case.has_nvidia and "AMD" not in case.pci:
+        if case.has_nvidia and not case.has_amd:
             return failure(title, f"for ROCm {facts['hip']} (AMD), but the GPUs are from NVIDIA", _INSTALL_ADVICE)
         # https://docs.pytorch.org/docs/stable/notes/hip.html
         note = "torch.cuda means the AMD GPUs"
@@ -60,7 +60,7 @@ def build(case: Case) -> Finding:
         return ok(title, f"for Intel GPUs (XPU {facts['xpu']}): torch.cuda finds no GPU there, the device is 'xpu'")
     if kind == "cpu":
         return _cpu_build(case, title)
-    if "AMD" in case.pci and not case.has_nvidia:
+    if case.has_amd and not case.has_nvidia:
         return failure(title, f"for CUDA {facts['cuda']}, but the GPUs are from AMD", _INSTALL_ADVICE)
     return ok(title, f"for CUDA {facts['cuda']}" + (f", cuDNN {_cudnn(facts['cudnn'])}" if facts.get("cudnn") else ""))
 
@@ -126,7 +126,7 @@ def availability(case: Case) -> Finding:
     if case.is_bare:
         return skipped(title, "there is no GPU here")
     if "available" not in facts:
-        advice = "check the kernel log for Xid errors; find the faulty GPU with CUDA_VISIBLE_DEVICES=0, 1 …"
+        advice = case.vendor.fill("check the kernel log ({failures}); find the faulty GPU with {visibility}=0, 1 …")
         return failure(title, f"the Python {case.torch.ending}", advice)
     if not facts["available"]:
         return _unavailable(case, title)
@@ -146,10 +146,9 @@ def _unavailable(case: Case, title: str) -> Finding:
         other = check(case)
         if other.cause:
             return failure(title, found, cause=other.cause)
-    if case.build == "cuda" and not case.driver.devices:
+    if case.build in {"cuda", "rocm"} and not case.driver.devices:
         return failure(title, found, "first repair the driver, see above")
-    advice = "check the device files above, and the kernel log (dmesg) for messages of the NVIDIA driver"
-    return failure(title, found, advice)
+    return failure(title, found, case.vendor.fill("check the device files above, and the kernel log ({log})"))
 
 
 def architectures(case: Case) -> Finding:
@@ -172,7 +171,11 @@ def architectures(case: Case) -> Finding:
 
 def _from_driver(case: Case) -> list[Mapping[str, Any]]:
     readings = [device.reading for device in case.driver.up]
-    return [{"name": r.name, "capability": r.compute_capability} for r in readings if r.compute_capability]
+    return [
+        {"name": r.name, "capability": r.compute_capability, "gcn": r.value("gfx_target")}
+        for r in readings
+        if r.compute_capability
+    ]
 
 
 def _supported(listed: list[str], device: Mapping[str, Any]) -> bool | None:

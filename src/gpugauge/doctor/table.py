@@ -126,7 +126,7 @@ class Group:
 
 MACHINE = Group(
     "Machine",
-    (machine.graphics_devices, machine.driver, machine.devices, machine.device_files, machine.rocm_files),
+    (machine.graphics_devices, machine.driver, machine.devices, machine.device_files),
 )
 CONDITION = Group(
     "Condition",

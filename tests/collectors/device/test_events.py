@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
 from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.vendors.amd import AMD
 from gpugauge.metric import LabelValues, Value
 
 Values = dict[str, dict[LabelValues, Value]]
@@ -95,7 +97,17 @@ def test_event_that_several_event_sets_report_counts_once() -> None:
     exported = values(EventsCollector(None), 1.0, *replies, devices=devices)
 
     assert counted(exported) == {("GPU-b", "application"): 1}
-    assert exported["gpu_mig_changes_total"] == {("GPU-a",): 0, ("GPU-b",): 1, ("GPU-c",): 0}
+    assert exported["gpu_mig_changes_total"] == {("GPU-b",): 1}
+
+
+def test_mig_changes_are_0_of_a_gpu_with_mig_and_absent_of_others() -> None:
+    with_mig, without = device(), device("GPU-b", "00000000:86:00.0")
+    devices = (replace(with_mig, reading=DeviceReading(mig_mode=False)), without)
+    amd = replace(device("GPU-c"), reading=DeviceReading(mig_mode=True), vendor=AMD)
+
+    exported = values(EventsCollector(None), 1.0, devices=(*devices, amd))
+
+    assert exported["gpu_mig_changes_total"] == {("GPU-a",): 0}
 
 
 @pytest.mark.parametrize("uuid", ["", "GPU-x"])

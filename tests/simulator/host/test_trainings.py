@@ -8,6 +8,7 @@ from pathlib import Path
 from gpugauge.sessions.session import Counters, Session
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions
+from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.wire import messages as wire
 from gpugauge.wire.decoding import decode
 from gpugauge.wire.record import PHASES
@@ -119,6 +120,18 @@ def test_facts_and_tensors() -> None:
     (device,) = session.snap.devices
     assert device.uuid is not None
     assert (device.allocated, device.capability) == (round(0.8 * (10 << 30)), "9.0")
+
+
+def test_a_training_on_amd_has_a_build_for_it() -> None:
+    made, clock = load_scenario("mi300x"), Clock()
+    made._start |= {"monotonic": 0.0, "unix": START}
+    clock.now = 60.0
+    facts = [session.facts for session in SimulatedSessions(made, None, 300.0, clock).view()]
+
+    assert facts
+    assert {each["build"] for each in facts} == {"rocm"}
+    assert all(each["hip"] and "gfx942" in each["architectures"].split() for each in facts)
+    assert not any({"cuda", "driver_cuda"} & each.keys() for each in facts)
 
 
 def test_retries_of_the_allocator() -> None:

@@ -40,7 +40,7 @@ class _State:
     classes: dict[str, int]
     last: dict[int, float] = field(default_factory=dict)
     faults: dict[int, float] = field(default_factory=dict)
-    mig_changes: int = 0
+    mig_changes: int | None = None  # None for a GPU that cannot be divided, or whose changes nothing reports
     # Recent events: Xid code or None, the sources that have reported it, monotonic seconds.
     recent: list[tuple[int | None, set[str], float]] = field(default_factory=list)
 
@@ -53,7 +53,7 @@ class _State:
                 return False
         self.recent.append((xid, {source}, now))
         if xid is None:
-            self.mig_changes += 1
+            self.mig_changes = (self.mig_changes or 0) + 1
             return True
         self.classes[self.vendor.error_labels(xid)[1]] += 1
         self.last[xid] = timestamp
@@ -100,7 +100,7 @@ DEVICE: tuple[Metric, ...] = (
     ),
     _device.counter(
         "gpu_mig_changes_total",
-        "Changes of the GPU's MIG layout.",
+        "Changes of the GPU's MIG layout. Only of GPUs with MIG.",
         lambda c: c.mig_changes,
         source="nvmlEventSetWait_v2",
     ),
@@ -154,6 +154,10 @@ class EventsCollector(RegisteredCollector):
             if tick.monotonic - seen > _DUPLICATE_SECONDS:
                 del self._unclear[unclear]
                 self._faults.record(*unclear, tick.timestamp - tick.monotonic + seen)
+        for device in devices:
+            state = self._states.get(device.uuid)
+            if state and state.mig_changes is None and state.vendor.events and device.reading.mig_mode is not None:
+                state.mig_changes, changed = 0, True
         self._faults.observe(devices, tick.timestamp)
         changed |= self._update_faults(devices)
         types = [d.reading.event_types for d in devices if d.up and d.reading.event_types is not None]

@@ -5,10 +5,15 @@ from __future__ import annotations
 from gpugauge.driver.vendors.peaks import peaks_of
 from gpugauge.driver.vendors.vendor import Vendor
 
-# Of the GPUs in a processor (LLVM, "User Guide for AMDGPU Backend", APU), those for which the builds of torch for ROCm
-# have no code (PYTORCH_ROCM_ARCH in .ci/manywheel/build_rocm.sh of torch).
+# Of the GPUs in a processor (LLVM, "User Guide for AMDGPU Backend", APU), those for which the builds of torch at
+# pytorch.org have no code: theirs is for gfx900, 906, 908, 90a, 942, 950, 1030, 1100 to 1102, 1150, 1151, 1200, 1201
+# (https://github.com/pytorch/pytorch/pull/164854 and 167299). AMD builds for gfx1103, 1152 and 1153, too
+# (https://github.com/ROCm/TheRock, cmake/therock_amdgpu_targets.cmake); it is not asked for.
 UNBUILT = frozenset(
-    {"gfx801", "gfx810", "gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"}
+    {
+        *("gfx801", "gfx810", "gfx902", "gfx909", "gfx90c", "gfx1013", "gfx1033", "gfx1035", "gfx1036", "gfx1103"),
+        *("gfx1152", "gfx1153"),
+    }
 )
 
 AMD = Vendor(
@@ -26,6 +31,10 @@ AMD = Vendor(
         "log": "dmesg | grep -i -e amdgpu -e kfd",
         "errors": "errors of amdgpu (dmesg | grep -i amdgpu)",
         "failures": "dmesg | grep -i -e amdgpu -e kfd",
+        "module": "amdgpu ",
+        "toolkit": "ROCm",
+        "visibility": "HIP_VISIBLE_DEVICES",
+        "list": "amd-smi list",
         "diagnostics": "AMD's ROCm validation suite (rvs)",
     },
     opening={
@@ -47,7 +56,7 @@ AMD = Vendor(
         *("gpu_performance_state", "gpu_encoder_sessions", "gpu_compute_mode", "gpu_persistence_mode"),
         *("gpu_accounting_mode", "gpu_display_active", "gpu_cuda_cores", "gpu_ecc_mode", "gpu_recovery_action"),
         *("gpu_pcie_transmitted_*", "gpu_pcie_received_*", "gpu_pcie_errors_total", "gpu_process_device_files"),
-        *("gpu_process_busy_seconds_total", "gpu_unaccounted_busy_seconds_total"),
+        *("gpu_process_busy_seconds_total", "gpu_unaccounted_busy_seconds_total", "gpu_mig_changes_total"),
     ),
     unbuilt=UNBUILT,
 )

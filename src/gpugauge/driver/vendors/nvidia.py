@@ -20,6 +20,10 @@ NVIDIA = Vendor(
         "log": "dmesg | grep -i nvrm",
         "errors": "Xid errors (dmesg | grep Xid)",
         "failures": "dmesg | grep -e Xid -e NVRM",
+        "module": "",
+        "toolkit": "CUDA",
+        "visibility": "CUDA_VISIBLE_DEVICES",
+        "list": "nvidia-smi -L",
         "diagnostics": "NVIDIA's field diagnostics",
     },
     opening={

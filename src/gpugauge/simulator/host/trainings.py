@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from gpugauge.driver.vendors import peak
@@ -131,7 +131,7 @@ def _session(name: str, start_unix: float, devices: list[Device], process: Proce
         sequence=0,
         pid=process.container_pid or process.pid,
         started=start_unix + activity.start,
-        facts=_facts(process, activity.pipeline),
+        facts=_facts(process, activity.pipeline, devices),
     )
     progress = _Progress(start_unix, process, activity.pipeline, t)
     snap, record = progress.snap(name, devices), progress.record()
@@ -148,7 +148,18 @@ def _thread(p: Pipeline, seconds: Mapping[str, float], loads: wire.Loader | None
     return {phase: ThreadTime(seconds[phase] - sum(part), *part) for phase, part in parts.items()}
 
 
-def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
+_CUDA = {"cuda": "12.8", "build": "cuda", "architectures": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120"}
+_HIP = {
+    "hip": "7.2.53211-e1a6bc5663",
+    "build": "rocm",
+    "kernel_driver": "amdgpu",
+    "architectures": "gfx900 gfx906 gfx908 gfx90a gfx942 gfx950 gfx1030 gfx1100 gfx1101 gfx1102 gfx1150 gfx1151 "
+    "gfx1200 gfx1201",
+}
+
+
+def _facts(process: Process, pipeline: Pipeline, devices: Sequence[Device]) -> dict[str, str]:
+    amd = any("amd" in device.figures for device in devices)
     world_size = max(pipeline.world_size, process.ranks)
     script = next((word for word in process.command if word.endswith(".py")), process.command[0])
     distributed = {"rank": str(process.rank), "local_rank": str(process.rank), "world_size": str(world_size)}
@@ -156,12 +167,11 @@ def _facts(process: Process, pipeline: Pipeline) -> dict[str, str]:
         "command": wire.clean(script.rpartition("/")[2]),
         "python": "3.12.8",
         "torch": "2.13.0",
-        "cuda": "12.8",
-        "build": "cuda",
+        **(_HIP if amd else _CUDA),
         **({**distributed, "backend": "nccl", "parallel": "DistributedDataParallel"} if world_size > 1 else {}),
-        **({"visible_devices": str(len(process.gpus)), "driver_cuda": "12.8"} if process.gpus else {}),
+        **({"visible_devices": str(len(process.gpus))} if process.gpus else {}),
+        **({"driver_cuda": "12.8"} if process.gpus and not amd else {}),
         "device_nodes": str(max(1, len(process.gpus))),
-        "architectures": "sm_75 sm_80 sm_86 sm_90 sm_100 sm_120",
         "tf32_matmul": "no" if pipeline.precision_unused else "yes",
         "matmul_dtype": "float32" if pipeline.precision_unused or not process.gpus else "bfloat16",
         "autocast": "no" if pipeline.precision_unused else "yes",
