@@ -16,7 +16,7 @@ e2e: JOBS = 5
 PUSH   := not everything and not deploy and not cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint e2e deploy-check bench gpu-check clean
+.PHONY: help run test lint e2e deploy-check bench gpu-day clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -234,8 +234,10 @@ fuzz: $(VENV)/dev ## 100,000 inputs that are nearly right for all that reads wha
 soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 GPUs; some minutes
 	@$(BIN)/python -m qa.soak $(ARGS)
 
-gpu-check: $(VENV)/run ## what only a GPU can show: needs an NVIDIA GPU; writes a recording to tests/recordings
-	@$(BIN)/python -m qa.gpu.check $(ARGS)
+# With the torch of the machine: PYTHON has it, and PACKAGES is a folder with the packages of pyproject.toml if it lacks them.
+gpu-day: ## what only a GPU can show, in 9 minutes: make gpu-day PYTHON=python3 OUT=FOLDER; again with OUT does what is missing
+	@PYTHONPATH=src:$(PACKAGES) $(PYTHON) -m qa.bench.gpu.day --out $(OUT) $(ARGS)
+OUT ?= gpu-day
 
 clean: ## remove what the targets made
 	rm -rf $(VENV) .cache .mypy_cache .ruff_cache .pytest_cache dist build

@@ -1,6 +1,7 @@
 """Replay of a recording: each call returns what it returned in the recording, in order; the last result is repeated.
 
-A recording has every call of the NVML library with its arguments, return code, outputs and duration (`make gpu-check`).
+A recording (`python -m qa.gpu.check`) has every call of the NVML library with its arguments, return code, outputs and
+duration.
 The format is JSON lines. The first line has the facts of the machine. Every other line is a call: `f` the function, `a`
 its arguments (numbers; pointers as numbers; buffers with their content before the call, in hexadecimal without trailing
 zeros), `r` the return code, `o` the content of the buffers after the call by position, `us` the microseconds.
@@ -37,7 +38,7 @@ def _check(line: str) -> None:
     match facts:
         case {"recording": int(form), "driver_version": str()} if form == FORMAT:
             return
-    raise ValueError("the first line is not that of a recording: record with `make gpu-check`")
+    raise ValueError("the first line is not that of a recording: record with `python -m qa.gpu.check`")
 
 
 # The results of equal calls, in order: return code, and outputs by position.

@@ -24,7 +24,7 @@ _NOTES = (
     "faster without what was planted. A kernel time above 100 % is of other steps than the rate.",
 )
 _HOOK_NOTE = (
-    "`python -m qa.bench.gpu.hookcheck`: blocks of steps with and without the functions of the hook, alternating; 12 "
+    "Blocks of steps with and without the functions of the hook, alternating; 12 "
     "pairs on the H100, 40 to 60 on the H200. Spread is the median distance of the differences from their median: only "
     "the first row of the H200 differs from 0 by more than it."
 )
