@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,10 @@ from tests.e2e.ruletester import promtools
 from gpugauge.artifacts.rules import recording
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import RANK_BEHIND, RANK_POSITION, STALLED
+from gpugauge.artifacts.rules.recording import RANK, RANK_BEHIND, RANK_EXCUSED, RANK_POSITION, STALLED
 from gpugauge.sessions.inquiry import ELSEWHERE, ENDED, SILENT, WAITING
 from gpugauge.verdict.ranks import behind
+from gpugauge.wire.shares import NAMED_PHASES
 from qa.bench.alerts.replay import dump
 
 FUNCTIONS = ("all_reduce", "barrier", "send", "recv", "wait", "")
@@ -51,7 +53,7 @@ def test_the_rule_names_the_ranks_that_the_verdict_names(tmp_path: Path, seed: i
     assert expected
     assert len(expected) < len(series) / 2
 
-    _hold(tmp_path, RANK_BEHIND, series, {"expr": RANK_BEHIND, "eval_time": "2m", "exp_samples": expected})
+    _hold(tmp_path, [RANK_BEHIND], series, {"expr": RANK_BEHIND, "eval_time": "2m", "exp_samples": expected})
 
 
 @pytest.mark.e2e
@@ -88,13 +90,51 @@ def test_a_rank_that_ended_is_known_while_others_of_its_run_are_stalled(tmp_path
                 ]
             if stalls and (lives_on or rank not in again):
                 expected.append({"labels": f"{RANK_POSITION}{_text({**facts, **position, **owner})}", "value": 1})
-    _hold(tmp_path, RANK_POSITION, series, {"expr": RANK_POSITION, "eval_time": "28m", "exp_samples": expected})
+    test = {"expr": RANK_POSITION, "eval_time": "28m", "exp_samples": expected}
+    _hold(tmp_path, [RANK, RANK_POSITION], series, test)
 
 
-def _hold(tmp_path: Path, name: str, series: list[dict[str, str]], test: dict[str, object]) -> None:
+@pytest.mark.e2e
+@seeds(range(3))
+def test_a_rank_in_a_phase_excuses_those_of_its_run_on_other_nodes(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    series, expected = [], []
+    for job in range(40):
+        owner = dict(zip(JOB_LABELS, ("slurm", "", str(job)), strict=True))
+        for run in range(chance.randint(1, 2)):
+            size = chance.choice([1, 3, 5]) + run  # two runs of a job differ in their size
+            phase = chance.choice([*sorted(NAMED_PHASES), "", ""])
+            for rank in range(size):
+                state = phase if phase and not rank else "stalled"
+                process = {"process": f"{job}-{run}-{rank}"}
+                facts = {**process, "rank": str(rank), "world_size": "" if size == 1 else str(size)}
+                place = {**process, "instance": chance.choice("ab")}
+                series += [
+                    {"series": f"torch_process_info{_text(facts)}", "values": "1x30"},
+                    {"series": f"{PROCESS_JOB}{_text({**process, **owner})}", "values": "1x30"},
+                    {
+                        "series": f"training_state{_text({**place, 'state': 'stalled'})}",
+                        "values": "1x30" if state == "stalled" else "0x30",
+                    },
+                    *(
+                        {
+                            "series": f"training_seconds_total{_text({**place, 'state': each})}",
+                            "values": "7+60x30" if each == state else "7x30",  # phases of long ago
+                        }
+                        for each in ("stalled", *sorted(NAMED_PHASES))
+                    ),
+                ]
+                if state == "stalled" and not phase:
+                    expected.append({"labels": f"{STALLED}{_text(process)}", "value": 1})
+    test = {"expr": STALLED, "eval_time": "28m", "exp_samples": expected}
+    _hold(tmp_path, [RANK, RANK_EXCUSED, STALLED], series, test)
+
+
+def _hold(tmp_path: Path, names: list[str], series: list[dict[str, str]], test: Mapping[str, object]) -> None:
     """Fail unless a recorded series is as expected."""
-    (rule,) = (r for r in recording.of_processes(Selectors.of(Parameters())) if r.record == name)
-    (tmp_path / "rules.yaml").write_text(dump({"groups": [{"name": "ranks", "rules": [rule.as_dict()]}]}))
+    rules = [r.as_dict() for r in recording.of_processes(Selectors.of(Parameters())) if r.record in names]
+    assert len(rules) == len(names)
+    (tmp_path / "rules.yaml").write_text(dump({"groups": [{"name": "ranks", "rules": rules}]}))
     tests = {"input_series": series, "interval": "1m", "promql_expr_test": [test]}
     (tmp_path / "test.yaml").write_text(dump({"rule_files": ["rules.yaml"], "tests": [tests]}))
     for tool in promtools():

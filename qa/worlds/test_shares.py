@@ -47,7 +47,8 @@ class Drawn:
         monkeypatch.setattr("gpugauge.hook.ends.CLOCKS", (lambda: 5, *CLOCKS[1:]))
         tally = SimpleNamespace(count=10, durations=9, nanoseconds=self.steps)
         recorder = SimpleNamespace(drain=lambda: None, step_tally=tally, batch_tally=tally)
-        record, local = SimpleNamespace(words=words, phase=0, since=5), SimpleNamespace(nanoseconds=self.local)
+        record = SimpleNamespace(words=words, phase=0, since=5)
+        local = SimpleNamespace(waits=lambda _, steps: None if self.local is None else steps - self.local)
         state: Any = SimpleNamespace(recorder=recorder, record=record, local_work=local)
         return recap(state)
 

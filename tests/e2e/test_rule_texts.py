@@ -137,7 +137,7 @@ def behind(size: int) -> Case:
         who = {"process": f"p{number}"}
         rows += [
             Row("gpu_process_host_info", {**who, **JOB, "workload_user": "1000"}, 1, 1),
-            Row("torch_process_info", {**who, "rank": str(number)}, 1, 1),
+            Row("torch_process_info", {**who, "rank": str(number), "world_size": "2"}, 1, 1),
             Row("training_state", {**who, "state": "stalled"}, 1, 0),
             Row("training_rank_position", {**who, "position": "waiting", "function": "all_reduce"}, 1, None),
         ]

@@ -46,6 +46,19 @@ def test_the_line_has_steps_and_shares(tmp_path: Path, fake_torch: Path, listene
     assert shares == {"waiting for data": 50, "writing checkpoints": 33, "the rest": 17}
 
 
+def test_waits_that_have_not_ended_are_no_computation(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:
+    """A rank hangs in a collective, by what it answers to the daemon; another one in a batch that never comes."""
+    note = "install.observer.state.local_work.note(10, waits=True)"
+    peers = f"from gpugauge.hook import install\ntrain()\n{note}\ntime.sleep(30)\n{note}"
+    data = "def end(s): time.sleep(30), sys.exit()\ntorch.Iterator.takes = property(end)\nnext(batches)"
+    for program, expected in (
+        (peers, "99 % waiting for other ranks, 1 % waiting for data"),
+        (f"train()\n{data}", "100 %"),
+    ):
+        line = errors_of(f"import sys\n{TRAIN}\n{program}", tmp_path, fake_torch)
+        assert f"of 30.4 s: {expected}" in line
+
+
 def test_the_start_of_the_program_is_apart(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:
     line = errors_of(f"{TRAIN}\ntime.sleep(0.8)\ntrain()", tmp_path, fake_torch)
     assert line.startswith("gpugauge: train.py: 10 steps, 40 ms each after a start of 800 ms; of 400 ms: ")

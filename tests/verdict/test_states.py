@@ -107,7 +107,9 @@ def test_state_of_the_evidence() -> None:
         ({"parameters": {"cpu": 1e9, "cuda": 1e9}}, "training"),
         ({**NO_PROGRESS, **in_phase("compiling")}, "compiling"),
         ({**NO_PROGRESS, **in_phase("checkpointing", 90.0), "since_progress": 90.0}, "checkpointing"),
-        ({**NO_PROGRESS, **in_phase("checkpointing", 301.0), "since_progress": 301.0}, "stalled"),
+        ({**NO_PROGRESS, **in_phase("checkpointing", 1799.0), "since_progress": 1799.0}, "checkpointing"),
+        ({**NO_PROGRESS, **in_phase("checkpointing", 1801.0), "since_progress": 1801.0}, "stalled"),
+        ({**NO_PROGRESS, "since_progress": 301.0, "excused": True}, "training"),
         ({"steps": 0, **in_phase("evaluating")}, "evaluating"),
         ({"steps": 0}, "training"),  # gradient accumulation: the phase decides, not the counts
         ({**NO_PROGRESS, "since_progress": 200.0}, "training"),

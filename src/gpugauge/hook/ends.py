@@ -21,7 +21,7 @@ from gpugauge.hook.observer import Observer
 from gpugauge.hook.process import first_environment
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
-from gpugauge.wire.record import PHASES, SPENT, WAITED
+from gpugauge.wire.record import PHASES, SPENT, STEPS, WAITED
 from gpugauge.wire.shares import sentence, shares, with_waits
 
 TYPE_CHECKING = False  # the state needs torch
@@ -71,12 +71,13 @@ def recap(state: TrainingState) -> str | None:
     else:
         done = f"{batches.count:,} batches" if batches.count else f"{state.backward_passes:,} backward passes"
         done += ", steps not known (gpugauge.hook.step() counts them)" if state.backward_passes else ""
-    record, local = state.record, state.local_work.nanoseconds
+    record = state.record
     spent, waited = list(record.words[SPENT : SPENT + len(PHASES)]), record.words[WAITED : WAITED + len(PHASES)]
     spent[record.phase] += max(0, CLOCKS[0]() - record.since)
     phases, waits = ({phase: part[at] / 1e9 for at, phase in enumerate(PHASES)} for part in (spent, waited))
     data = waits.get("training", 0.0) if any(waits.values()) else None
-    peers = None if local is None else max(0, tally.nanoseconds - local) / 1e9
+    held = state.local_work.waits(record.words[STEPS], tally.nanoseconds)
+    peers = None if held is None else held / 1e9
     starting = phases.get("starting", 0.0)
     listed = (
         sentence(shares(with_waits(phases, waits), data, peers)),

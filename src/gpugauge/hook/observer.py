@@ -26,6 +26,7 @@ from gpugauge.hook.state import TrainingState
 from gpugauge.hook.work import Reader, reader, unknown_size
 from gpugauge.hook.wrappers import Listener, after, attempt, raised_by_handler
 from gpugauge.wire import messages as wire
+from gpugauge.wire.record import STEPS
 
 if TYPE_CHECKING:
     from gpugauge.hook.flopcount import StepCounter
@@ -426,7 +427,9 @@ class Observer:
 
     def _answer(self) -> bytes:
         """Return the datagram with the answer to a question. Runs on a thread of its own."""
-        return wire.encode(answer(self._session, self.sequence, self.record.thread))
+        found = answer(self._session, self.sequence, self.record.thread)
+        self.state.local_work.note(self.record.words[STEPS], waits=found.waits_in is not None)
+        return wire.encode(found)
 
     @_guarded
     def end_session(self, reason: str) -> None:

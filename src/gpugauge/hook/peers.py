@@ -43,6 +43,25 @@ class LocalWork:
         self.blocking = False
         self._measured = False
         self._start: tuple[int, int] | None = None  # `nanoseconds` and `waited` when the waits became known
+        self._open = (
+            0,
+            0,
+            0,
+        )  # a wait that the daemon asks about: the steps before, its begin, the last answer
+
+    def note(self, steps: int, *, waits: bool) -> None:
+        """Note whether the training thread waits for other ranks: the daemon asks while there is no progress."""
+        now, (before, begin, _) = CLOCKS[0](), self._open
+        self._open = (steps, begin if begin and before == steps else now, now) if waits else (0, 0, 0)
+
+    def waits(self, steps: int, nanoseconds: int) -> int | None:
+        """Return the waits for other ranks in so many steps, and in the next one; None while they are not known."""
+        before, begin, last = self._open
+        hung = last - begin if before == steps else 0
+        if self.nanoseconds is None:
+            return hung or None
+        measured = self.waited - self._start[1] if self._start else 0
+        return max(0, nanoseconds - self.nanoseconds + hung, measured)
 
     def add_model(self, model: Any) -> None:
         """Add a model wrapped by DDP that has not run, without keeping it alive."""

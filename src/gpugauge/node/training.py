@@ -81,6 +81,18 @@ def position(session: Session) -> tuple[str, str] | None:
     return inquiry.position, waits_in or ""
 
 
+def open_wait(session: Session) -> float:
+    """Return the seconds for which a rank has waited in the collective in which it is; 0 if it is in none."""
+    inquiry = session.inquiry
+    return inquiry.answered - inquiry.waiting if inquiry and inquiry.answered and inquiry.waiting else 0.0
+
+
+def run(session: Session) -> tuple[str, ...] | None:
+    """Return what the ranks of a distributed training have in common, None for a process of its own."""
+    world = session.facts.get("world_size", "")
+    return (*session.owner, world) if world not in {"", "1"} else None
+
+
 def phase(session: Session) -> str | None:
     """Return the present phase, None after the end."""
     return session.record.phase if session.record and session.connected else None

@@ -18,8 +18,8 @@ ENDED = "ended"  # of a process that is gone, which answers nothing
 class Inquiry:
     """What a process has answered since its last progress. All times are Unix times: of the `progress`, of the first
     question that is `asked` in vain, None without one, and of the last answer. `in_flight` has the groups with a
-    collective that has not completed, with the first answer that showed it. `stopped` is whether a signal has stopped
-    the process.
+    collective that has not completed, with the first answer that showed it. `waiting` is the time of the first
+    answer by which it waits. `stopped` is whether a signal has stopped the process.
     """
 
     progress: float
@@ -29,20 +29,23 @@ class Inquiry:
     in_flight: Mapping[str, float] = field(default_factory=dict)
     position: str | None = None  # one of these three, None while it is not known
     stopped: bool = False
+    waiting: float | None = None
 
     def ask(self, unix: float, *, stopped: bool) -> Inquiry:
         """Return the inquiry after another question."""
         asked = unix if self.asked is None else self.asked
         silent = stopped or unix - asked >= SILENT_SECONDS
-        return replace(self, asked=asked, position=SILENT if silent else self.position, stopped=stopped)
+        found = replace(self, asked=asked, stopped=stopped)
+        return replace(found, position=SILENT, waiting=None) if silent else found
 
     def take(self, answer: wire.Answer, unix: float) -> Inquiry:
         """Return the inquiry after an answer."""
         before = self.answer.groups if self.answer else ()
         flying = {group.name: group for group in answer.groups if group.enqueued > group.completed}
         since = {name: self.in_flight.get(name, unix) if group in before else unix for name, group in flying.items()}
-        position = WAITING if answer.waits_in else ELSEWHERE
-        return replace(self, asked=None, answer=answer, answered=unix, in_flight=since, position=position)
+        position, waiting = (WAITING, self.waiting or unix) if answer.waits_in else (ELSEWHERE, None)
+        found = replace(self, asked=None, answer=answer, answered=unix, in_flight=since)
+        return replace(found, position=position, waiting=waiting)
 
 
 class Inquirer:

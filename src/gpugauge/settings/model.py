@@ -193,7 +193,8 @@ class Verdict(Section):
         default=300.0,
         within=(5, 86400),
         description="Time without a step or a batch after which a training is reported as stalled. If ten of its own "
-        "slow steps take longer, their time is used instead.",
+        "slow steps take longer, their time is used instead. In one evaluation, checkpoint, compilation or generation "
+        "it is six times as long, also for the ranks that wait for it.",
     )
 
 

@@ -6,20 +6,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from gpugauge.faults.repair import Site
 from gpugauge.node import training
 from gpugauge.node.judged import Gain
+from gpugauge.sessions.inquiry import ENDED, SILENT
 from gpugauge.status import measured_advice
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import Subject
-from gpugauge.status.model import Advice
+from gpugauge.status.model import Advice, ProcessStatus
+from gpugauge.status.standstill import words as words_of
 from gpugauge.status.words import (
     IDLE_ADVICE,
     RUN_ADVICE,
-    STACK_ADVICE,
     STALLED_ADVICE,
     STALLED_ELSEWHERE,
     cause_phrase,
     factor,
+    runs,
 )
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED, Cause
@@ -74,9 +77,34 @@ def _stalled(subject: Subject) -> Advice | None:
     if subject.process.state != "stalled":
         return None
     pid = subject.process.pid
-    if pid and subject.process.standstill:
-        return Advice(None, "stalled", STACK_ADVICE.format(pid))
-    return Advice(None, "stalled", STALLED_ADVICE.format(pid) if pid else STALLED_ELSEWHERE)
+    text = STALLED_ADVICE.format(pid) if pid else STALLED_ELSEWHERE
+    if subject.behind:
+        text = _of_ranks(subject.behind, subject.site)
+    elif pid and subject.process.standstill:
+        other = "" if subject.complete else "they may wait for one on another node, which TrainingRankBehind names; "
+        text = f"{other}see where each rank is: {subject.site.command(f'stack {pid}')}"
+    return Advice(None, "stalled", text)
+
+
+def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
+    """Return what to do about the ranks for which the others wait: of several, about those that do the same as the
+    first. A command is last: people copy the rest of the line.
+    """
+    does = [words_of(process.standstill, many=True) for process in behind if process.standstill]
+    alike = [process for process, its in zip(behind, does, strict=True) if its == does[0]]
+    many, pids = len(alike) > 1, [str(process.pid) for process in alike if process.pid]
+    first = behind[0].standstill
+    assert first is not None
+    found = f"the others wait for rank{'s' * many} {', '.join(runs(process.rank or 0 for process in alike))}"
+    found += f", which {words_of(first, many=many)}"
+    if first.position == ENDED:
+        return f"{found}: see its log, and start the job again from its last checkpoint"
+    if not pids:
+        return f"{found}; {STALLED_ELSEWHERE}"
+    if first.stopped:
+        return f"{found}: kill -CONT {' '.join(pids)}"
+    dump = f"py-spy dump --native --pid {pids[0]}"
+    return f"{found}: {dump if first.position == SILENT else site.command(f'stack {pids[0]}')}"
 
 
 def _idle(subject: Subject) -> Advice | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gpugauge.base.text import whole
 from gpugauge.driver.api import DeviceReading
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
@@ -21,7 +22,6 @@ _MIN_FRAGMENTATION = 0.15
 _SOON_SECONDS = 86_400.0  # until full: a growth that is slower is a fact, and no advice
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _GIB, _MIB = 1 << 30, 1 << 20
-_RANKS = "gpugauge status, on each node of the job"
 _PINNED = "pin_memory=True and non_blocking=True"
 
 
@@ -35,13 +35,16 @@ class Subject:
     memory: Memory | None = None
     host: HostProcess | None = None
     gpus: tuple[DeviceReading, ...] = ()
+    behind: tuple[ProcessStatus, ...] = ()  # the ranks here for which the others of its job wait
+    complete: bool = True  # whether all ranks of its job are here
+    site: Site = ANY_SITE
 
     @classmethod
-    def of(cls, process: ProcessStatus, node: Node) -> Subject:
+    def of(cls, process: ProcessStatus, node: Node, site: Site = ANY_SITE) -> Subject:
         """Return the subject with all that a node has about a process."""
         name, gpus = process.process, tuple(map(node.reading, process.devices or ()))
         session, judged, memory = node.sessions.get(name), node.judged.get(name), node.memory.get(name)
-        return cls(process, session, judged, memory, node.hosts.get(name), gpus)
+        return cls(process, session, judged, memory, node.hosts.get(name), gpus, site=site)
 
     def gain(self, cause: str) -> Gain | None:
         """Return the expected gain without a cause, None if it is not decided."""
@@ -187,7 +190,8 @@ def waiting_for_peers(subject: Subject) -> str | None:
     ranks = subject.process.world_size
     if not ranks or ranks < 2:
         return None
-    return f"find the one of its {ranks} ranks that does not wait for the others, and what limits it: {_RANKS}"
+    one = f"the one of its {ranks} ranks that does not wait for the others, and what limits it"
+    return f"find {one}, on each node of the job: {subject.site.command('status')}"
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {

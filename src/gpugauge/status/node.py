@@ -29,7 +29,7 @@ def build(
 ) -> Status:
     """Return the status. `may_have_gpu` is called if the driver is missing; `site` is the place of the daemon."""
     version, simulated = snapshot.node.build or (None, False)
-    processes = processes_of(snapshot.node, history, snapshot.timestamp)
+    processes = processes_of(snapshot.node, history, snapshot.timestamp, site=site)
     without_gpu = [process for process in processes if not process.devices]
     driver = _driver(snapshot.node, history, may_have_gpu)
     of_gpus = gpus(snapshot.node, history, processes, faults_of(snapshot), site)

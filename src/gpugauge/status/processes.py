@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from gpugauge.base import serving
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED
@@ -21,6 +22,7 @@ from gpugauge.status.words import cause_phrase, state_words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
+from gpugauge.wire.shares import NAMED_PHASES
 
 _WINDOW_SECONDS = 300.0
 _JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0
@@ -34,10 +36,10 @@ _FAILING = frozenset({"stalled", "training_on_cpu"})
 
 
 def processes_of(
-    node: Node, history: History, now: float, known: Mapping[str, ProcessStatus] | None = None
+    node: Node, history: History, now: float, known: Mapping[str, ProcessStatus] | None = None, site: Site = ANY_SITE
 ) -> list[ProcessStatus]:
     """Return the processes that the driver, the host or the hook reports, and the trainings that have ended. `now` is
-    the Unix time of the snapshot, `known` who they are, if the node does not know.
+    the Unix time of the snapshot, `known` who they are, if the node does not know; `site` is the place of the daemon.
     """
     ended = {process: s.ended_at for process, s in node.sessions.items() if s.ended_at is not None}
     inside = {p for p in node.sessions if p not in ended or now - ended[p] < _ENDING_SECONDS}
@@ -49,7 +51,9 @@ def processes_of(
             load = history.process_load(process, uuid, _WINDOW_SECONDS)
             devices.setdefault(process, {})[uuid] = Use(use.memory, load)
     result, still = [], standstills(node)
-    for process, who in (identities(node, alive | gone) if known is None else known).items():
+    every = identities(node, alive | gone) if known is None else known
+    jobs = _jobs(node, every, still)
+    for process, who in every.items():
         if process in alive or process in gone:
             hooked = process in inside or process in gone
             shown = replace(
@@ -64,7 +68,10 @@ def processes_of(
             if process in ended and hooked:
                 result.append(with_end(shown, node.sessions[process]))
                 continue
-            shown = _judged(shown, node, history)
+            run = training.run(node.sessions[process]) if process in node.sessions else None
+            ranks, late = jobs.get(run, (0, ())) if run else (0, ())
+            complete = ranks >= (shown.world_size or 0)
+            shown = _judged(shown, history, replace(Subject.of(shown, node, site), behind=late, complete=complete))
             if shown.starting:
                 shown = replace(shown, judging_since=shown.started or now)
             elif process in inside:
@@ -73,28 +80,41 @@ def processes_of(
     return result
 
 
+def _jobs(
+    node: Node, every: Mapping[str, ProcessStatus], still: Mapping[str, Standstill]
+) -> dict[tuple[str, ...], tuple[int, tuple[ProcessStatus, ...]]]:
+    """Return by run the number of ranks here, and those that hold the others up."""
+    found: dict[tuple[str, ...], tuple[int, tuple[ProcessStatus, ...]]] = {}
+    for process, session in node.sessions.items():
+        if run := training.run(session):
+            ranks, late = found.get(run, (0, ()))
+            at = still.get(process)
+            who = (replace(every[process], standstill=at),) if at and at.behind and process in every else ()
+            found[run] = ranks + session.connected, late + who
+    return {run: (ranks, tuple(sorted(late, key=lambda p: p.rank or 0))) for run, (ranks, late) in found.items()}
+
+
 def standstills(node: Node) -> dict[str, Standstill]:
-    """Return where each rank is that makes no progress."""
-    found = {process: at for process, session in node.sessions.items() if (at := training.position(session))}
+    """Return where each rank is that makes no progress. None is behind while one is in a phase without steps."""
+    ranks = {process: (run, session) for process, session in node.sessions.items() if (run := training.run(session))}
+    found = {process: at for process, (_, session) in ranks.items() if (at := training.position(session))}
     jobs: dict[tuple[str, ...], dict[str, Position]] = {}
     for process, at in found.items():
-        jobs.setdefault(_run(node.sessions[process]), {})[process] = at
+        jobs.setdefault(ranks[process][0], {})[process] = at
     # A rank that was started again is alive.
-    alive = {(*_run(session), session.facts.get("rank")) for session in node.sessions.values() if session.connected}
-    for process, session in node.sessions.items():
-        rank, run = session.facts.get("rank"), _run(session)
-        if session.ended_at is not None and rank and run in jobs and (*run, rank) not in alive:
+    alive = {(run, session.facts.get("rank")) for run, session in ranks.values() if session.connected}
+    for process, (run, session) in ranks.items():
+        rank = session.facts.get("rank")
+        if session.ended_at is not None and rank and run in jobs and (run, rank) not in alive:
             jobs[run][process] = found[process] = (ENDED, "")
-    late = {process for ranks in jobs.values() for process in behind(ranks)}
+    judged = {process: judged.verdict.state for process, judged in node.judged.items() if process in ranks}
+    excused = {ranks[process][0] for process, state in judged.items() if state in NAMED_PHASES}
+    late = {process for run, at in jobs.items() if run not in excused for process in behind(at)}
     return {
         process: _standstill(node.sessions[process], *at, process in late)
         for process, at in found.items()
         if at[0] != ENDED or process in late
     }
-
-
-def _run(session: Session) -> tuple[str, ...]:
-    return *session.owner, session.facts.get("world_size", "")
 
 
 def _standstill(session: Session, position: str, function: str, late: bool) -> Standstill:
@@ -165,8 +185,8 @@ def _inside(session: Session) -> Inside:
     )
 
 
-def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStatus:
-    judged = node.judged.get(process.process)
+def _judged(process: ProcessStatus, history: History, subject: Subject) -> ProcessStatus:
+    judged = subject.judged
     verdict, parts = (judged.verdict, judged.shares) if judged else (None, {})
     state, name, lost = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
     wasted = is_wasted(lost or 0.0, before=history.wasted(process.process))
@@ -190,7 +210,7 @@ def _judged(process: ProcessStatus, node: Node, history: History) -> ProcessStat
         step_shares=parts,
         data_wait_ratio=parts.get("data"),
     )
-    found = advice_of(Subject.of(shown, node))
+    found = advice_of(replace(subject, process=shown))
     return replace(shown, advice=words(found), gain_words=first_gain_words(found), changes=tuple(found))
 
 

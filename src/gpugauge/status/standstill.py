@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from gpugauge.sessions.inquiry import ENDED, SILENT, WAITING
 from gpugauge.status.model import Frame, ProcessStatus, Standstill
 from gpugauge.status.words import runs
+from gpugauge.wire.shares import NAMED_PHASES
 
 
 def place(standstill: Standstill) -> str:
@@ -20,8 +21,8 @@ def _own(standstill: Standstill) -> Frame | None:
     return next((f for f in reversed(standstill.stack) if f.own), None) or next(reversed(standstill.stack), None)
 
 
-def words(standstill: Standstill, *, many: bool = False) -> str:
-    """Return what a rank, or `many`, do: "waits in all_reduce at train.py:88"."""
+def words(standstill: Standstill, phase: str = "", *, many: bool = False) -> str:
+    """Return what a rank in a phase, or `many`, do: "waits in all_reduce at train.py:88"."""
     if standstill.stopped:
         return f"{'are' if many else 'is'} stopped by a signal"
     if standstill.position == ENDED:
@@ -30,7 +31,7 @@ def words(standstill: Standstill, *, many: bool = False) -> str:
         return f"{'do' if many else 'does'} not answer"
     frame, waits = _own(standstill), standstill.position == WAITING
     function = standstill.function if waits else frame.function if frame else ""
-    verb = ("wait" if many else "waits") if waits else "are" if many else "is"
+    verb = ("wait" if many else "waits") if waits else " ".join(["are" if many else "is", *phase.split()])
     where = f" at {place(standstill)}" if frame else ""
     inside = f" in {function}" if function else " for other ranks" if waits else ""
     return f"{verb}{inside}{where}"
@@ -41,7 +42,8 @@ def roll_call(ranks: Iterable[ProcessStatus]) -> dict[str, bool]:
     groups: dict[tuple[bool, str, str], list[int]] = {}
     for process in ranks:
         if process.standstill and process.rank is not None:
-            one, many = (words(process.standstill, many=several) for several in (False, True))
+            phase = process.state if process.state in NAMED_PHASES else ""
+            one, many = (words(process.standstill, phase, many=several) for several in (False, True))
             groups.setdefault((not process.standstill.behind, one, many), []).append(process.rank)
     lines = {}
     for (free, one, many), found in sorted(groups.items()):

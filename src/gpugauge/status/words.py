@@ -24,7 +24,6 @@ HOOK_COMMAND = "gpugauge run -- python train.py"
 # The command is last: people copy the rest of the line.
 RUN_ADVICE = f"if it trains, start it under the hook next time to learn its state: {HOOK_COMMAND}"
 HOOK_ADVICE = f"start the programs under the hook next time to learn the cause: {HOOK_COMMAND}"
-STACK_ADVICE = "see where each rank is: gpugauge stack {}"
 STALLED_ADVICE = "find out where it waits: py-spy dump --pid {}"
 STALLED_ELSEWHERE = "find out where it waits: with py-spy, in its container or on its host, where its pid is known"
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"

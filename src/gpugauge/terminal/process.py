@@ -112,7 +112,7 @@ class _Screen:
         yield from self._writer.flow(
             [f"{_FILLS[name][0]} {percent(share)} {words}" for name, words, share in parts], "  "
         )
-        if len(parts) == 1:
+        if len(parts) == 1 and self._facts.state != "stalled" and not self._facts.standstill:
             yield from self._text("no wait was seen: the rest is computation, on the GPU or in Python", "  ", DIM)
 
     def _limit(self) -> Iterator[str]:

@@ -42,6 +42,7 @@ class Evidence:
     interactive: bool = False  # a notebook or a prompt: idle between two commands
     phase: str | None = None
     phase_age: float | None = None
+    excused: bool = False  # another rank of its job is in a phase without steps, and not for too long
     recent: Mapping[str, float] = field(default_factory=dict)  # seconds in each phase during the last 10 s
     worked: bool = False  # a phase of training or evaluating was seen, or a wait for a batch has ended
     steps: float | None = None  # in the window

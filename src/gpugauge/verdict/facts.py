@@ -23,7 +23,7 @@ from gpugauge.verdict.loader_facts import rise
 from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire import messages as wire
-from gpugauge.wire.shares import NAMED_PHASES
+from gpugauge.wire.shares import NAMED_PHASES, OPEN_SECONDS
 from gpugauge.workload.processfiles import Cgroup
 
 # Programs that run interactive commands, by sys.argv[0]; a plain prompt has an empty one.
@@ -80,6 +80,8 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     track, cgroup = window.session(process), window.cgroup(process)
     since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
     step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
+    if (hung := min(window.span, training.open_wait(session))) >= OPEN_SECONDS:
+        step_seconds, local = (step_seconds or 0.0) + hung, local if step_seconds else 0.0
     peers = 1.0 - min(1.0, local / step_seconds) if local is not None and step_seconds else None
     loading = {part: rise(track, seconds) for part, seconds in LOADING.items()}
     loaded = sum(seconds or 0.0 for part, seconds in loading.items() if part != "threads")

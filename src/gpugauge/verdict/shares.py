@@ -8,7 +8,7 @@ from gpugauge.node import training
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
-from gpugauge.wire.shares import shares, with_waits
+from gpugauge.wire.shares import shares, with_open, with_waits
 
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
@@ -52,12 +52,14 @@ def step_shares(window: Window, process: str) -> dict[str, float]:
     window = since_reported(window, process)
     track = window.session(process)
     peers = _peers(track.rise(training.step_seconds), track.rise(training.local_work))
+    peers = with_open(peers, min(window.span, training.open_wait(session)))
     return shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
 
 
 def life_shares(session: Session) -> dict[str, float]:
     """Return the shares of a training in its whole life so far."""
     waited, peers = training.waits(session), _peers(training.step_seconds(session), training.local_work(session))
+    peers = with_open(peers, training.open_wait(session))
     return shares(with_waits(training.phases(session), waited), waited.get("training"), peers)
 
 

@@ -12,6 +12,8 @@ from gpugauge.wire.shares import NAMED_PHASES
 STALLED_SECONDS = 300.0
 STALLED_STEPS = 10.0  # a training is not stalled before this many of its own slow steps
 STARTUP_STALL_FACTOR = 2.0  # time until the first step, as a multiple of the time until a training is stalled
+# Time in one phase without steps, as the same multiple: 30 minutes, the longest default timeout of a process group.
+PHASE_STALL_FACTOR = 6.0
 MIN_EVIDENCE_SECONDS = 15.0  # of the window, before a cause is reported
 _IDLE_BUSY = 0.01  # a GPU that is less busy, as a ratio, is idle
 _COMPUTES = 0.02  # share of the time in which a process that keeps a GPU busy trains on it
@@ -97,7 +99,7 @@ def transition(before: str, facts: StateFacts) -> Transition:
 
 def facts_of(e: Evidence, before: str, stalled_seconds: float = STALLED_SECONDS) -> StateFacts:
     """Return the facts from the evidence. The limit is `stalled_seconds` without a step or batch, or ten of the job's
-    own slow steps if that is longer; until the first step it is twice as long.
+    own slow steps if that is longer; until the first step it is twice, in a phase without steps six times as long.
     """
     limit = max(stalled_seconds, STALLED_STEPS * (e.slow_step or 0.0))
     if not e.inside:
@@ -184,10 +186,14 @@ def _by_counts(e: Evidence, limit: float) -> str | None:
 
 
 def _quiet(e: Evidence, began: bool, limit: float) -> bool:
-    """Return whether nothing happens: no step and no batch for the limit, outside of a phase without steps."""
-    limit = limit if e.steps_ever else STARTUP_STALL_FACTOR * limit
-    if e.phase in NAMED_PHASES and (e.phase_age or 0.0) < limit:
+    """Return whether nothing happens: no step and no batch for the limit, and neither the process nor another rank of
+    its job is in a phase without steps.
+    """
+    # A server generates, and a program that only evaluates may hold its GPU for nothing.
+    factor = PHASE_STALL_FACTOR if e.steps_ever or (e.world_size or 1) > 1 else STARTUP_STALL_FACTOR
+    if e.excused or (e.phase in NAMED_PHASES and (e.phase_age or 0.0) < factor * limit):
         return False
+    limit = limit if e.steps_ever else STARTUP_STALL_FACTOR * limit
     waited = e.since_progress if began else e.age
     return waited is not None and waited >= limit
 

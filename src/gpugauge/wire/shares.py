@@ -18,6 +18,7 @@ _WORDS = {
     "compiling": "compiling",
     "generating": "generating",
 }
+OPEN_SECONDS = 10.0
 _MIN_SHARE = 0.005  # a smaller one is 0 %
 _DIGITS = 4  # every view rounds the same number to per cent
 
@@ -35,6 +36,11 @@ def with_waits(seconds: Mapping[str, float], waits: Mapping[str, float]) -> dict
     return found
 
 
+def with_open(seconds: float | None, wait: float) -> float | None:
+    """Return the seconds of waits with those that are not reported, if they are long: a short one counts at its end."""
+    return seconds if wait < OPEN_SECONDS else (seconds or 0.0) + wait
+
+
 def shares(
     phases: Mapping[str, float], data: float | None, peers: float | None, whole: float | None = None
 ) -> dict[str, float]:
@@ -43,6 +49,7 @@ def shares(
     `phases` are seconds as of with_waits(), `data` and `peers` those of the waits for training batches and for other
     ranks, `whole` the seconds of all phases. The start-up before the first step or batch is no part of it.
     """
+    data = with_open(data, phases.get("loading", 0.0))
     seconds = {"data": data, "peers": peers, **{phase: phases.get(phase) for phase in sorted(NAMED_PHASES)}}
     known = {part: spent for part, spent in seconds.items() if spent is not None}
     length = (sum(phases.values()) if whole is None else whole) - phases.get("starting", 0.0)

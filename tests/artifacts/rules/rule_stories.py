@@ -118,7 +118,10 @@ def _behind() -> tuple[Row, ...]:
     return (
         *_stalled(0.9),
         Row("training_state", {**p1, "state": "stalled"}, 1, 0),
-        *(_same("torch_process_info", 1, {"process": f"p{rank}", "rank": str(rank)}) for rank in range(2)),
+        *(
+            _same("torch_process_info", 1, {"process": f"p{rank}", "rank": str(rank), "world_size": "2"})
+            for rank in range(2)
+        ),
         Row("training_rank_position", {**_PROCESS_0, **elsewhere}, 1, None),
         Row("training_rank_position", {**p1, **waiting, "function": "all_reduce"}, 1, None),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import PROBLEM, RANK_BEHIND, STALLED, Recording, problem
+from gpugauge.artifacts.rules.recording import PROBLEM, RANK_BEHIND, RANK_EXCUSED, STALLED, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import IDLE_USE
@@ -14,7 +14,8 @@ from gpugauge.base.serving import IDLE_USE
 def of_processes(s: Selectors) -> list[Alert]:
     """Return the alerts about the progress of the processes of jobs."""
     t = Texts(s)
-    stalled = s.by_job("max", _only(s, "stalled", s.stall_patience, 0.5))
+    alone = f"({_only(s, 'stalled', s.stall_patience, 0.5)} {s.on_process('unless', RANK_EXCUSED)})"
+    stalled = s.by_job("max", alone)
     return [
         Alert(
             "TrainingStalled",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gpugauge.artifacts.rules.promql import CLOCK, FAILING, HAS_JOB, JOB_LABELS, PROCESS_JOB, SEEN, Selectors
 from gpugauge.base.duration import format_duration
 from gpugauge.verdict.ranks import FOR_ONE
+from gpugauge.wire.shares import NAMED_PHASES
 
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"
@@ -43,6 +44,8 @@ USER_LOST = "gpugauge:user_training_lost:gpus"
 TRAINING = "gpugauge:process_training:bool"
 STALLED = "gpugauge:process_training_stalled:bool"
 RANK_WORK = "gpugauge:rank_local_work:ratio"
+RANK = "gpugauge:rank:info"
+RANK_EXCUSED = "gpugauge:rank_excused:bool"
 RANK_POSITION = "gpugauge:rank_position:info"
 RANK_BEHIND = "gpugauge:rank_behind:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
@@ -105,10 +108,13 @@ def of_owners(s: Selectors) -> list[Recording]:
 def of_processes(s: Selectors) -> list[Recording]:
     """Return the rules for running jobs, the work of their ranks, and stalled processes."""
     stalled = s.by_process(f"max_over_time({s('training_state', s.lookback, state='stalled')}) == 1")
+    stalled += f"\n{s.on_process('unless', RANK_EXCUSED)}"
     return [
         Recording(ALIVE, alive(s)),
         *_now(s),
         *([Recording(RANK_WORK, _rank_work(s))] if s.per_cause else []),
+        Recording(RANK, f"({_rank(s, 'world_size', world_size='!~|1')})\n{_of_job(s)}"),
+        Recording(RANK_EXCUSED, _rank_excused(s)),
         Recording(STALLED, stalled),
         Recording(RANK_POSITION, _rank_position(s)),
         Recording(RANK_BEHIND, _rank_behind(s)),
@@ -322,10 +328,7 @@ def _rank_work(s: Selectors) -> str:
     share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, s.patience)})"
     alive = s.on_process("and", s("training_state", state="training"))
     work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, s.patience)})"
-    return (
-        f"{work}\n* on ({process}) group_left (rank, world_size, run_id) ({_rank(s, 'world_size', 'run_id')})\n"
-        f"* on ({process}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}"
-    )
+    return f"{work}\n* {_with(s, 'rank, world_size, run_id')} ({_rank(s, 'world_size', 'run_id')})\n{_of_job(s)}"
 
 
 def _rank_position(s: Selectors) -> str:
@@ -335,28 +338,39 @@ def _rank_position(s: Selectors) -> str:
     position = s.keys("process", "instance", "position", "function")
     last = f"(max by ({position}) ({s.present('training_rank_position')}) {s.on_process('and', STALLED)})"
 
-    def placed(expr: str, window: int) -> str:
-        ranks = _rank(s, "world_size", window=window)
-        return (
-            f"{expr}\n* on ({s.keys('process')}) group_left (rank, world_size) ({ranks})\n"
-            f"* on ({s.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}"
-        )
-
-    stalled = placed(last, s.patience)
+    stalled = f"{last}\n* {_with(s, ', '.join(('rank', 'world_size', *JOB_LABELS)))} {RANK}"
     # The others are stalled only after some minutes, when the series of an ended process may be gone.
     end = f"max by ({s.keys('process', 'instance')}) (last_over_time({s('training_end_timestamp_seconds', s.memory)}))"
-    ended = placed(f'label_replace({end} > bool 0, "position", "ended", "", "")', s.memory)
+    ranks = _rank(s, "world_size", window=s.memory, world_size="!~|1")
+    ended = f'label_replace({end} > bool 0, "position", "ended", "", "")\n* {_with(s, "rank, world_size")} ({ranks})'
+    alive = f"({RANK} {s.on_process('and', s.present('training_state', state='stalled'))})"
     run = f"{s.job}, world_size"
-    alive = placed(f"({s.by_process(s.present('training_state', state='stalled'))} > bool -1)", s.patience)
-    return f"{stalled}\nor ({ended}\nand on ({run}) ({stalled})\nunless on ({run}, rank) ({alive}))"
+    return f"{stalled}\nor ({ended}\n{_of_job(s)}\nand on ({run}) ({stalled})\nunless on ({run}, rank) {alive})"
 
 
-def _rank(s: Selectors, *more: str, window: int = 0) -> str:
+def _rank(s: Selectors, *more: str, window: int = 0, **labels: str) -> str:
     """Return 1 for each process, with its rank and further labels of its facts."""
-    process = s.keys("process")
-    labels = ", ".join(("rank", *more))
-    ranks = f"sum by ({process}, {labels}) (count_over_time({s('torch_process_info', window or s.patience)}))"
+    process, info = s.keys("process"), s("torch_process_info", window or s.patience, **labels)
+    ranks = f"sum by ({', '.join((process, 'rank', *more))}) (count_over_time({info}))"
     return f"topk by ({process}) (1, {ranks}) > bool 0"
+
+
+def _with(s: Selectors, labels: str) -> str:
+    return f"on ({s.keys('process')}) group_left ({labels})"
+
+
+def _of_job(s: Selectors) -> str:
+    """Return the join that adds the labels of the job to those of a process."""
+    return f"* {_with(s, ', '.join(JOB_LABELS))} {PROCESS_JOB}"
+
+
+def _rank_excused(s: Selectors) -> str:
+    """Return 1 for the ranks of a run of which one is in a phase without steps, for which the others may wait. The
+    verdict decides how long: then the state of that rank is `stalled`.
+    """
+    phases, window = "~" + "|".join(sorted(NAMED_PHASES)), min(s.lookback, s.stall_patience)
+    in_phase = f"({s.rate('training_seconds_total', window, state=phases)} > 0)"
+    return f"{RANK}\nand on ({s.job}, world_size) ({RANK} {s.on_process('and', in_phase)})"
 
 
 def _rank_behind(s: Selectors) -> str:

@@ -26,6 +26,7 @@ from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import step_shares
 from gpugauge.verdict.spins import Spins
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
+from gpugauge.wire.shares import NAMED_PHASES
 
 log = logging.getLogger("gpugauge.verdict")
 
@@ -106,7 +107,12 @@ class VerdictCollector(RegisteredCollector):
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         if process in self._spinning:
             found = replace(found, spins=self._spinning[process])
-        verdict, before = judge(found, account.judged.verdict, self.stalled_seconds), account.judged.loader
+        last, before = account.judged.verdict, account.judged.loader
+        verdict = judge(found, last, self.stalled_seconds)
+        account.run, account.excuses = training.run(session) if session else None, verdict.state in NAMED_PHASES
+        ranks = (a for a in self._accounts.values() if a.run == account.run and a.live and a is not account)
+        if verdict.state == "stalled" and account.run and any(rank.excuses for rank in ranks):
+            verdict = judge(replace(found, excused=True), last, self.stalled_seconds)
         account.judged = Judged(verdict)
         account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
@@ -118,7 +124,7 @@ class VerdictCollector(RegisteredCollector):
         on_gpu = account.began and not account.on_cpu
         account.judged = Judged(
             verdict,
-            step_shares(self._window, process) if account.began else {},
+            _shares(verdict, step_shares(self._window, process)) if account.began else {},
             gains(found, verdict) if account.began else {},
             model_flops_utilization(self._window, process) if on_gpu else None,
             of_loader(diagnose(loading, before), verdict) if loading else None,
@@ -213,3 +219,8 @@ class VerdictCollector(RegisteredCollector):
         facts = session.facts
         uncounted = facts.get("allocator") == "cudaMallocAsync" and facts.get("current_device")
         return bool(uncounted or training.by_uuid(session, lambda d: d.ooms))
+
+
+def _shares(verdict: Verdict, found: dict[str, float]) -> dict[str, float]:
+    """Return the shares of a training; while it is stalled, none if it is not known what it waits for."""
+    return {} if verdict.state == "stalled" and not any(found[part] for part in found.keys() - {"rest"}) else found

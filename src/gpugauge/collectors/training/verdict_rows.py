@@ -32,6 +32,8 @@ class Account:
     earlier: float = -1  # steps and batches of the programs before, in the same process
     on_cpu: bool = False
     live: bool = True
+    run: tuple[str, ...] | None = None  # of the ranks that wait for each other
+    excuses: bool = False  # by itself it is in a phase without steps: the other ranks may wait for it
     summary: Summary = field(default_factory=Summary)
 
 

@@ -145,7 +145,7 @@ def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int
 def _roll_calls(status: Status) -> str:
     """Return where the ranks are that make no progress, by job."""
     jobs: dict[tuple[str, ...], dict[str, ProcessStatus]] = {}
-    for process in (*(p for gpu in status.gpus for p in gpu.processes), *status.without_gpu):
+    for process in (*(p for gpu in status.gpus for p in gpu.processes), *status.without_gpu, *status.ended):
         if process.standstill:
             jobs.setdefault(job_key(process.workload), {})[process.process] = process
     lines = [each for ranks in jobs.values() for each in roll_call(ranks.values()).items()]
