@@ -8,6 +8,8 @@ from typing import NoReturn, TextIO
 
 import click
 
+from gpugauge.base.duration import parse_duration
+
 _PORT = 10478
 DEFAULT_URL = f"http://127.0.0.1:{_PORT}"
 
@@ -18,6 +20,14 @@ def with_scheme(address: str) -> str:
         return address
     host = address.rstrip("/").rpartition("]")[2]
     return f"http://{address}" if ":" in host or "/" in host else f"http://{address.rstrip('/')}:{_PORT}"
+
+
+def duration(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
+    """Return the seconds of an option such as 15s or 7d. Raises BadParameter."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 url_option = click.option(

@@ -20,7 +20,9 @@ _SHARED = {
     "shipped": ("dashboards", "export-hook", "metrics", "scenarios"),
 }
 _MODULES = {name: module for module, names in _SHARED.items() for name in names}
-_COMMANDS = sorted((*_MODULES, "device-plugin", "doctor", "report", "rules", "run", "serve", "stack", "status", "top"))
+_COMMANDS = sorted(
+    (*_MODULES, "device-plugin", "doctor", "report", "rules", "run", "serve", "stack", "status", "top", "track")
+)
 
 
 class _Commands(click.Group):

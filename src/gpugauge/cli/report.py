@@ -12,8 +12,7 @@ from typing import Any
 import click
 from pydantic import TypeAdapter
 
-from gpugauge.base.duration import parse_duration
-from gpugauge.cli.common import DEFAULT_URL, fail, with_scheme
+from gpugauge.cli.common import DEFAULT_URL, duration, fail, with_scheme
 from gpugauge.report import build, compare, jobs, jobstats, page, prices, render, top
 from gpugauge.report.kept import Kept
 from gpugauge.report.model import Report
@@ -27,13 +26,6 @@ _JOBSTATS = "jobstats"
 _MATCHER = r'\s*[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"\s*'
 _MATCHERS = re.compile(f"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 _FORMATS = ("text", "json", "markdown", "html", _JOBSTATS)
-
-
-def _seconds(_context: click.Context, _parameter: click.Parameter, text: str) -> float:
-    try:
-        return parse_duration(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
 
 
 def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
@@ -65,7 +57,7 @@ def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -
     metavar="MATCHERS",
     help='Label matchers of the series: cluster="a".',
 )
-@click.option("--since", default="7d", show_default=True, callback=_seconds, help="How far back to look: 12h, 30d.")
+@click.option("--since", default="7d", show_default=True, callback=duration, help="How far back to look: 12h, 30d.")
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")
 @click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="The form.")
 def command(

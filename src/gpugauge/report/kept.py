@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -61,9 +61,14 @@ class Kept(Prometheus):
 
 def of_run(url: str, run: str) -> Report | None:
     """Return the report on the processes of `gpugauge run`, None if there are none. Raises RequestError."""
+    return of_processes(Kept(url, run=run))
+
+
+def of_processes(source: Kept, processes: Collection[str] | None = None) -> Report | None:
+    """Return the report on some processes of one job, or on all, None if there are none."""
     now = time.time()
-    source, span = Kept(url, run=run), Range(0.0, now)
-    owners = jobs.owners(source, span)
+    span = Range(0.0, now)
+    owners = {p: owner for p, owner in jobs.owners(source, span).items() if processes is None or p in processes}
     found = jobs.read(source, owners, span, COUNTERS, GAUGES)
     job = Counter(owners[process].job for process in found.facts).most_common(1)
     return build.report(job[0][0], found, now, source=source) if job else None
