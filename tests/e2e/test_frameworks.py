@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,81 @@ print("steps", trainer.state.global_step)
 print("samples", 3 * len(data))
 print("tokens", int(trainer.state.num_input_tokens_seen))
 digest(model)
+"""
+
+# A collator that takes time, and adds up what it takes: for batches of 2 in the training, of 8 in an evaluation.
+SLOW = """
+import time
+class Slow:
+    def __init__(self, collate):
+        self.collate, self.seconds = collate, {2: 0.0, 8: 0.0}
+    def __getattr__(self, name):
+        return getattr(self.collate, name)
+    def __call__(self, examples, *rest):
+        begin = time.monotonic()
+        time.sleep(0.01)
+        batch = self.collate(examples, *rest)
+        self.seconds[len(examples)] += time.monotonic() - begin
+        return batch
+def tokenizer():
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+    words = ["[PAD]", "[EOS]", *(f"w{number}" for number in range(60))]
+    found = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token="[PAD]"))
+    found.pre_tokenizer = pre_tokenizers.Whitespace()
+    names = {"pad_token": "[PAD]", "eos_token": "[EOS]", "unk_token": "[PAD]"}
+    return PreTrainedTokenizerFast(tokenizer_object=found, model_max_length=32, **names)
+texts = [" ".join(f"w{(number * 7 + place) % 60}" for place in range(4 + number % 9)) for number in range(48)]
+common = dict(
+    output_dir=sys.argv[1], num_train_epochs=3, per_device_train_batch_size=2, per_device_eval_batch_size=8,
+    eval_strategy="epoch", save_steps=20, report_to=[], disable_tqdm=True, use_cpu=True, bf16=False,
+    include_num_input_tokens_seen="all",
+)
+def report(trainer):
+    seconds = trainer.data_collator.seconds
+    print("steps", trainer.state.global_step)
+    print("samples", 3 * len(texts))
+    print("waited_training", seconds[2])
+    print("waited_evaluating", seconds[8])
+    print("evaluated", sum(row.get("eval_runtime", 0.0) for row in trainer.state.log_history))
+    digest(trainer.model)
+"""
+
+SFT = """
+from datasets import Dataset
+from transformers import GPT2Config, GPT2LMHeadModel, set_seed
+from trl import SFTConfig, SFTTrainer
+set_seed(0)
+model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=2, n_embd=16, vocab_size=62, n_positions=32))
+data = Dataset.from_dict({"text": texts})
+arguments = SFTConfig(**common, gradient_accumulation_steps=4, max_length=32)
+trainer = SFTTrainer(model, arguments, train_dataset=data, eval_dataset=data, processing_class=tokenizer())
+trainer.data_collator = Slow(trainer.data_collator)
+trainer.train()
+print("tokens", int(trainer.state.num_input_tokens_seen))
+report(trainer)
+"""
+
+SENTENCES = """
+from datasets import Dataset
+from sentence_transformers import (
+    SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments, losses, models
+)
+from transformers import BertConfig, BertModel, set_seed
+set_seed(0)
+shape = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+BertModel(BertConfig(vocab_size=62, max_position_embeddings=40, **shape)).save_pretrained(sys.argv[1] + "/bert")
+tokenizer().save_pretrained(sys.argv[1] + "/bert")
+parts = [models.Transformer(sys.argv[1] + "/bert"), models.Pooling(16)]
+model = SentenceTransformer(modules=parts, device="cpu")
+data = Dataset.from_dict({"anchor": texts, "positive": texts[1:] + texts[:1]})
+trainer = SentenceTransformerTrainer(
+    model, SentenceTransformerTrainingArguments(**common), train_dataset=data, eval_dataset=data,
+    loss=losses.MultipleNegativesRankingLoss(model),
+)
+trainer.data_collator = Slow(trainer.data_collator)
+trainer.train()
+report(trainer)
 """
 
 LIGHTNING = """
@@ -213,6 +289,10 @@ print("steps", 10)
 digest(model)
 """
 
+# What each program prints at its end; some of it is the same with and without the hook.
+SAME = ("steps", "samples", "tokens", "digest")
+FIGURE = re.compile(r"(steps|samples|tokens|digest|waited_training|waited_evaluating|evaluated) (\S+)$")
+
 LAUNCH = ("-m", "accelerate.commands.launch", "--cpu")
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 
@@ -226,6 +306,8 @@ def ended(listener: Sessions, count: int) -> list[Session]:
     ("module", "program", "options"),
     [
         pytest.param("transformers", TRAINER, (), id="trainer"),
+        pytest.param("trl", SLOW + SFT, (), id="sft", marks=pytest.mark.everything),
+        pytest.param("sentence_transformers", SLOW + SENTENCES, (), id="sentences", marks=pytest.mark.everything),
         pytest.param("lightning", LIGHTNING, (), id="lightning", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, (), id="accelerate", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, LAUNCH, id="accelerate-launch", marks=pytest.mark.everything),
@@ -246,27 +328,38 @@ def test_steps_are_counted_and_results_are_the_same(
         run(DIGEST + program, *options, arguments=(str(tmp_path / hook),), GPUGAUGE_HOOK=hook) for hook in ("0", "1")
     ]
     plain, watched = (process.communicate(None, 2 * PATIENCE)[0] for process in both)
-    # Frameworks also print their duration.
+    # Frameworks also print other things, and durations.
     expected, printed = (
-        dict(
-            line.split()
+        {
+            name: value
             for line in output.splitlines()
-            if line.startswith(("steps ", "samples ", "tokens ", "digest "))
-        )
+            if (found := FIGURE.match(line))
+            for name, value in [found.groups()]
+        }
         for output in (plain, watched)
     )
-    assert expected == printed
+    assert {name: expected.get(name) for name in SAME} == {name: printed.get(name) for name in SAME}
     assert printed.keys() >= {"steps", "digest"}
     for session in ended(listener, 2 if options == TORCHRUN else 1):
         assert session.snap is not None
         assert session.snap.steps is not None
         assert (session.snap.steps.count, session.snap.errors) == (int(printed["steps"]), 0)
-        for name, found in (("samples", session.snap.samples), ("tokens", session.snap.tokens)):
-            assert name not in printed or found == int(printed[name]), name
+        for name, counted in (("samples", session.snap.samples), ("tokens", session.snap.tokens)):
+            assert name not in printed or counted == int(printed[name]), name
         if module in {"transformers", "lightning"}:
             assert session.record is not None
             assert session.record.seconds["evaluating"] > 0
             assert (session.record.seconds["checkpointing"] > 0) == (program is not FABRIC)
+        for name, seconds in measured(session).items():
+            assert name not in printed or seconds == pytest.approx(float(printed[name]), rel=0.2, abs=0.5), name
+
+
+def measured(session: Session) -> dict[str, float]:
+    """Return the seconds that programs print by themselves, as the hook reports them."""
+    assert session.record is not None
+    waits = {phase: session.record.waits.get(phase, 0.0) for phase in ("training", "evaluating")}
+    evaluated = session.record.seconds["evaluating"] + waits["evaluating"]
+    return {"evaluated": evaluated, **{f"waited_{phase}": seconds for phase, seconds in waits.items()}}
 
 
 CELL = """
