@@ -92,6 +92,25 @@ def test_the_answer_and_what_to_do_are_seen_at_once_in_every_window(name: str, b
                     assert axe_violations(tab) == []
 
 
+_OVER = """
+[...document.querySelectorAll("tr.gpu > td")].filter((cell) => {
+  const content = document.createRange();
+  content.selectNodeContents(cell);
+  return content.getBoundingClientRect().right > cell.getBoundingClientRect().right + 0.5;
+}).map((cell) => cell.textContent)
+"""
+
+
+@pytest.mark.parametrize("width", [1280, 1366, 1920])
+def test_no_value_of_a_large_gpu_is_over_the_next_one(width: int, browser: Any, tmp_path: Path) -> None:
+    with (
+        simulated(load_scenario("mi300x"), tmp_path / "node", 30) as page,
+        opened(browser, page.url, width, 900) as tab,
+    ):
+        assert "120.3 / 192.0 GiB" in tab.locator("main").inner_text()
+        assert tab.evaluate(_OVER) == []
+
+
 def test_512_processes_on_64_gpus_are_readable_on_a_laptop(browser: Any) -> None:
     crowd = crowd_of(64, 8)
     with served(crowd.snapshot(), crowd.history()) as page, opened(browser, page.url) as tab:

@@ -17,6 +17,7 @@ from gpugauge.terminal.table import table
 from gpugauge.web.page.routes import PATH, status_route
 from gpugauge.web.server import Request
 from gpugauge.workload.identity import Workload
+from tests.drawn import cases
 from tests.serving import answer
 from tests.simulation import status
 from tests.status.reference import meanings
@@ -56,6 +57,28 @@ def test_process_with_torch_on_no_device() -> None:
     (process,) = status(snapshot(), History())["without_gpu"]
 
     assert (process["pid"], process["torch_build"], process["workload"]["user"]) == (77, "cpu", "ann")
+
+
+@cases(
+    ("command", "shown"),
+    [
+        ("torchrun", False),
+        ("torch.distributed.run", False),
+        ("accelerate", False),
+        ("accelerate.commands.launch", False),
+        ("torchrun.py", True),
+        ("train.py", True),
+    ],
+)
+def test_a_launcher_is_no_training(command: str, shown: bool) -> None:
+    host = family(
+        "gpu_process_host_info",
+        ({"process": "cc", "pid": "77", "torch_build": "cuda", "workload_command": command}, 1),
+    )
+
+    facts = status(snapshot_of(1.7e9, 1.0, (Section("all", (host,)),)), History())
+
+    assert [process["pid"] for process in facts["without_gpu"]] == ([77] if shown else [])
 
 
 def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:

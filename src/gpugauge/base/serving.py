@@ -30,3 +30,14 @@ COMMANDS = f"(?i:{'|'.join(expression for row in ROLES.values() for expression i
 def role(command: str | None) -> str | None:
     """Return the role of a program by the short name of its command, None if it is no server and no notebook."""
     return next((name for name, row in ROLES.items() if re.fullmatch(f"(?i:{'|'.join(row)})", command or "")), None)
+
+
+# Programs that start the ranks of a training, and load torch themselves.
+_LAUNCHERS = re.compile(
+    r"torchrun|torch\.distributed\.(run|launch)|accelerate(\.commands\.\w+)?|deepspeed(\.launcher\.\w+)?"
+)
+
+
+def launches(command: str | None) -> bool:
+    """Return whether the short name of a command is that of a launcher."""
+    return _LAUNCHERS.fullmatch(command or "") is not None

@@ -56,6 +56,8 @@ def processes_of(
     for process, who in every.items():
         if process in alive or process in gone:
             hooked = process in inside or process in gone
+            if not hooked and process not in devices and serving.launches(who.command):
+                continue  # its ranks are the training
             shown = replace(
                 _process(who, node, history, hooked=hooked),
                 mfu=node.judged[process].mfu if process in node.judged else None,
