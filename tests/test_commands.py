@@ -22,6 +22,7 @@ RUN = {"dashboards", "metrics", "rules", "scenarios"}
 PLACEHOLDERS = {"PID": "1", "NODE": "node7", "FOLDER": "folder", "UUID": "GPU-1", "COMMAND": "python train.py"}
 # By program: why no test of this file runs it.
 NOT_RUN = {
+    "amd-smi": "asks the driver of a machine with a GPU of AMD",
     "amtool": "sends to an Alertmanager of the reader; tests/e2e/test_chain.py reads alerts from one",
     "cat": "reads files that not every kernel has",
     "chronyc": "asks the clock of a machine, which a container does not set",

@@ -172,7 +172,7 @@ def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", i
         Row("gpu_process_host_info", owner, 1, None),
         Row("gpu_process_start_timestamp_seconds", {"process": "p0"}, -7200, None),
         Row("training_state", {"process": "p0", "state": "unknown"}, 1, None),
-        Row("training_state", {"process": "p0", "state": "training"}, 0, None),
+        *(Row("training_state", {"process": "p0", "state": state}, 0, None) for state in ("training", "held_idle")),
         Row("training_seconds_total", {"process": "p0", "state": "unknown"}, 1 - idle, None, counter=True),
         Row("training_seconds_total", {"process": "p0", "state": "held_idle"}, idle, None, counter=True),
         Row("training_gpu_held_seconds_total", {"process": "p0"}, 1, None, counter=True),
