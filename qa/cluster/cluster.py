@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -112,7 +113,10 @@ class Cluster:
     def start_api(self) -> None:
         """Start the API server, and wait until it answers."""
         key = self._pki / "accounts.key"
+        # It exits where other programs leave it no time, and starts again, as a static pod does.
+        again = 'while :; do "$@"; sleep 1; done'
         self._api = self._start(
+            *("sh", "-c", again, "sh"),
             *(
                 str(programs() / "kube-apiserver"),
                 "--etcd-servers=http://127.0.0.1:2379",
@@ -133,12 +137,14 @@ class Cluster:
             ),
             f"--kubelet-client-certificate={self._pki / 'kubelet-client.pem'}",
             f"--kubelet-client-key={self._pki / 'kubelet-client.key'}",
+            log="kube-apiserver",
+            start_new_session=True,
         )
         until(self._ready, f"the API server is ready; its log is in {self.folder}")
 
     def stop_api(self) -> None:
         """End the API server, until start_api()."""
-        self._api.kill()
+        os.killpg(self._api.pid, signal.SIGKILL)
         self._api.wait(20)
 
     def start_nodes(self) -> None:
