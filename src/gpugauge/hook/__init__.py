@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, TypeVar
 
-    from gpugauge.hook.observer import Observer
     from gpugauge.hook.watching import Watch
 
     Function = TypeVar("Function", bound=Callable[..., Any])
@@ -70,18 +69,16 @@ class phase:  # noqa: N801 - used as a statement: with phase("eval")
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._entered: list[tuple[Observer, int] | None] = []
+        self._entered: list[int | None] = []
 
     def __enter__(self) -> None:
         observer = current_observer()
-        entered = None if observer is None else observer.enter_phase(str(self._name))
-        self._entered.append(None if observer is None or entered is None else (observer, entered))
+        self._entered.append(None if observer is None else observer.enter_phase(str(self._name)))
 
     def __exit__(self, *_: object) -> None:
-        entered = self._entered.pop() if self._entered else None
-        if entered is not None:
-            observer, index = entered
-            observer.leave_phase(index)
+        observer, entered = current_observer(), self._entered.pop() if self._entered else None
+        if observer is not None and entered is not None:
+            observer.leave_phase(entered)
 
     def __call__(self, function: Function) -> Function:
         """Return a wrapper of the function whose time counts as the phase; also of coroutines and generators."""

@@ -49,7 +49,11 @@ class Client:
             try:
                 candidate.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
                 candidate.connect(path)
-                self._greet(candidate, *hello())
+                data, descriptor = hello()
+                try:
+                    socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)
+                except PermissionError:  # a daemon that accepts no descriptors (Linux 6.16)
+                    candidate.send(data, socket.MSG_NOSIGNAL)
             except Exception as error:
                 candidate.close()
                 if isinstance(error, OSError):
@@ -61,14 +65,6 @@ class Client:
             self._opened = now
             return True
         return False
-
-    @staticmethod
-    def _greet(candidate: socket.socket, data: bytes, descriptor: int | None) -> None:
-        """Send the first datagram; without the record to a daemon that accepts no descriptors (Linux 6.16)."""
-        try:
-            socket.send_fds(candidate, [data], [] if descriptor is None else [descriptor], socket.MSG_NOSIGNAL)
-        except PermissionError:
-            candidate.send(data, socket.MSG_NOSIGNAL)
 
     def send(self, now: int, data: bytes) -> bool:
         """Send one datagram; return False if the connection has broken. A full queue drops the message."""

@@ -45,7 +45,8 @@ def install(observer: Observer) -> None:
         "_BaseDataLoaderIter.__next__": lambda function: hot.batch_wrapper(observer, function, is_compiling),
         "DataLoader.__iter__": iterating(observer.take_iterator),
         "DataLoader.__init__": after(observer, functools.partial(_count_own, observer, counted)),
-        "_DatasetKind.create_fetcher": lambda function: staticmethod(_fetchers(observer, function)),
+        "_utils.fetch._MapDatasetFetcher.fetch": _measured(observer),
+        "_utils.fetch._IterableDatasetFetcher.fetch": _measured(observer),
         "_MultiProcessingDataLoaderIter.__init__": around(observer, lambda *_, **__: loads.open(clock())),
         "_MultiProcessingDataLoaderIter._reset": around(observer, resets),
         "_MultiProcessingDataLoaderIter._shutdown_workers": around(observer, shuts_down),
@@ -77,35 +78,23 @@ def _count_own(observer: Observer, counted: weakref.WeakSet[type], loader: Any) 
             replace(owner, "__iter__", iterating(observer.iterate))
 
 
-def _fetchers(observer: Observer, function: Any) -> Any:
-    measured = weakref.WeakSet[type]()
+def _measured(observer: Observer) -> Wrap:
+    """Return a decorator of the function that loads a batch, in the training process and in each worker."""
 
-    @functools.wraps(function)
-    def create_fetcher(*args: Any, **kwargs: Any) -> Any:
-        fetcher = function(*args, **kwargs)
-        if is_compiling() or observer.off:
-            return fetcher
-        try:
-            owner: Any
-            for owner in type(fetcher).__mro__:
-                if "fetch" in vars(owner) and owner not in measured:
-                    measured.add(owner)
-                    owner.fetch = _measured(owner.fetch)
-            fetcher.gpugauge_meter = _meter(observer)
-        except Exception:
-            observer.count_error()
-        return fetcher
+    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def fetch(self: Any, index: Any) -> Any:
+            meter = getattr(self, "gpugauge_meter", None)
+            if meter is None and not observer.off and not is_compiling():
+                try:
+                    meter = self.gpugauge_meter = _meter(observer)
+                except Exception:
+                    observer.count_error()
+            return function(self, index) if meter is None else meter.fetch(function, self, index)
 
-    return create_fetcher
+        return fetch
 
-
-def _measured(function: Any) -> Any:
-    @functools.wraps(function)
-    def fetch(self: Any, index: Any) -> Any:
-        meter = getattr(self, "gpugauge_meter", None)
-        return function(self, index) if meter is None else meter.fetch(function, self, index)
-
-    return fetch
+    return wrap
 
 
 def _meter(observer: Observer) -> Meter:
