@@ -10,12 +10,15 @@ import json
 import os
 import queue
 import select
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,6 +26,8 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, Dataset
+
+from gpugauge import hook
 
 WIDTH = 16
 
@@ -80,6 +85,8 @@ class Training:
     def step(self, number: int, x: torch.Tensor, y: torch.Tensor) -> None:
         if self.faults("own", number):
             self.faults.block()  # stuck: own
+        if self.faults("ended", number):
+            self.end()
         if self.case["kind"] == "pipeline":
             self.stage(x)
         loss = torch.nn.functional.mse_loss(self.forward(x), y)
@@ -107,9 +114,22 @@ class Training:
         total = torch.zeros(1)
         dist.all_reduce(total, group=self.rest)
 
+    def end(self) -> None:
+        """End as on a node that is lost: a child keeps the connections open, so that the others wait."""
+        if not (child := os.fork()):
+            time.sleep(3600)
+            os._exit(0)
+        Path(f"{self.case['meeting']}.child").write_text(str(child))
+        if self.case["killed"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(0)
+
     def save(self, number: int) -> None:
-        if self.faults("save", number):
-            self.faults.block()  # stuck: save
+        with hook.phase("save") if self.case["phase"] else nullcontext():
+            if self.faults("save", number):
+                self.faults.block()  # stuck: save
+            if self.case["fault"] == "saves" and self.faults.own:
+                time.sleep(self.case["saves"])
         if self.case["fault"] == "pause" and self.faults.own:
             time.sleep(self.case["pause"])
 

@@ -19,18 +19,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.training import verdict as verdict_collector
+from gpugauge.collectors.training.verdict import VerdictCollector
+from gpugauge.driver.api import DriverView
 from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions import inquiry, intake, reception
 from gpugauge.sessions.listener import Sessions
 from gpugauge.status.processes import standstills
 from gpugauge.status.standstill import place
+from gpugauge.verdict import states
 from gpugauge.wire import messages as wire
 
 PROGRAM = Path(__file__).with_name("program.py")
 KINDS = ("ddp", "hand", "groups", "pipeline", "fsdp")
+HEALTHY = ("none", "pause", "saves")  # the last is in a phase for longer than the patience
 STUCK = ("loader", "own", "save", "eval")
-FAULTS = (*STUCK, *STUCK, "mismatch", "stopped", "none", "pause")
+FAULTS = (*STUCK, *STUCK, "mismatch", "stopped", "ended", "ended", *HEALTHY)
+STALLED_SECONDS = 2.0  # and so six times as long in a phase without steps
 BLOCKS = ("sleep", "lock", "queue", "storage", "child")
 QUIET_SECONDS, SILENT_SECONDS, PATIENCE = 2.0, 20.0, 4.0
 DEADLINE = 40.0  # of a case, plus what the ranks take to begin
@@ -50,6 +57,9 @@ def draw(seed: int) -> dict[str, Any]:
         "block": chance.choice(BLOCKS),
         "handles": chance.random() < 0.5,
         "pause": round(chance.uniform(0.2, 1.5), 2),
+        "killed": chance.random() < 0.5,
+        "phase": fault == "saves" or chance.random() < 0.5,
+        "saves": 8.0,
     }
 
 
@@ -97,12 +107,15 @@ class Ranks:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            with suppress(FileNotFoundError, ProcessLookupError):
+                os.kill(int((self._folder / f"{name}.child").read_text()), signal.SIGKILL)
             self._write("end")
 
     def node(self, pids: list[int]) -> Node:
-        """Return the sessions of these processes, by their rank."""
-        of_pid = {session.peer_pid: session for session in self.sessions.view() if session.connected}
-        return Node(sessions={str(rank): of_pid[pid] for rank, pid in enumerate(pids) if pid in of_pid})
+        """Return the sessions of these processes, by their rank, also of one that has ended."""
+        of_pid = {session.peer_pid: session for session in self.sessions.view()}
+        found = {str(rank): of_pid[pid] for rank, pid in enumerate(pids) if pid in of_pid}
+        return Node(timestamp=time.time(), monotonic=time.monotonic(), sessions=found)
 
     def close(self) -> None:
         """End the process that forks."""
@@ -117,6 +130,7 @@ def run(ranks: Ranks, case: Mapping[str, Any], name: str) -> tuple[set[int], dic
         deadline, began, stopped = time.monotonic() + 4 * DEADLINE, 0.0, False
         named, since = frozenset[int](), 0.0
         still: dict[str, Any] = {}
+        judge, off = VerdictCollector(STALLED_SECONDS), DriverView(up=False, reason="off")
         while time.monotonic() < deadline:
             time.sleep(0.2)  # what is measured is real time
             node, now = ranks.node(pids), time.monotonic()
@@ -126,13 +140,15 @@ def run(ranks: Ranks, case: Mapping[str, Any], name: str) -> tuple[set[int], dic
             if case["fault"] == "stopped" and began and not stopped:
                 os.kill(pids[case["rank"]], signal.SIGSTOP)
                 stopped = True
+            judge.collect(Tick(node.timestamp, node.monotonic, off, node=node))
             still = standstills(node)
             found = frozenset(int(rank) for rank, one in still.items() if one.behind and len(still) == len(pids))
             if found != named:
                 named, since = found, now
             if named and now - since >= PATIENCE:
                 break
-            if case["fault"] in ("none", "pause") and began and now - began > 2 * PATIENCE + 2.0:
+            lasts = 2 * PATIENCE + 2.0 + (2 * case["saves"] if case["fault"] == "saves" else 0.0)
+            if case["fault"] in HEALTHY and began and now - began > lasts:
                 break
         seen = {int(rank): place(one) for rank, one in still.items()}
         settled = named if named and time.monotonic() - since >= PATIENCE else frozenset[int]()
@@ -141,7 +157,7 @@ def run(ranks: Ranks, case: Mapping[str, Any], name: str) -> tuple[set[int], dic
 
 def verdict(case: Mapping[str, Any], named: set[int], seen: Mapping[int, str]) -> str:
     """Return right, wrong, missed, or for the rank alone right: line."""
-    if case["fault"] in ("none", "pause"):
+    if case["fault"] in HEALTHY:
         return "wrong" if named else "right"
     if named != {case["rank"]}:
         return "wrong" if named else "missed"
@@ -158,6 +174,8 @@ def quick() -> Iterator[None]:
         (inquiry, "SILENT_SECONDS"): SILENT_SECONDS,
         (intake, "START_SECONDS"): 300.0,
         (reception, "STUCK_SECONDS"): 300.0,
+        (verdict_collector, "_INTERVAL_SECONDS"): 1.0,
+        (states, "STALLED_STEPS"): 0.0,
     }
     before = {key: getattr(*key) for key in changes}
     for (module, name), value in (*changes.items(),):

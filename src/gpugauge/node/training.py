@@ -90,7 +90,7 @@ def open_wait(session: Session) -> float:
 def run(session: Session) -> tuple[str, ...] | None:
     """Return what the ranks of a distributed training have in common, None for a process of its own."""
     world = session.facts.get("world_size", "")
-    return (*session.owner, world) if world not in {"", "1"} else None
+    return (*session.owner, str(session.peer_uid), world) if world not in {"", "1"} else None
 
 
 def phase(session: Session) -> str | None:
