@@ -103,6 +103,10 @@ def _exporters() -> Panel:
 
     cpus = _S.rate("gpugauge_cpu_seconds_total").by(gpus.NODE_KEY).with_unit(SHARE)
 
+    # Not of an exporter that is not seen.
+    now = f"{{}}\nand on ({gpus.NODE_KEY}) {_S.select('gpugauge_build_info')}"
+    restarts = _S.increase("gpugauge_worker_restarts_total", "1h").then(now)
+
     def resident(part: str) -> Expr:
         return worst(_S.read("gpugauge_resident_memory_bytes", part=part))
 
@@ -112,7 +116,7 @@ def _exporters() -> Panel:
         "of daemon and worker. Values of simulated exporters are not of real GPUs. Node opens the node.",
         Column("Node", "instance", link=common.TO_NODE),
         Column("Age of values", worst(_S.age("gpugauge_snapshot_timestamp_seconds")), steps=_AGE),
-        Column("Restarts", worst(_S.increase("gpugauge_worker_restarts_total", "1h")), decimals=0),
+        Column("Restarts", worst(restarts), decimals=0),
         Column("CPU", cpus, decimals=1),
         Column("Daemon", resident("daemon")),
         Column("Worker", resident("worker")),
@@ -132,9 +136,8 @@ def _exporters() -> Panel:
 def _all() -> list[Panel]:
     def both(title: str, text: str, expr: Expr) -> Panel:
         worst, middle = expr.by(operator="max"), expr.then("quantile (0.5, {})")
-        return timeseries(
-            title, text, Query(worst, "largest"), Query(middle, "median"), empty_text="no exporter is scraped"
-        )
+        lines = Query(worst, "largest"), Query(middle, "median")
+        return timeseries(title, text, *lines, width=8, empty_text="no exporter is scraped")
 
     return [
         both(

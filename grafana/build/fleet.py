@@ -22,7 +22,8 @@ from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import BAD, HOT, LOAD, Column, Query, bars, dropped, stat, status_history, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
-_S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS)
+# Of a thousand nodes, no more is searched for what a node had when it was seen last.
+_S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m")
 _NO_TRAINING = "no training that is judged"
 _NOBODY = "not known"
 
@@ -140,7 +141,7 @@ def _by_cause() -> list[Panel]:
             Query(jobs.held().by(), "held by trainings"),
             Query(available, "GPUs that answer"),
             Query(by_cause, "{{cause}}"),
-            Query(words.reason("cause").with_unit(COUNT), "{{cause}}", now=True),
+            Query(words.reason("cause").then("0 / 0 * {}", COUNT), "{{cause}}", now=True),
             width=16,
             height=7,
             stack=True,
@@ -199,7 +200,7 @@ def _jobs() -> Panel:
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
         Column("Nodes", Expr(nodes, COUNT), size=55),
-        Column("Trains since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
+        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
         Column("Program", "workload_command", size=95),
         Column("Namespace", "workload_namespace", size=80),
         Column("Cluster", CLUSTER, size=70),
@@ -228,8 +229,8 @@ def _wrong() -> list[Panel]:
             Column("User", "workload_user", size=90),
             Column("Node", "instance", link=common.TO_NODE),
             Column("GPU", "index", size=60),
+            Column("Since", notifications_since(), size=90),
             Column("Pod", "workload_pod"),
-            Column("Since", notifications_since(), size=80),
             Column("Namespace", "workload_namespace", hidden=True),
             Column("Cluster", CLUSTER, size=80),
             common.CHAPTER_COLUMN,
@@ -302,7 +303,7 @@ def _faults() -> Panel:
     return table(
         "Faults of GPUs",
         "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Of a node that is not seen: "
-        "those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
+        "those that it had, for three hours, and when it was seen last. Fault opens the chapter of the runbook.",
         Column("Node", "instance", link=common.TO_NODE, size=110),
         Column("GPU", "index", size=50),
         Column("Fault", "summary", link=common.TO_RUNBOOK, size=180),

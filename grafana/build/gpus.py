@@ -31,23 +31,23 @@ _SNAPSHOT = "gpugauge_snapshot_timestamp_seconds"
 _YOUNG_SECONDS = 300
 
 
-def of_down(scope: Scope, step: str = "1m") -> str:
-    """Return when each node was seen last whose exporter cannot be scraped, to a step."""
-    newest = f"max_over_time(timestamp({scope.select(_SNAPSHOT)})[$__range:{step}])"
+def of_down(scope: Scope) -> str:
+    """Return when each node was seen last whose exporter cannot be scraped."""
+    newest = f"max_over_time(timestamp({scope.select(_SNAPSHOT)})[{scope.past}])"
     return f"(max by ({NODE_KEY}) ({newest}) and on ({NODE_KEY}) ({scope.scraped('up')} == 0))"
 
 
-def last(scope: Scope, name: str, step: str = "1m", **labels: str) -> str:
+def last(scope: Scope, name: str, **labels: str) -> str:
     """Return the series that nodes had when they were seen last, of those that are not seen now."""
     series = scope.select(name, **labels)
-    newest = f"max_over_time(timestamp({series})[$__range:{step}])"
-    there = f"({newest} >= on ({NODE_KEY}) group_left () {of_down(scope, step)})"
-    return f"(last_over_time({series}[$__range]) and {there})"
+    newest = f"max_over_time(timestamp({series})[{scope.past}])"
+    there = f"({newest} >= on ({NODE_KEY}) group_left () {of_down(scope)})"
+    return f"(last_over_time({series}[{scope.past.partition(':')[0]}]) and {there})"
 
 
-def known(scope: Scope, name: str, step: str = "1m", **labels: str) -> str:
+def known(scope: Scope, name: str, **labels: str) -> str:
     """Return the series of now, and the last ones of nodes that are not seen."""
-    return f"({scope.select(name, **labels)} or {last(scope, name, step, **labels)})"
+    return f"({scope.select(name, **labels)} or {last(scope, name, **labels)})"
 
 
 def not_seen(scope: Scope) -> str:
@@ -142,7 +142,9 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
     unseen = Line("not seen for $1 min", 0, not_seen(scope), "minutes")
     reasons = states(NODE_KEY, unseen, Line(_STARTED, 0, young(scope)))
     return Query(
-        Expr(f"{reasons}\nunless on ({NODE_KEY}) ({expr})", ""), "{{cluster}} {{instance}}: {{state}}", now=True
+        Expr(f"0 / 0 * ({reasons}\nunless on ({NODE_KEY}) ({expr}))", ""),
+        "{{cluster}} {{instance}}: {{state}}",
+        now=True,
     )
 
 
@@ -169,7 +171,8 @@ def listed(scope: Scope) -> Expr:
 
 def seen(scope: Scope) -> str:
     """Return 1 for each GPU that was seen in the time shown, with its last index."""
-    info = f"group by ({GPU_KEY}, index) (last_over_time({scope.select('gpu_info')}[$__range]))"
+    window = scope.past.partition(":")[0]
+    info = f"group by ({GPU_KEY}, index) (last_over_time({scope.select('gpu_info')}[{window}]))"
     return f"(topk by ({GPU_KEY}) (1, {info}) or on ({GPU_KEY}) {devices(scope)})"
 
 

@@ -18,6 +18,7 @@ from grafana.build.words import Line
 _TIMES = "suffix:\u00d7"
 _NO_GPU = "its processes hold no memory of a GPU, are not seen, or it is not reported"
 _OUTSIDE = "needs the hook (docs/hook.md), or a value that these processes do not report"
+_UNSEEN = "not known: its node is not seen"
 _NONE, _UNKNOWN = "none found", "not known: no process reports through the hook now (docs/hook.md)"
 
 
@@ -145,7 +146,7 @@ def _now() -> list[Panel]:
     chosen = recorded(HOURS_LOST, **jobs.JOB_MATCHERS, workload_job="$workload").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
-    limits = _limits()
+    limits, unseen = _limits(), f"0 * count ({jobs.job_not_seen()})"
     return [
         stat(
             "Load",
@@ -199,7 +200,7 @@ def _now() -> list[Panel]:
         stat(
             "Alerts",
             "Alerts about this job and about its GPUs that fire.",
-            Query(words.counted(_alerts().by(operator="count"))),
+            Query(words.counted(_alerts().by(operator="count").then(f"{{}}\nor {unseen} - {words.NOT_SEEN[1:]}"))),
             width=2,
             steps=BAD,
         ),
@@ -267,6 +268,7 @@ def _what_to_do() -> Panel:
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
     causes = f"({_shares()} >= 0.05 or {_gain('', 'min')} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
+    unseen = f'label_replace(0 * count ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
     unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
     # The diagnosis of the loader is better than the general advice of its cause.
     to_do = words.states(
@@ -291,7 +293,7 @@ def _what_to_do() -> Panel:
         Column("Then", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Processes", Expr(f"sum by (cause) ({of_mistake})", COUNT), size=85),
-        *dropped(to_do.then(f"{{}}\nor on () {none}\nor on () {unknown}"), _next(), "state"),
+        *dropped(to_do.then(f"{{}}\nor on () {none}\nor on () {unseen}\nor on () {unknown}"), _next(), "state"),
         sort="Wasted",
         height=5,
         cells="lg",

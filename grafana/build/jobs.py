@@ -185,7 +185,7 @@ def not_seen() -> str:
     trains = " or ".join(f"last_over_time({recorded(name)}[$__range])" for name in (HELD, NOW, PROBLEM))
     # The rules record what was scraped up to two minutes before.
     seen = f"max by ({JOB_KEY}, instance) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () "
-    return f"({seen}{gpus.of_down(Scope(), '5m')} and on ({JOB_KEY}) ({trains}))"
+    return f"({seen}{gpus.of_down(Scope(past='$__range:5m'))} and on ({JOB_KEY}) ({trains}))"
 
 
 def measured(

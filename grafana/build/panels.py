@@ -86,6 +86,8 @@ def timeseries(
         "min": 0,
         **({} if highest is None else {"max": highest}),
         "noValue": empty_text,
+        # The value of a series that is only a reason.
+        "mappings": [{"type": "special", "options": {"match": "nan", "result": {"text": "-"}}}],
     }
     overrides = [*_named(names or {}), *(_override(line, **_LINE) for line in lines)]
     return panel("timeseries", title, description, _targets(queries), options, defaults, overrides, width, height)

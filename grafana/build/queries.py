@@ -78,6 +78,7 @@ class Scope:
 
     scrape: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
+    past: str = "$__range:1m"  # in which a node that is not seen now was seen last, and the step of the search
 
     def select(self, name: str, **labels: str) -> str:
         """Return a selector. Raises UnknownMetricError for a name or label that is not in the catalogue."""

@@ -203,6 +203,9 @@ def notifications_are_those_of_alertmanager(world: World) -> None:
     fleet = world.open("fleet")
     ranks = fleet.panel(NOTIFICATIONS).by(*JOB, "instance", "uuid", "alertname")
     shown = fleet.panel("Notifications")
+    since = fleet.panel(NOTIFICATIONS).by(*JOB, "instance", "uuid", "alertname", of=1)
+    assert since.keys() == (ranks.keys() if groups else set())
+    assert all(world.api.end - SECONDS <= begin / 1000 <= world.api.end for begin in since.values())
 
     assert len(ranks) == len(groups) or not groups
     assert [shown.number(of) for of in (0, 1)] == [list(ranks.values()).count(rank) for rank in (3, 2)]
@@ -273,6 +276,10 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
             assert not missing or table[job.id] in missing
             if not world.fleet.seen(job) or job.ended:
                 assert opened.panel("Load").number() == int(NOT_SEEN if missing else ENDED)
+                if missing:
+                    assert opened.panel("Alerts").number() == int(NOT_SEEN)
+                    to_do = {cause for (cause,) in opened.panel("What to do").by("cause", of=5)}
+                    assert to_do == {"not known: its node is not seen"}
                 judged = {key[0] for key in opened.panel("Judged").by("state")}
                 assert judged == {"no: it is not seen" if missing else "no"}
 

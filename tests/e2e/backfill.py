@@ -110,10 +110,11 @@ def _results(api: Api, rule: Mapping[str, Any]) -> Iterator[Sample]:
             name = labelled(rule["record"], {**labels, **rule.get("labels", {})})
             yield from ((name, float(value), int(second)) for second, value in series["values"])
             continue
-        state = {**labels, "alertname": rule["alert"], "alertstate": "firing", **rule["labels"]}
+        state = {**labels, "alertname": rule["alert"], **rule["labels"]}
         since = before = 0
         for second, _ in series["values"]:
             since = since if second == before + STEP else second
             before = second
+            yield labelled("ALERTS_FOR_STATE", state), float(since), int(second)
             if second - since >= hold:
-                yield labelled("ALERTS", state), 1.0, int(second)
+                yield labelled("ALERTS", {**state, "alertstate": "firing"}), 1.0, int(second)
