@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tests.e2e.programs import GPUGAUGE, Daemon
 
+from qa.bench.gpu.scrapes import parsed
 from qa.loaders.draw import FILE_BYTES, FILES, Loader
 from qa.loaders.measure import Measured, Step, measured
 
@@ -28,6 +30,7 @@ _NAMES = {
     "training_loader_expected_speedup_ratio": "speedup",
     "training_loader_expected_speedup_lower_ratio": "lower",
 }
+_GAINS = [f"training_expected_speedup{bound}_ratio" for bound in ("_lower", "", "_upper")]
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Reported:
     recommended: int | None = None
     speedup: float | None = None
     lower: float | None = None
+    gains: Mapping[str, tuple[float, float, float]] = field(default_factory=dict)  # lower, expected, upper by cause
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,13 @@ def write_files(folder: Path) -> None:
     os.sync()
 
 
-def run(loader: Loader, daemon: Daemon) -> tuple[Measured, Reported]:
-    """Run the program of a loader under the hook; return what it measured and what the daemon reported last."""
-    command = [GPUGAUGE, "run", "--", sys.executable, str(PROGRAM), json.dumps(asdict(loader))]
+def run(
+    loader: Loader, daemon: Daemon, prefix: Sequence[str] = (), settled: int = SETTLED
+) -> tuple[Measured, Reported]:
+    """Run the program of a loader under the hook; return what it measured and what the daemon reported last. The
+    command has the `prefix`, which must not change its pid.
+    """
+    command = [*prefix, GPUGAUGE, "run", "--", sys.executable, str(PROGRAM), json.dumps(asdict(loader))]
     environment = {**os.environ, "GPUGAUGE_HOOK_SOCKET": str(daemon.socket), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(PROGRAM.parents[2])
 
@@ -86,11 +94,11 @@ def run(loader: Loader, daemon: Daemon) -> tuple[Measured, Reported]:
         preexec_fn=bind,  # noqa: PLW1509 - this program has one thread
     )
     reported, decided = Reported(), 0
-    while process.poll() is None and decided < SETTLED:
+    while process.poll() is None and decided < settled:
         time.sleep(1.0)
         found = read(daemon, process.pid)
         reported = found if found is not None else reported
-        decided += bool(reported.reason)
+        decided += bool(reported.reason or reported.gains)
     process.send_signal(signal.SIGUSR1)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
@@ -100,15 +108,18 @@ def run(loader: Loader, daemon: Daemon) -> tuple[Measured, Reported]:
 
 def read(daemon: Daemon, pid: int) -> Reported | None:
     """Return the diagnosis of a process, None if the daemon does not know it."""
-    known = daemon.series("torch_process_info", "process", "pid")
-    process = next((name for name, found in known if found == str(pid)), None)
+    page = parsed(daemon.metrics())
+    known = page.get("torch_process_info", ())
+    process = next((labels["process"] for labels, _ in known if labels["pid"] == str(pid)), None)
     if process is None:
         return None
-    reasons = daemon.series("training_loader_limited_by", "process", "reason")
-    reason = next((why for name, why in reasons if name == process), "")
-    values = {short: daemon.series(name, "process").get((process,)) for name, short in _NAMES.items()}
+    of = {name: [one for one in samples if one[0].get("process") == process] for name, samples in page.items()}
+    reason = next((labels["reason"] for labels, _ in of.get("training_loader_limited_by", ())), "")
+    values = {short: next((value for _, value in of.get(name, ())), None) for name, short in _NAMES.items()}
     recommended = values.pop("recommended")
-    return Reported(reason, None if recommended is None else int(recommended), **values)
+    bounds = [{labels["cause"]: value for labels, value in of.get(name, ())} for name in _GAINS]
+    gains = {cause: (bounds[0][cause], bounds[1][cause], bounds[2][cause]) for cause in bounds[0]}
+    return Reported(reason, None if recommended is None else int(recommended), **values, gains=gains)
 
 
 def judge(loader: Loader, daemon: Daemon) -> Result:

@@ -192,13 +192,13 @@ def started(plant: Plant, running: Daemon, folder: Path, *prefix: str) -> Iterat
 
 
 @contextlib.contextmanager
-def cgroup(quota: float) -> Iterator[tuple[str, ...] | None]:
+def cgroup(quota: float, name: str = "") -> Iterator[tuple[str, ...] | None]:
     """Create a cgroup with a quota in CPUs, and yield the prefix of commands that run in it; None where it is not
     allowed.
     """
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     root, files = (v1, ("cpu.cfs_quota_us",)) if v1.is_dir() else (v2, ("cpu.max",))
-    folder = root / f"gpugauge-test-{os.getpid()}"
+    folder = root / f"gpugauge-test-{os.getpid()}{name}"
     try:
         folder.mkdir()
     except OSError:
