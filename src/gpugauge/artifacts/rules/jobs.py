@@ -22,8 +22,8 @@ def of_processes(s: Selectors) -> list[Alert]:
             stalled + s.unless_job(RANK_BEHIND),
             f"Training {t.job()} makes no progress{t.nodes(' on ')}",
             f"No step or batch for more than {format_duration(s.stall_patience)}; without the hook, only GPUs that are "
-            "busy at a low power. If its GPUs are busy, a collective probably waits for a rank that is gone. End it and "
-            f"start it from its last checkpoint.{t.places()}",
+            "busy at a low power. If its GPUs are busy, a collective probably waits for a rank that is gone. End it "
+            f"and start it from its last checkpoint.{t.places()}",
             s.stall_patience,
             f"a training makes no step and takes no batch for {format_duration(s.stall_patience)}",
         ),
