@@ -81,7 +81,7 @@ _ALL = (
     Cause(
         "no_cuda_build",
         "the torch in the process was built without CUDA or HIP, and the host has a GPU",
-        "install a CUDA build of PyTorch: https://pytorch.org/get-started/locally",
+        "install a build of PyTorch for the GPU, CUDA or ROCm: https://pytorch.org/get-started/locally",
         ("cpu",),
         "uses a PyTorch without CUDA",
         "dark-red",
