@@ -173,7 +173,7 @@ class Day:
     def start(self, command: Sequence[str], log: str = "errors.log", **environ: str) -> Program:
         """Start a program that ends with the run."""
         program = Program(command, self.environ | environ, self.out / log)
-        program.patience = self.patience
+        program.patience, program.until = self.patience, self.until + _OVER
         self.programs.append(program)
         return program
 
@@ -280,7 +280,7 @@ def recording(day: Day) -> dict[str, Any]:
     check = day.start([*command, "--seconds=8", *(["--simulate=h200-gpm"] if day.rehearse else [])])
     began = time.monotonic()
     try:
-        check.process.wait(day.patience * 70.0)
+        check.process.wait(min(day.patience * 70.0, max(0.0, day.left)))
     except subprocess.TimeoutExpired:
         check.end()
     for name, program in beside.items():
@@ -334,7 +334,7 @@ def outside(day: Day, cause: str, model: str, pid: int) -> Iterator[Callable[[st
 
 def planted(day: Day, cause: str, model: str, program: Program) -> dict[str, Any]:
     """Train with and without a fault in turn; return the rates of the parts, and what was stated of the first."""
-    program.until = min(time.monotonic() + day.patience * _MOST_SECONDS, day.until + _OVER)
+    program.until = min(program.until, time.monotonic() + day.patience * _MOST_SECONDS)
     program.heard("imported", _BUILD)
     parts: list[tuple[str, dict[str, Any]]] = []
     page = ""

@@ -81,6 +81,14 @@ def test_a_hung_program_ends_with_all_that_it_started(day: Day) -> None:
     assert _ended(child)
 
 
+def test_nothing_is_waited_for_after_the_end_of_the_run(day: Day) -> None:
+    day.until = time.monotonic() - 60.0
+    program = day.start(["sleep", "600"])
+
+    with pytest.raises(TimeoutError):
+        program.heard("end", 600.0)
+
+
 def _ended(pid: int) -> bool:
     until = time.monotonic() + 20.0
     while time.monotonic() < until:
