@@ -58,6 +58,7 @@ def held_gpu(seed: int) -> Case:
     process = {"process": "p"}
     rates = [
         ("training_seconds_total", {**process, "state": "held_idle"}, 1.0),
+        ("training_state", {**process, "state": "held_idle"}, -1.0),
         ("gpu_process_host_info", {**process, **JOB}, -1.0),
     ]
     series = scraped(draw, "n1", rates, twice=draw.random() < 0.5)
