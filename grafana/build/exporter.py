@@ -38,7 +38,7 @@ def dashboard() -> Json:
 def _now() -> list[Panel]:
     def count(title: str, text: str, expr: Expr, **options: object) -> Panel:
         known = expr.then(f"{{}} or 0 * count ({_S.scraped('up')} or {_S.select('gpugauge_build_info')})")
-        return stat(title, text, Query(words.coded(known)), **options)  # type: ignore[arg-type]
+        return stat(title, text, Query(words.coded(known)), **options)  # type: ignore[arg-type]  # the options are those of the panel
 
     broken = Expr(
         f"sum (1 - {_S.select('gpugauge_collector_success')}) + sum ({_S.select('gpugauge_worker_unkillable')}) "

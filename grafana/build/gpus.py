@@ -111,7 +111,7 @@ def curves(scope: Scope, of: Callable[[Expr], Expr] = lambda expr: expr, empty_t
     def graph(title: str, text: str, expr: Expr, **options: object) -> Panel:
         shown = by_device(scope, of(expr))
         lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
-        return timeseries(title, text, *lines, empty_text=empty_text, **options)  # type: ignore[arg-type]
+        return timeseries(title, text, *lines, empty_text=empty_text, **options)  # type: ignore[arg-type]  # the options are those of the panel
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
     return [
