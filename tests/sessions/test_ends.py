@@ -13,7 +13,7 @@ from gpugauge.sessions.listener import Sessions
 from gpugauge.wire import messages as wire
 from tests.drawn import cases
 from tests.needs import require
-from tests.sessions.hooks import ONE, TWO, connect, hello, snap, started, until, zombie
+from tests.sessions.hooks import ONE, TWO, connect, hello, open_links, snap, started, until, zombie
 
 ERROR = 3 << 8  # the exit status of exit code 3
 
@@ -78,11 +78,6 @@ def test_zero_is_not_the_status_of_a_process_that_may_not_be_traced(monkeypatch:
     os.waitpid(child, 0)
 
 
-def open_pidfds() -> int:
-    links = list(Path("/proc/self/fd").iterdir())
-    return sum("pidfd" in str(link.readlink()) for link in links if link.is_symlink())
-
-
 def kernel_reports_exits() -> bool:
     child = zombie(0)
     descriptor = os.pidfd_open(child)
@@ -101,7 +96,7 @@ def untraceable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ses
     monkeypatch.setattr(ends, "status_in_proc", lambda *_: None)
     with started(tmp_path / "hook.sock") as listener:
         yield listener
-    assert open_pidfds() == 0
+    assert open_links("pidfd") == 0
 
 
 def trained(listener: Sessions, code: int, session: str = ONE) -> int:
@@ -139,7 +134,7 @@ def test_processes_without_a_status_are_limited(untraceable: Sessions) -> None:
     untraceable._options.connections = 1
     children = [trained(untraceable, 3, session) for session in (ONE, TWO)]
     assert [s.end_reason for s in untraceable.view()] == ["", "finished"]
-    assert open_pidfds() == 1
+    assert open_links("pidfd") == 1
     for child in children:
         os.waitpid(child, 0)
 
