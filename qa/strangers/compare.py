@@ -55,6 +55,8 @@ def statements(truth: Timeline, polls: list[Poll]) -> Iterator[Statement]:
         return
     last = polls[-1]
     yield _counters(polls)
+    errors = last.value("gpugauge_hook_errors_total")
+    yield right("errors of the hook", 0, errors, not errors)
     yield from _thread(last)
     if "threads" in truth.unknown:
         count, work = last.value("torch_steps_total"), last.value("torch_samples_total")

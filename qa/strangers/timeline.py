@@ -63,9 +63,12 @@ class Timeline:
         self.early_batches = sum(event["e"] == "got" for event in self.early)
         self.got = [float(event["t"]) for event in self.events if event["e"] == "got"]
         self.unknown = {name for event in events if event["e"] == "unknown" for name in event["names"]}
-        # Nothing shows that a thread trains which did not import torch and makes no step that can be seen.
-        self.hidden = self.beside_main and "steps" in self.unknown
+        # Only a backward pass can show that a thread trains which did not import torch and makes no step that is seen.
+        self.hidden = False
         self.batches = len(list(self._seen()))
+        self.hidden = self.beside_main and "steps" in self.unknown
+        if self.hidden:
+            self.batches, self.early_batches = 0, self.batches
         self.parameters: tuple[int, ...] | None = None
         self.ends: list[tuple[float, tuple[str, ...]]] = []
         self.samples, self.tokens = 0, 0

@@ -97,6 +97,25 @@ def counts(found: Session) -> tuple[int | None, int | None]:
             """,
             8,
         ),
+        # On another thread, which leaves its loop after a step that nothing reports.
+        (
+            """
+            import threading
+            def work():
+                model, optimizer = made()
+                step = torch.compile(optimizer.step, backend="eager")
+                for number, batch in enumerate(DataLoader([torch.ones(4)] * 16, batch_size=2)):
+                    model(batch).sum().backward()
+                    step()
+                    optimizer.zero_grad()
+                    if number == 5:
+                        break
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            """,
+            6,
+        ),
         # Updates by hand, without a loader: the backward passes show a training.
         (
             """
@@ -168,6 +187,112 @@ for _ in range(2):
     assert found.record is not None
     assert found.record.seconds["evaluating"] == 0
     assert set(found.snap.waits or {} if found.snap else {}) == {"training"}
+
+
+@pytest.mark.torch
+def test_batches_that_are_summed_up_later_in_the_run_are_no_evaluation(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+import gpugauge.hook
+model, optimizer = made()
+done = loss = 0
+for epoch in range(3):
+    for batch in gpugauge.hook.batches(torch.ones(2, 4) for _ in range(6)):
+        time.sleep(0.02)
+        loss = loss + model(batch).sum()
+        done += 1
+        if done <= 3 or done % 4 == 0:
+            loss.backward()
+            optimizer.step()
+            loss = 0
+"""
+    finished(fork(program))
+    found = session(listener)
+    assert found.record is not None
+    assert (counts(found), found.record.seconds["evaluating"]) == ((7, 18), 0)
+
+
+@pytest.mark.torch
+def test_declared_batches_of_a_thread_that_does_not_train_are_no_errors(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+import gpugauge.hook, threading
+def work():
+    for _ in gpugauge.hook.batches(torch.ones(2, 4) for _ in range(20)):
+        pass
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+model, optimizer = made()
+for batch in loader:
+    model(batch).sum().backward()
+    optimizer.step()
+"""
+    finished(fork(program))
+    assert counts(session(listener))[0] == 4
+
+
+@pytest.mark.torch
+def test_a_loader_that_ended_before_another_thread_trains_hides_no_samples(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+import gpugauge.hook, threading
+for _ in gpugauge.hook.batches([1]):
+    pass
+def work():
+    model, optimizer = made()
+    for batch in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+    finished(fork(program))
+    found = session(listener)
+    assert found.snap is not None
+    assert (counts(found)[0], found.snap.samples) == (4, 8)
+
+
+@pytest.mark.torch
+def test_a_loader_that_fails_and_is_begun_again_trains(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+class Flaky(list):
+    fails = [3]
+    def __getitem__(self, index):
+        if index in self.fails:
+            self.fails.clear()
+            raise OSError
+        return super().__getitem__(index)
+model, optimizer = made()
+loader, total = DataLoader(Flaky([torch.ones(4)] * 16), batch_size=2), 0
+for attempt in range(2):
+    try:
+        for batch in loader:
+            time.sleep(0.01)
+            total = total + model(batch).sum()
+        total.backward()
+        optimizer.step()
+    except OSError:
+        pass
+"""
+    finished(fork(program))
+    found = session(listener)
+    assert found.snap is not None
+    assert (counts(found), found.snap.samples) == ((1, 9), 18)
+    assert set(found.snap.waits or {}) == {"training"}
+
+
+@pytest.mark.torch
+def test_waits_that_nothing_has_decided_are_not_those_of_the_training(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+import os, signal
+model, optimizer = made()
+for batch in loader:
+    time.sleep(1.2)
+    os.kill(os.getpid(), signal.SIGKILL) if batch is not None and len(done) else done.append(1)
+""".replace("model, optimizer", "done = []\nmodel, optimizer")
+    fork(program).wait()
+    found = session(listener)
+    assert found.snap is not None
+    assert (counts(found)[1], found.snap.waits) == (2, {})
 
 
 def test_a_subclass_of_the_loader_in_a_named_phase_counts_its_batches_once(

@@ -298,7 +298,8 @@ class Observer:
         taken.count, taken.last = taken.count + 1, now
         self.state.count_unreported_step(now, training=phase == TRAINING)
         if phase == TRAINING:
-            self._reader(self._run_of(source), source, batch)(batch, taken.work)
+            read = self._reader(self._run_of(source), source, batch) if _is_torchs(source) else unknown_size
+            read(batch, taken.work)
         if self.record.base == STARTING:
             self.record.set_base(phase, now)
         if now >= self.publish_due:
@@ -436,6 +437,7 @@ class Observer:
         """Send the last snapshot and the reason for the end of the process."""
         if self.client.connected:
             now = self._clock()
+            self.state.count_unreported_step(now)  # the last one of a loop, on whatever thread
             self.purposes.close()
             self.publish(now)
             self.client.send(now, wire.encode(wire.Bye(self._session, self.sequence + 1, reason)))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from gpugauge.hook.record import EVALUATING, TRAINING
@@ -40,6 +40,7 @@ class Run:
         self.inner: Callable[[], Any] = lambda: None  # the iterator of DataLoader from which its batches come
         self.count = self.waited = self.used = self.last = 0
         self.effects = 0  # that the program had made when the purpose was decided
+        self.steps = self.without_step = 0  # that the program had made before the last batch; batches used without one
         self.in_eval_mode = self.without_grad = self.in_a_row = self.ended = self.trained_so = False
         self.work = work
 
@@ -64,16 +65,19 @@ class Purposes:
 
     def clear(self) -> None:
         """Start from zero, in a forked child: what is pending is its parent's."""
-        for run in self._pending:
-            run.waited = 0
-            run.work.clear()
-        self._pending.clear()
+        self._drop(tuple(self._pending))
         self._elsewhere: dict[tuple[int, int], Run] = {}  # by thread and phase
         self._current: Run | None = None
         self._doubtful: Run | None = None  # an effect has followed its batches, which were used as in an evaluation
         self._steps = 0  # that were made before
         self._arrived = 0  # when the last batch came, of any iterator
         self._unserved = 0  # nanoseconds of waits that were for what the next one is for
+
+    def _drop(self, runs: Iterable[Run]) -> None:
+        for run in runs:
+            self._pending.remove(run)
+            run.waited = 0
+            run.work.clear()
 
     @property
     def pending(self) -> bool:
@@ -100,6 +104,8 @@ class Purposes:
 
     def adopt(self, thread: int) -> None:
         """Count what a thread has taken that has begun to train, in place of another one."""
+        if (thread, TRAINING) in self._elsewhere and not self._effects:  # nothing trained on what was read to its end
+            self._drop([run for run in self._pending if run.ended])
         self.close()
         for phase in (TRAINING, EVALUATING):
             run = self._elsewhere.pop((thread, phase), None)
@@ -118,7 +124,7 @@ class Purposes:
 
     def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
         """Note a batch for which the program has waited from `start` to `now`."""
-        self._fetch(run, start, now)
+        self._fetch(run, start, now, in_eval_mode or without_grad)
         run.count += 1
         if self.blind and not without_grad:  # then only a mode from the start shows an evaluation
             in_eval_mode = in_eval_mode and (run.in_eval_mode or run.count == 1) and not self._left_in_eval_mode
@@ -160,17 +166,20 @@ class Purposes:
 
     def end(self, run: Run, start: int, now: int) -> None:
         """Note the end of an iterator, for which the program has waited from `start` to `now`."""
-        self._fetch(run, start, now)
+        self._fetch(run, start, now, unsure=False)
         run.ended = True
         if run.purpose is None and run.count:
             self._decide_by_use(run)
         if run.purpose == EVALUATING:
             self._current = None  # no later effect is one of its batches
 
-    def _fetch(self, run: Run, start: int, now: int) -> None:
-        """Note whether the program has used the batch before."""
-        run.used += bool(run.count) and start - self._arrived >= _USED_NS
-        self._arrived = now
+    def _fetch(self, run: Run, start: int, now: int, unsure: bool) -> None:
+        """Note whether the program has used the batch before, and in a training whether without a step."""
+        used, steps = bool(run.count) and start - self._arrived >= _USED_NS, self._recorder.record.words[STEPS]
+        run.used += used
+        run.without_step += used and run.purpose == TRAINING and 0 < steps == run.steps and not unsure
+        self._accumulates = self._accumulates or run.without_step > 1  # it has begun to use several for a step
+        self._arrived, run.steps = now, steps
 
     def phase(self, run: Run) -> int:
         """Return the phase to show after a batch."""
@@ -203,13 +212,18 @@ class Purposes:
                 continue
             # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
             several = run.in_a_row or (run.in_eval_mode and run.count == 1)
-            evaluated = run.ended or (several and (run.in_eval_mode or run.without_grad or run.in_use))
+            unsure = run.in_eval_mode or run.without_grad
+            # A loader that has failed is begun again.
+            evaluated = (run.ended and (unsure or run.loader is None or run.loader not in self._trained)) or (
+                several and (unsure or run.in_use)
+            )
             self._decide(run, EVALUATING if evaluated else TRAINING)
 
     def close(self) -> None:
         """Decide what is pending by its use: the program ends, or another thread trains."""
         for run in tuple(self._pending):
-            self._decide(run, EVALUATING if run.in_eval_mode or run.without_grad or run.in_use else TRAINING)
+            unlike = run.in_use and not self.blind
+            self._decide(run, EVALUATING if run.in_eval_mode or run.without_grad or unlike else TRAINING)
 
     def _decide_by_use(self, run: Run) -> None:
         """Decide without an effect, where the mode says what the use says."""
@@ -217,7 +231,8 @@ class Purposes:
             if run.in_use:
                 self._decide(run, EVALUATING)
         elif self.blind:
-            self._decide(run, TRAINING)
+            if run.count >= _MOST_BLIND:
+                self._decide(run, TRAINING)
         elif self._is_unlike_training(run) and not run.ended:
             self._decide(run, EVALUATING)
 

@@ -242,8 +242,7 @@ class TrainingState:
             exposed_wait_seconds=None if exposed is None else exposed / 1e9,
             local_work_seconds=None if local is None else local / 1e9,
             compilations=self.compilations,
-            waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]}
-            or None,
+            waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]},
             samples=self.purposes.counted(SAMPLES),
             tokens=self.purposes.counted(TOKENS),
             flops=dict(self.flops.sums) or None,
