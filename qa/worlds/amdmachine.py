@@ -127,6 +127,7 @@ ATTRIBUTES = [
     ],
     *[("gfxclk_lock_status", 15, (_I,)), ("pcie_link_width", 16, (_H,)), ("pcie_link_speed", 17, (_H,))],
     *[("gfx_activity_acc", 20, (_I, _Q)), ("mem_activity_acc", 21, (_I, _Q)), ("pcie_replay_count_acc", 25, (_Q, _I))],
+    *[("xgmi_read_data_acc", 29, (_Q,)), ("xgmi_write_data_acc", 30, (_Q,))],
     *[("firmware_timestamp", 32, (_Q,)), ("current_gfxclk", 33, (_H,)), ("current_uclk", 37, (_H,))],
     *[("gfx_busy_inst", 40, (_I,)), ("gfx_busy_acc", 43, (_Q,)), ("aid", 49, (_I, _H))],
 ]
@@ -163,6 +164,7 @@ class Gpu:
         self.throttled = {name: dice.choice([0.0, 0.0, 0.3, 0.8]) for name, _ in _RESIDENCIES}
         self.errors = [dice.randint(0, 9), dice.choice([0, 0, 1])] if dice.random() < 0.6 else None
         self.replays = dice.randint(0, 1000)
+        self.unlinked = set(range(8)) if dice.random() < 0.2 else {link for link in range(8) if dice.random() < 0.2}
         self.uses = {
             pid: dice.choice([0, 1 << 20, 1 << 32]) for pid in dice.sample(range(100, 999), dice.randint(0, 4))
         }
@@ -229,6 +231,10 @@ class Gpu:
             "pcie_link_width": 16,
             "pcie_link_speed": 320,
             "pcie_replay_count_acc": self.replays,
+            "xgmi_read_data_acc": [
+                ABSENT if link in self.unlinked else 1000 * link + round(7 * t) for link in range(8)
+            ],
+            "xgmi_write_data_acc": [ABSENT if link in self.unlinked else 2 * link for link in range(8)],
             "current_gfxclk": [900 + 100 * xcc for xcc in range(self.xccs)],
             "current_uclk": 1300,
             **{name: cycles if name in self.ghosts else round(count) for name, count in spent.items()},

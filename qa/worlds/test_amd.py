@@ -120,6 +120,9 @@ def truth(gpu: Gpu, t: float) -> Values:
         known["gpu_power_watts",] = gpu.watts(t)
     if gpu.layout != (1, 3, 120):
         known["gpu_pcie_replays_total",] = gpu.replays
+        if links := [link for link in range(8) if link not in gpu.unlinked]:
+            known["gpu_xgmi_received_bytes_total",] = 1e3 * sum(1000 * link + round(7 * t) for link in links)
+            known["gpu_xgmi_transmitted_bytes_total",] = 1e3 * sum(2 * link for link in links)
     optional = {"temperature_mem": (("gpu_temperature_celsius", "memory"), 45.0)}
     optional |= {"pcie_link_width": (("gpu_pcie_width", "current"), 16.0)}
     optional |= {"current_uclk": (("gpu_clock_hertz", "memory"), 1300e6)}
@@ -150,6 +153,7 @@ JUDGED = {
     *("gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_power_watts"),
     *("gpu_power_limit_watts", "gpu_temperature_celsius", "gpu_temperature_limit_celsius", "gpu_clock_hertz"),
     *("gpu_clock_max_hertz", "gpu_ecc_errors_total", "gpu_pcie_generation", "gpu_pcie_width", "gpu_pcie_replays_total"),
+    *("gpu_xgmi_received_bytes_total", "gpu_xgmi_transmitted_bytes_total"),
 }
 OTHERS = {
     *("gpu_up", "gpu_down_reason", "gpu_info", "gpu_reading_failed", "gpu_reading_failed_since_timestamp_seconds"),

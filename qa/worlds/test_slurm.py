@@ -37,6 +37,7 @@ def script(name: str, folder: Path, job: int, devices: str = "", sluid: str = ""
     """Run a script of Slurm; `root` has what it finds about GPUs."""
     variables = {"GPUGAUGE_JOBS": str(folder), "SLURM_JOB_ID": str(job), "SLURM_JOB_UID": "1000"}
     variables |= {"SLURM_JOB_GPUS": devices, "SLURM_JOB_SLUID": sluid, "GPUGAUGE_PROC": str(root), "PATH": str(root)}
+    variables |= {"GPUGAUGE_SYS": str(root)}
     subprocess.run([SCRIPTS / name], env=variables, check=True, timeout=60)
 
 
@@ -231,6 +232,7 @@ class Node:
 
     gpus: list[Gpu]
     indexes: dict[str, int] = field(default_factory=dict)
+    minors: bool = True  # that the driver tells
 
     def list(self) -> None:
         alive = [gpu for gpu in sorted(self.gpus, key=lambda gpu: gpu.address) if not gpu.lost]
@@ -257,12 +259,27 @@ class Node:
         (root / "nvidia-smi").write_text(f"#!/bin/sh\ncat <<END\nAttached GPUs   : 8\n{''.join(lines)}END\n")
         (root / "nvidia-smi").chmod(0o755)
 
+    def amdgpu(self, root: Path) -> None:
+        """Write what amdgpu shows, with the device of a partition that is not used, and without NVIDIA's GPUs."""
+        for gpu in self.gpus:
+            folder = root / "devices/pci0000:00" / gpu.address
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "vendor").write_text("0x1002\n")
+            node = root / f"class/drm/renderD{128 + 8 * gpu.minor}"
+            (node.parent / f"renderD{129 + 8 * gpu.minor}").mkdir(parents=True, exist_ok=True)
+            if not node.exists():
+                node.mkdir(parents=True)
+                (node / "device").symlink_to(folder)
+
     def tick(self, at: float) -> Tick:
         return Tick(at, at, DriverView(True, "ok", devices=tuple(map(self._device, self.gpus))))
 
     def _device(self, gpu: Gpu) -> Device:
         reading = DeviceReading(
-            uuid=gpu.uuid, index=self.indexes[gpu.uuid], minor_number=gpu.minor, pci_bus_id=f"0000{gpu.address}".upper()
+            uuid=gpu.uuid,
+            index=self.indexes[gpu.uuid],
+            minor_number=gpu.minor if self.minors else None,
+            pci_bus_id=f"0000{gpu.address}".upper(),
         )
         return Device(
             gpu.uuid, not gpu.lost, "gpu_is_lost" if gpu.lost else "ok", reading, {"static": self.indexes[gpu.uuid]}
@@ -281,7 +298,8 @@ def test_an_allocation_stays_on_its_gpu(tmp_path: Path, seed: int) -> None:  # n
     node.list()
     files, root = tmp_path / "jobs", tmp_path / "proc"
     files.mkdir()
-    known = dice.choice(("driver", "nvidia-smi", "nothing"))
+    known = dice.choice(("driver", "nvidia-smi", "nothing", "amdgpu", "amdgpu by render minor"))
+    node.minors = not known.startswith("amdgpu")
     workloads = Workloads(Procfs(str(root)), job_mapping_dir=files, clock=clock)
     collector = AllocationCollector(workloads)
     truth: dict[str, set[str]] = defaultdict(set)  # jobs by uuid
@@ -299,9 +317,17 @@ def test_an_allocation_stays_on_its_gpu(tmp_path: Path, seed: int) -> None:  # n
             node.proc(root)
         if known == "nvidia-smi":
             node.nvidia_smi(root)
+        if known.startswith("amdgpu"):
+            node.amdgpu(root)
         if event == "start":  # of a GPU that is shared at times
             gpus = dice.sample(node.gpus, dice.randint(1, 2))
-            script("prolog.sh", files, number, ",".join(str(gpu.minor) for gpu in gpus), root=root)
+            script(
+                "prolog.sh",
+                files,
+                number,
+                ",".join(str(gpu.minor if "minor" not in known else 128 + 8 * gpu.minor) for gpu in gpus),
+                root=root,
+            )
             running.append(number)
             for gpu in gpus:
                 truth[gpu.uuid].add(str(number))

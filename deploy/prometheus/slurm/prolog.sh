@@ -6,7 +6,8 @@
 PATH=${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin
 folder=${GPUGAUGE_JOBS:-/run/gpugauge-jobs}
 gpus=${GPUGAUGE_PROC:-/proc}/driver/nvidia/gpus
-# The numbers of device files: CUDA_VISIBLE_DEVICES is counted from 0 inside a cgroup.
+# The numbers of device files: CUDA_VISIBLE_DEVICES is counted from 0 inside a cgroup. Those of AMD's renderD128 and so
+# on may be counted from 0, too.
 devices=${SLURM_JOB_GPUS:-${SLURM_STEP_GPUS:-}}
 
 # Prints what the driver says about each GPU as lines `ADDRESS MINOR UUID`.
@@ -29,6 +30,14 @@ list() {
       esac
     done
   fi 2>/dev/null
+  place=0
+  for node in "${GPUGAUGE_SYS:-/sys}"/class/drm/renderD*; do
+    [ "$(cat "$node/device/vendor" 2>/dev/null)" = 0x1002 ] || continue
+    device=$(readlink -f "$node/device")
+    echo "${device##*/} ${node##*renderD} -"
+    echo "${device##*/} $place -"
+    place=$((place + 1))
+  done
 }
 
 name() {
@@ -36,6 +45,7 @@ name() {
   echo "$known" | while read -r address minor uuid; do
     [ "$minor" = "$1" ] || continue
     case $uuid in GPU-*\?* | -) echo "$address" ;; *) echo "$uuid" ;; esac
+    break
   done | grep . || echo "nvidia$1"
 }
 

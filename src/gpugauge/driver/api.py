@@ -147,6 +147,8 @@ class DeviceReading:
     nvlink_errors: dict[str, int] | None = None  # by kind, all links
     nvlink_transmitted_bytes: int | None = None
     nvlink_received_bytes: int | None = None
+    xgmi_transmitted_bytes: int | None = None
+    xgmi_received_bytes: int | None = None
     fan_speed_percent: dict[str, int] | None = None  # by fan, of the maximum; may exceed 100
     fan_rpm: dict[str, int] | None = None  # by fan
     compute_mode: str | None = None  # of COMPUTE_MODES

@@ -1,4 +1,4 @@
-"""PCIe and NVLink: width, speed, errors."""
+"""PCIe, NVLink and XGMI: width, speed, errors."""
 
 from __future__ import annotations
 
@@ -71,6 +71,18 @@ METRICS: tuple[Metric, ...] = (
         "Bytes received over all NVLinks since the driver was loaded.",
         lambda d: d.nvlink_received_bytes,
         source="field 139 or 204",
+    ),
+    _device.counter(
+        "gpu_xgmi_transmitted_bytes_total",
+        "Bytes sent over all links of XGMI: kilobytes of the firmware, taken as 1000 bytes.",
+        lambda d: d.xgmi_transmitted_bytes,
+        source="xgmi_write_data_acc of gpu_metrics",
+    ),
+    _device.counter(
+        "gpu_xgmi_received_bytes_total",
+        "Bytes received over all links of XGMI: kilobytes of the firmware, taken as 1000 bytes.",
+        lambda d: d.xgmi_received_bytes,
+        source="xgmi_read_data_acc of gpu_metrics",
     ),
 )
 

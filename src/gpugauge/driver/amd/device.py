@@ -139,12 +139,11 @@ class Device:
             raise self._table
         return self._table.one(name)
 
-    def mean(self, name: str) -> int | None:
-        """Return the mean of the values of a field of `gpu_metrics`. Raises DriverError if that cannot be read."""
+    def values(self, name: str) -> tuple[int, ...]:
+        """Return the values of a field of `gpu_metrics`. Raises DriverError if that cannot be read."""
         if isinstance(self._table, DriverError):
             raise self._table
-        values = self._table.values.get(name)
-        return round(sum(values) / len(values)) if values else None
+        return self._table.values.get(name, ())
 
     def hwmon(self, name: str) -> int | None:
         """Return the number in a file of hwmon, whose folder may change. Raises DriverError."""
@@ -210,7 +209,8 @@ def _file(name: str, low: int, high: int) -> Source:
 
 
 def _busy(device: Device) -> int | None:
-    return _plausible(device.mean("xcc_busy"), 0, 100)
+    values = device.values("xcc_busy")
+    return _plausible(round(sum(values) / len(values)), 0, 100) if values else None
 
 
 def _memory(device: Device) -> tuple[int, int, int] | None:
@@ -242,6 +242,16 @@ def _shader_clock(device: Device) -> tuple[int, int] | None:
     return None
 
 
+def _sum(name: str, factor: int) -> Source:
+    """Return the source for the sum over the links of a GPU."""
+
+    def read(device: Device) -> int | None:
+        found = device.values(name)
+        return _plausible(factor * sum(found), 0, (1 << 63) - 1) if found else None
+
+    return read
+
+
 def _generation(device: Device) -> int | None:
     return _GENERATIONS.get(device.table("speed") or 0)
 
@@ -249,6 +259,7 @@ def _generation(device: Device) -> int | None:
 _PERCENT, _CELSIUS, _MHZ, _LANES = (0, 100), (1, 200), (0, 100_000), (1, 32)
 _MILLIWATTS, _WATTS = (1, 10_000_000), (1, 10_000)
 _KELVIN = 1e-3  # of thousandths of a degree
+_KILOBYTE = 1000  # of the firmware, whose sources do not say whether it means 1024
 
 # Group, fields and sources.
 Row: TypeAlias = tuple[Group, tuple[str, ...], tuple[Source, ...]]
@@ -294,6 +305,8 @@ ROWS: tuple[Row, ...] = (
     _row("slow", "pcie_width", _table("lanes", *_LANES)),
     _row("slow", "pcie_generation", _generation),
     _row("slow", "pcie_replays", _table("replays", 0, (1 << 63) - 1)),
+    _row("slow", "xgmi_transmitted_bytes", _sum("xgmi_written", _KILOBYTE)),
+    _row("slow", "xgmi_received_bytes", _sum("xgmi_read", _KILOBYTE)),
 )
 
 

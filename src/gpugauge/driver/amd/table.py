@@ -19,25 +19,25 @@ _TYPES = "BbHhIiQq"  # by number
 # By id of an attribute. Numbers from 49 on have two meanings.
 _IDS = {0: "temperature", 1: "memory_temperature", 3: "watts", 4: "gfx", 5: "memory_activity", 7: "energy"}
 _IDS |= {9: "counter", 10: "prochot", 11: "ppt", 12: "socket_thermal", 13: "vr_thermal", 14: "hbm_thermal"}
-_IDS |= {16: "lanes", 17: "speed", 20: "gfx_acc", 25: "replays", 33: "gfxclk", 37: "uclk"}
-_IDS |= {40: "xcc_busy", 43: "xcc_acc"}
+_IDS |= {16: "lanes", 17: "speed", 20: "gfx_acc", 25: "replays", 29: "xgmi_read", 30: "xgmi_written"}
+_IDS |= {33: "gfxclk", 37: "uclk", 40: "xcc_busy", 43: "xcc_acc"}
 RESIDENCIES = ("prochot", "ppt", "socket_thermal", "vr_thermal", "hbm_thermal")
 
 # Name and type of the fields, in the order of the offsets below; the residencies follow each other.
 _FIELDS = (
     *(("temperature", "H"), ("memory_temperature", "H"), ("watts", "H"), ("gfx", "H"), ("memory_activity", "H")),
     *(("energy", "Q"), ("counter", "I"), ("residencies", "5I"), ("lanes", "H"), ("speed", "H"), ("gfx_acc", "I")),
-    *(("replays", "Q"), ("gfxclk", "8H"), ("uclk", "H")),
+    *(("replays", "Q"), ("xgmi_read", "8Q"), ("xgmi_written", "8Q"), ("gfxclk", "8H"), ("uclk", "H")),
 )
 _NONE = -1
 _OFFSETS = {
-    (1, 3, 120): (6, 8, 22, 16, 18, 24, _NONE, _NONE, 74, 76, 80, _NONE, 54, 58),
-    (1, 4, 288): (4, 6, 10, 12, 14, 24, _NONE, _NONE, 48, 50, 56, 88, 240, 280),
-    (1, 5, 360): (4, 6, 10, 12, 14, 88, _NONE, _NONE, 112, 114, 120, 152, 312, 352),
-    (1, 6, 384): (4, 6, 10, 12, 14, 88, 104, 108, 136, 138, 144, 176, 336, 376),
-    (1, 6, 1664): (4, 6, 10, 12, 14, 16, 32, 36, 60, 62, 68, 104, 264, 304),
-    (1, 7, 2208): (4, 6, 10, 12, 14, 24, 40, 44, 68, 70, 76, 112, 296, 336),
-    (1, 8, 3872): (4, 6, 10, 12, 14, 24, 40, 44, 68, 70, 76, 112, 296, 336),
+    (1, 3, 120): (6, 8, 22, 16, 18, 24, _NONE, _NONE, 74, 76, 80, _NONE, _NONE, _NONE, 54, 58),
+    (1, 4, 288): (4, 6, 10, 12, 14, 24, _NONE, _NONE, 48, 50, 56, 88, 104, 168, 240, 280),
+    (1, 5, 360): (4, 6, 10, 12, 14, 88, _NONE, _NONE, 112, 114, 120, 152, 176, 240, 312, 352),
+    (1, 6, 384): (4, 6, 10, 12, 14, 88, 104, 108, 136, 138, 144, 176, 200, 264, 336, 376),
+    (1, 6, 1664): (4, 6, 10, 12, 14, 16, 32, 36, 60, 62, 68, 104, 128, 192, 264, 304),
+    (1, 7, 2208): (4, 6, 10, 12, 14, 24, 40, 44, 68, 70, 76, 112, 136, 200, 296, 336),
+    (1, 8, 3872): (4, 6, 10, 12, 14, 24, 40, 44, 68, 70, 76, 112, 136, 200, 296, 336),
 }
 # Partitions: their number, the first one, the bytes of each, and its accumulators; the instantaneous values come first.
 _PARTITIONS = {

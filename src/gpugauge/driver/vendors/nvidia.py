@@ -69,5 +69,5 @@ NVIDIA = Vendor(
     # https://docs.nvidia.com/deploy/cuda-compatibility/
     min_drivers={11: 450, 12: 525, 13: 580},
     peaks=peaks_of("NVIDIA"),
-    lacks=("gpu_gfx_target_info", "gpu_partition_info"),
+    lacks=("gpu_gfx_target_info", "gpu_partition_info", "gpu_xgmi_*"),
 )

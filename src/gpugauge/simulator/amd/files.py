@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from gpugauge.simulator.device.device import Device
+from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.rings import UPTIME
 
 _HERTZ = 1000  # cycles of the firmware per second
@@ -18,7 +18,7 @@ _ATTRIBUTES = (
     *(("hotspot", 0, _U16), ("memory", 1, _U16), ("watts", 3, _U16), ("gfx", 4, _U16), ("umc", 5, _U16)),
     *(("energy", 7, _U64), ("counter", 9, _U32), ("prochot", 10, _U32), ("ppt", 11, _U32), ("thermal", 12, _U32)),
     *(("zero", 13, _U32), ("zero", 14, _U32), ("lanes", 16, _U16), ("speed", 17, _U16), ("acc", 20, _U32)),
-    *(("replays", 25, _U64), ("clock", 33, _U16), ("memory_clock", 37, _U16)),
+    *(("replays", 25, _U64), ("xgmi", 29, _U64), ("xgmi", 30, _U64), ("clock", 33, _U16), ("memory_clock", 37, _U16)),
 )
 _SPEEDS = {1: 25, 2: 50, 3: 80, 4: 160, 5: 320, 6: 640}  # by generation of PCIe, in tenths of gigatransfers
 _REASONS = {
@@ -142,6 +142,7 @@ def _figures(device: Device, t: float) -> dict[str, int]:
         "lanes": lanes,
         "speed": _SPEEDS[generation],
         "replays": device.health.counted("pcie_replays", t),
+        "xgmi": round(device.since_reset(device.moved, t) * NVLINK_BYTES / 1000),
         "clock": device.clock(0, t) or 0,
         "memory_clock": device.clock(2, t) or 0,
         "zero": 0,
