@@ -101,8 +101,8 @@ def counts(found: Session) -> tuple[int | None, int | None]:
         (
             """
             import threading
+            model, optimizer = made()
             def work():
-                model, optimizer = made()
                 step = torch.compile(optimizer.step, backend="eager")
                 for number, batch in enumerate(DataLoader([torch.ones(4)] * 16, batch_size=2)):
                     model(batch).sum().backward()
