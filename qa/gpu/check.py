@@ -2,7 +2,8 @@
 
 It prints each field with its value or its error, and the time of each call; compares with nvidia-smi; examines the
 clock and the gaps of the samples; measures a known load; and writes the results and a recording, which replay.py
-replays. It needs a GPU, or `--simulate` with a scenario for a test of the check itself.
+replays. It needs a GPU, or `--simulate` with a scenario for a test of the check itself. Where all GPUs are of AMD, the
+files of amdgpu are copied, see amdfiles.py.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from gpugauge.driver.codes import ENGINES
 from gpugauge.driver.frames import unpacked
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
+from qa.gpu import amdfiles
 from qa.gpu.recording import Recorder
 
 GROUPS: tuple[Group, ...] = ("static", "fast", "profiling", "normal", "slow", "processes", "mig")
@@ -237,8 +239,17 @@ def main(arguments: list[str]) -> int:
         facts = nvml.facts()
         nvml.close()
     except DriverError as error:
-        _print(f"no GPU to check: {error}")
-        return 1
+        try:
+            found = {} if options.simulate else amdfiles.record(options.recordings / "amd", options.seconds)
+        except DriverError:
+            found = {}
+        for address, fields in found.items():
+            _print(f"\nGPU {address}: {fields.get('name')}")
+            for field in sorted(fields):
+                _print(f"  {field:36} {json.dumps(fields[field], default=str)}")
+        if not found:
+            _print(f"no GPU to check: {error}")
+        return 0 if found else 1
     stem = f"{time.strftime('%Y-%m-%d')}-{facts.driver_version}{'-simulated' if options.simulate else ''}"
     for folder in (options.recordings, options.results):
         folder.mkdir(parents=True, exist_ok=True)

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from gpugauge.driver.amd.amd import Amd
 from gpugauge.driver.nvidia.nvml import use_library
-from qa.gpu import check
+from gpugauge.simulator.amd.backend import SimulatedAmd
+from gpugauge.simulator.scenario.load import load_scenario
+from qa.gpu import amdfiles, check
 from qa.gpu.replay import Replay
 
 
@@ -29,6 +32,24 @@ def test_check_of_a_simulated_device(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_check_without_a_driver(capsys: pytest.CaptureFixture[str]) -> None:
     assert check.main(["--simulate=no-driver"]) == 1
     assert "driver_not_loaded" in capsys.readouterr().out
+
+
+def test_a_copy_of_the_files_of_amd_can_be_read_again(tmp_path: Path) -> None:
+    simulated = SimulatedAmd()
+    simulated.open(simulate=load_scenario("amd-workstation").simulation())
+    root = simulated._sysfs.folder.removesuffix("/sys")
+
+    found = amdfiles.record(tmp_path, 0.0, root)
+
+    again = Amd()
+    again.open(f"{tmp_path}/0/sys", f"{tmp_path}/0/proc")
+    values, _ = again.read(0, amdfiles.GROUPS)
+    address = values["static"]["pci_bus_id"]
+    assert len(found) == again.facts().device_count > 1
+    for group in values.values():
+        assert {name: found[address][name] for name in group} == group
+    assert "gpu_metrics" in (tmp_path / f"0/sys/devices/pci0000:00/{address}/names").read_text()
+    simulated.close()
 
 
 def test_busy_seconds_by_the_drivers_clock() -> None:

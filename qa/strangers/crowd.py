@@ -182,7 +182,7 @@ def _ended(done: list[Run], observer: Observer) -> Iterator[Ended]:
 def _kill(run: Run) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(run.process.pid, signal.SIGKILL)
-    run.process.wait(10)
+    run.process.wait(60)
 
 
 def timelines(run: Run) -> Iterator[tuple[int, list[Timeline]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -78,6 +79,41 @@ def test_causes_on_gpus_of_amd(tmp_path: Path) -> None:
     causes |= dict.fromkeys(("underfilled", "precision_unused", "contention"), None) | {"transfer": "unknown"}
 
     assert verdicts(found) == {name: ("training", cause) for name, cause in causes.items()}
+
+
+@pytest.mark.everything
+def test_drawn_faults_are_named_on_gpus_of_amd_as_on_those_of_nvidia(tmp_path: Path) -> None:
+    dice = random.Random(53)
+    drawn = {
+        "data_loading": lambda: f"pipeline: {{load: {dice.uniform(0.8, 4.0):.2f}}}",
+        "host_bound": lambda: f"pipeline: {{host: {dice.uniform(0.2, 0.6):.2f}}}",
+        "throttled": lambda: f"pipeline: {{clock: {dice.uniform(0.35, 0.6):.2f}}}",
+        "model_on_cpu": lambda: f"pipeline: {{kernels: {dice.uniform(0.5, 3.0):.2f}}}",
+        "held_idle": lambda: "load: 0.0",
+        "": lambda: f"pipeline: {{kernels: {dice.uniform(0.1, 0.4):.2f}}}",  # healthy
+    }
+    faults = 4 * list(drawn)
+    lines = [
+        f"  - {{pid: {100 + i}, gpus: [{i if fault != 'model_on_cpu' else ''}], memory: 20GiB, cgroup: /j{i}, "
+        f"{drawn[fault]()}}}"
+        for i, fault in enumerate(faults)
+    ]
+    expected = {
+        "held_idle": ("held_idle", None),
+        "model_on_cpu": ("training_on_cpu", "model_on_cpu"),
+        "": ("training", None),
+    }
+    for model in ("mi300x", "h100"):
+        text = "\n".join([f"gpus: {{model: {model}, count: {len(faults)}}}", "processes:", *lines])
+        found = last(scenario(text), tmp_path / model, 96)
+        pids = {process: int(pid) for process, pid, *_ in found.samples["gpu_process_host_info"]}
+        states = {pids[p]: state for (p, state), on in found.samples["training_state"].items() if on and p in pids}
+        wrong = {
+            pid: (fault, (states | found.states).get(pid), found.causes.get(pid))
+            for pid, fault in enumerate(faults, 100)
+            if expected.get(fault, ("training", fault)) != ((states | found.states).get(pid), found.causes.get(pid))
+        }
+        assert not wrong, model
 
 
 @pytest.mark.everything
