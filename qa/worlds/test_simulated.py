@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def test_causes_on_gpus_of_amd(tmp_path: Path) -> None:
 @pytest.mark.everything
 def test_drawn_faults_are_named_on_gpus_of_amd_as_on_those_of_nvidia(tmp_path: Path) -> None:
     dice = random.Random(53)
-    drawn = {
+    drawn: dict[str, Callable[[], str]] = {
         "data_loading": lambda: f"pipeline: {{load: {dice.uniform(0.8, 4.0):.2f}}}",
         "host_bound": lambda: f"pipeline: {{host: {dice.uniform(0.2, 0.6):.2f}}}",
         "throttled": lambda: f"pipeline: {{clock: {dice.uniform(0.35, 0.6):.2f}}}",
