@@ -72,7 +72,7 @@ def state(case: Case) -> Finding:
         return failure(title, found, facts.advice or "", known)
     if now == "held_idle" and facts.level == "bad":
         return warning(title, found, facts.advice or "", known)
-    if known is None and (advice := loader_advice(facts.undecidable)):
+    if known is None and (advice := loader_advice(facts.undecidable, facts.data_wait_ratio)):
         return ok(title, f"{found}; whether the loader or the host limits it is not decided: {advice}")
     change = next((change.change for change in facts.changes if change.cause == known), "")
     return warning(title, found, change, known) if known else ok(title, found)

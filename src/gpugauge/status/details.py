@@ -75,7 +75,7 @@ def remark(process: ProcessStatus) -> str:
         return f"{process.limited_by_words}{lost}"
     if on_cpu and process.level == "poor":
         return f"waits for data {percent(process.data_wait_ratio or 0.0)} of its time"
-    return loader_advice(process.undecidable)
+    return loader_advice(process.undecidable, process.data_wait_ratio)
 
 
 def loss(process: ProcessStatus) -> tuple[float | None, str]:

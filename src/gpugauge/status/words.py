@@ -34,10 +34,13 @@ def cause_phrase(cause: str) -> str:
     return CAUSES[cause].phrase if cause in CAUSES else f"is limited by {cause.replace('_', ' ')}"
 
 
-def loader_advice(undecidable: Collection[str]) -> str:
-    """Return what makes the causes of the loader decidable, "" if they are. `undecidable` are names of causes."""
+def loader_advice(undecidable: Collection[str], data_wait_ratio: float | None) -> str:
+    """Return what makes the waits of a process for its loader known, "" if they are, or if more than that is missing.
+    `undecidable` are names of causes.
+    """
     declare = "declare the loader with gpugauge.hook.batches() or gpugauge.hook.waiting()"
-    return f"the waits for batches are not known: {declare}" if "data_loading" in undecidable else ""
+    unknown = "data_loading" in undecidable and data_wait_ratio is None
+    return f"the waits for batches are not known: {declare}" if unknown else ""
 
 
 def state_words(

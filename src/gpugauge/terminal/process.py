@@ -137,7 +137,7 @@ class _Screen:
             yield from self._text("not known without the hook", "  ", DIM)
         if facts.undecidable and facts.hook:
             yield from self._text(f"not decidable here: {', '.join(map(safe, facts.undecidable))}", "  ", DIM)
-            if advice := loader_advice(facts.undecidable):
+            if advice := loader_advice(facts.undecidable, facts.data_wait_ratio):
                 yield from self._text(advice, "  ", DIM)
 
     def _standstill(self) -> Iterator[str]:

@@ -272,6 +272,8 @@ def test_what_makes_a_cause_decidable() -> None:
     text = read(with_process(state="training", undecidable=["data_loading", "host_bound"])).text
 
     assert "the waits for batches are not known: declare the loader with gpugauge.hook.batches()" in text
+    measured = read(with_process(state="training", undecidable=["data_loading"], data_wait_ratio=0.92)).text
+    assert "declare the loader" not in measured  # the load of the GPU is missing
 
 
 def test_the_banner_of_a_simulation() -> None:
