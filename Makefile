@@ -16,7 +16,7 @@ e2e: JOBS = 5
 PUSH   := not everything and not deploy and not cluster
 
 .DEFAULT_GOAL := help
-.PHONY: help run test lint e2e deploy-check bench gpu-day clean
+.PHONY: help run test lint e2e deploy-check bench gpu-check gpu-day clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -235,6 +235,9 @@ soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 GPUs; some 
 	@$(BIN)/python -m qa.soak $(ARGS)
 
 # With the torch of the machine: PYTHON has it, and PACKAGES is a folder with the packages of pyproject.toml if it lacks them.
+gpu-check: ## what the driver of a GPU says, of NVIDIA or AMD, as files: make gpu-check PYTHON=python3 ARGS="--recordings FOLDER"
+	@PYTHONPATH=src:$(PACKAGES) $(PYTHON) -m qa.gpu.check $(ARGS)
+
 gpu-day: ## what only a GPU can show, in 9 minutes: make gpu-day PYTHON=python3 OUT=FOLDER; again with OUT does what is missing
 	@PYTHONPATH=src:$(PACKAGES) $(PYTHON) -m qa.bench.gpu.day --out $(OUT) $(ARGS)
 OUT ?= gpu-day
