@@ -235,8 +235,8 @@ soak: $(VENV)/dev ## a simulated month of jobs coming and going on 8 GPUs; some 
 	@$(BIN)/python -m qa.soak $(ARGS)
 
 # With the torch of the machine: PYTHON has it, and PACKAGES is a folder with the packages of pyproject.toml if it lacks them.
-gpu-check: ## what the driver of a GPU says, of NVIDIA or AMD, as files: make gpu-check PYTHON=python3 ARGS="--recordings FOLDER"
-	@PYTHONPATH=src:$(PACKAGES) $(PYTHON) -m qa.gpu.check $(ARGS)
+gpu-check: $(VENV)/run ## what the driver of a GPU says, of NVIDIA or AMD, as files: make gpu-check ARGS="--recordings FOLDER"
+	@$(BIN)/python -m qa.gpu.check $(ARGS)
 
 gpu-day: ## what only a GPU can show, in 9 minutes: make gpu-day PYTHON=python3 OUT=FOLDER; again with OUT does what is missing
 	@PYTHONPATH=src:$(PACKAGES) $(PYTHON) -m qa.bench.gpu.day --out $(OUT) $(ARGS)
