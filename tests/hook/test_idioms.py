@@ -295,6 +295,34 @@ for batch in loader:
     assert (counts(found)[1], found.snap.waits) == (2, {})
 
 
+@pytest.mark.torch
+def test_gradients_of_parameters_are_of_a_training_and_those_of_data_are_not(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+model, _ = made()
+del _
+for batch in loader:  # forces of a model that is used
+    with torch.no_grad():
+        x = batch.clone().requires_grad_()
+    time.sleep(0.01)
+    torch.autograd.grad(model(x).sum(), x)
+for epoch in range(2):
+    iterator = iter(loader)
+    while True:
+        with torch.no_grad():
+            batch = next(iterator, None)
+        if batch is None:
+            break
+        time.sleep(0.05)
+        for p, g in zip(model.parameters(), torch.autograd.grad(model(batch).sum(), model.parameters())):
+            p.data -= 0.1 * g
+"""
+    finished(fork(program))
+    found = session(listener)
+    assert found.record is not None
+    assert found.record.seconds["training"] > 0.3
+    assert found.record.seconds["evaluating"] < 0.1
+
+
 def test_a_subclass_of_the_loader_in_a_named_phase_counts_its_batches_once(
     listener: Sessions, run: Run, fake_torch: Path
 ) -> None:

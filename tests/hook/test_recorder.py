@@ -113,6 +113,15 @@ def test_waits_of_another_thread_count_once_it_trains(recorder: Recorder) -> Non
     assert recorder.record.words[wire_record.BATCHES] == 2
 
 
+def test_a_thread_trains_on_what_it_has_taken_last(recorder: Recorder) -> None:
+    purposes = Purposes(recorder, lambda: True)
+    for phase, last in ((TRAINING, 1), (EVALUATING, 2)):
+        run = purposes.elsewhere(7, phase)
+        run.waited, run.count, run.last = 5, 1, last
+    purposes.adopt(7)
+    assert waited(recorder) == {TRAINING: 10}
+
+
 def test_the_waits_of_other_threads_are_bounded(recorder: Recorder) -> None:
     purposes = Purposes(recorder, lambda: True)
     for number in range(100):

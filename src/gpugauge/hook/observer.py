@@ -9,7 +9,7 @@ import sys
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,7 +24,7 @@ from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_
 from gpugauge.hook.recorder import DEEPSPEED, TICK, inside_another_step
 from gpugauge.hook.state import TrainingState
 from gpugauge.hook.work import Reader, reader, unknown_size
-from gpugauge.hook.wrappers import Listener, after, attempt, raised_by_handler
+from gpugauge.hook.wrappers import Listener, after, around, attempt, raised_by_handler
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import STEPS
 
@@ -60,8 +60,10 @@ class Observer:
         self._clock = CLOCKS[0]
         self.state = TrainingState()
         self.record, self.recorder, self.purposes = self.state.record, self.state.recorder, self.state.purposes
-        self.backward = Listener(
-            getattr(torch, "autograd", None), "backward", after(self, lambda _: self.on_backward())
+        autograd = getattr(torch, "autograd", None)
+        self._effects = (
+            Listener(autograd, "backward", after(self, lambda _: self.on_backward())),
+            Listener(autograd, "grad", around(self, self._on_grad)),
         )
         kind = getattr(getattr(torch, "nn", None), "Module", None)
         # Only from an evaluation on: train() runs for each part of a model, in some programs before each step.
@@ -85,7 +87,7 @@ class Observer:
         self._elsewhere: set[int] = set()  # threads that take a batch elsewhere, see take_elsewhere()
         # To the iterator of a DataLoader that was read last inside another wait.
         self.inner: Callable[[], Any] = lambda: None
-        self.backward.listen()
+        self._listen_to_effects()
         self.declared = self.purposes.start()  # the waits that the program declares
         if self.off:
             self._switch_off()
@@ -227,7 +229,7 @@ class Observer:
         if run is None:
             run = self.purposes.start(iterator)
             object.__setattr__(iterator, "gpugauge_run", run)
-            self.backward.listen()
+            self._listen_to_effects()
         return run
 
     def _arrive(self, run: Run, start: int, now: int) -> None:
@@ -297,13 +299,24 @@ class Observer:
             return
         taken.count, taken.last = taken.count + 1, now
         self.state.count_unreported_step(now, training=phase == TRAINING)
-        if phase == TRAINING:
-            read = self._reader(self._run_of(source), source, batch) if _is_torchs(source) else unknown_size
-            read(batch, taken.work)
+        read = self._reader(self._run_of(source), source, batch) if _is_torchs(source) else unknown_size
+        read(batch, taken.work)
         if self.record.base == STARTING:
             self.record.set_base(phase, now)
         if now >= self.publish_due:
             self.publish(now)
+
+    def _listen_to_effects(self) -> None:
+        for listener in self._effects:
+            listener.listen()
+
+    def _on_grad(self, _: Any = None, inputs: Any = (), *__: Any, **___: Any) -> Callable[[], Any] | None:
+        """Take gradients of parameters as a backward pass: those of data are of forces, attacks and penalties. An
+        iterator is that of model.parameters(), and must not be read here.
+        """
+        each = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        kinds = torch.nn.Parameter, Iterator
+        return self.on_backward if any(isinstance(part, kinds) for part in each) else None
 
     @_guarded
     def on_backward(self) -> None:
@@ -405,7 +418,8 @@ class Observer:
                 self.record.step_due = 0 if self.state.memory_is_due(now) else self.publish_due
             self.record.batch_due = 0  # the next batch shows whether it is from another loader
             if self.recorder.source is not None and not self.purposes.pending:
-                self.backward.ignore()
+                for listener in self._effects:
+                    listener.ignore()
             self.state.update(now)
             for _ in range(2):  # the second time to a new daemon in the place of one that has ended
                 if not self.client.connect(now, self._greeting) or self.client.send(now, self._snapshot(now)):

@@ -107,14 +107,17 @@ class Purposes:
         if (thread, TRAINING) in self._elsewhere and not self._effects:  # nothing trained on what was read to its end
             self._drop([run for run in self._pending if run.ended])
         self.close()
-        for phase in (TRAINING, EVALUATING):
-            run = self._elsewhere.pop((thread, phase), None)
-            if run is not None:
-                for _ in range(run.count):
-                    self._recorder.add_batch(run.waited // run.count, run.last)
-                self.book(None, run.waited, phase)
-                if phase == TRAINING:
-                    self._recorder.work.add(run.work)
+        runs = {phase: self._elsewhere.pop((thread, phase), None) for phase in (TRAINING, EVALUATING)}
+        latest = max((run.last for run in runs.values() if run), default=0)
+        for phase, run in runs.items():
+            if run is None:
+                continue
+            for _ in range(run.count):
+                self._recorder.add_batch(run.waited // run.count, run.last)
+            purpose = TRAINING if 0 < latest == run.last else phase  # it trains on what it has taken last
+            self.book(None, run.waited, purpose)
+            if purpose == TRAINING:
+                self._recorder.work.add(run.work)
 
     def counted(self, word: int) -> int | None:
         """Return the samples or tokens of the training; None while a thread takes batches for another one."""

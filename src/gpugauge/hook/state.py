@@ -242,7 +242,8 @@ class TrainingState:
             exposed_wait_seconds=None if exposed is None else exposed / 1e9,
             local_work_seconds=None if local is None else local / 1e9,
             compilations=self.compilations,
-            waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]},
+            waits={phase: words[WAITED + place] / 1e9 for place, phase in enumerate(PHASES) if words[WAITED + place]}
+            or ({} if recorder.batch_tally.count else None),  # {}: what they are for is not decided yet
             samples=self.purposes.counted(SAMPLES),
             tokens=self.purposes.counted(TOKENS),
             flops=dict(self.flops.sums) or None,
