@@ -73,30 +73,48 @@ def test_what_was_given_up_does_not_come_back_with_another_program() -> None:
     assert bounding == 0 or not has_setpcap()
 
 
-def refused(*_: object) -> int:
-    return -1
+# Runs the program in its arguments without the system call capset, with every other one.
+FORBIDDEN = """
+import ctypes, os, platform, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+number = {"x86_64": 126, "aarch64": 91}[platform.machine()]
+load, equal, forbid, allow = (0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x50001), (0x06, 0, 0, 0x7fff0000)
+program = b"".join(struct.pack("HBBI", *each) for each in (load, equal, forbid, allow))
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("program", ctypes.c_char_p)]
+assert libc.prctl(38, 1, 0, 0, 0) == 0
+assert libc.prctl(22, 2, ctypes.byref(Filter(4, program)), 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+"""
+# What the daemon does before it starts the worker in its arguments.
+DAEMON = (
+    "import os, sys; from gpugauge.base import privileges as p; p.clear_ambient(); os.execv(sys.argv[1], sys.argv[1:])"
+)
+WORKER = (
+    "import os; from gpugauge.base import privileges; privileges.give_up(); print(privileges.permitted(os.getpid()))"
+)
 
 
-# In a service, what it was given stays inheritable, which gives nothing.
-@cases(("remaining", "raises"), [([0] * 6, False), ([0, 5, 0, 0, 0, 0], True), ([0, 0, 5, 0, 0, 5], False)])
-def test_a_filter_of_system_calls_matters_only_while_capabilities_remain(
-    monkeypatch: pytest.MonkeyPatch, remaining: list[int], raises: bool
-) -> None:
-    class Filtered:
-        prctl, capset = staticmethod(refused), staticmethod(refused)
+def test_what_a_filter_of_system_calls_lets_a_worker_keep_is_known() -> None:
+    require(has_setpcap(), "only root has capabilities to give up")
+    daemon, worker = [sys.executable, "-c", DAEMON], [sys.executable, "-c", WORKER]
 
-        @staticmethod
-        def capget(_: object, words: list[int]) -> int:
-            words[:] = remaining
-            return 0
+    assert int(run(*daemon, *worker)) == 0
+    assert int(run(sys.executable, "-c", FORBIDDEN, *daemon, *worker)) >> 8 & 1
 
-    monkeypatch.setattr(privileges, "_libc", Filtered)
-    if raises:
-        with pytest.raises(OSError, match="capset") as caught:
-            privileges.give_up()
-        assert caught.value.filename == "capset"
-    else:
-        privileges.give_up()
+
+def test_what_a_service_leaves_inheritable_is_not_kept() -> None:
+    """The systemd unit forbids capset, too."""
+    require(has_setpcap(), "only root can give a process capabilities")
+    service = [part for program in (LIKE_A_SERVICE, FORBIDDEN, DAEMON) for part in (sys.executable, "-c", program)]
+    inherited = "import sys; print(open('/proc/self/status').read().split('CapInh:')[1].split()[0])\n"
+    inheritable, kept = run(*service, sys.executable, "-c", inherited + WORKER).split()
+
+    assert (int(inheritable, 16), int(kept)) == (BIT, 0)
+
+
+def test_capabilities_of_a_process_that_has_ended_are_none() -> None:
+    assert privileges.permitted(2**22 + 1) == 0  # more than any process id
 
 
 @cases(("exists", "order"), [(True, ["give up", "open", "give up"]), (False, ["open", "give up"])])

@@ -25,6 +25,7 @@ class Node:
         self.silent = False  # no replies and no failures
         self.killable, self.killed = True, False
         self.resident = 1000
+        self.capabilities = 0
         self.spent = (0.0, 0)  # seconds and calls of each reading
         self.workers: list[FakeWorker] = []
         self.spawning: OSError | None = None
@@ -96,6 +97,9 @@ class FakeWorker(Worker):
     def resident_bytes(self) -> int | None:
         return self.node.resident
 
+    def capabilities(self) -> int:
+        return self.node.capabilities
+
     def ending(self) -> str:
         return "was ended"
 
@@ -122,7 +126,7 @@ def read_on(supervisor: Supervisor, node: Node) -> None:
 
 
 def until(supervisor: Supervisor, what: Callable[[DriverView], bool]) -> DriverView:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60  # starting a worker on a machine with other work
     while not what(supervisor.view()):
         assert time.monotonic() < deadline, supervisor.view()
         time.sleep(0.005)

@@ -149,6 +149,24 @@ def test_device_that_is_missing_after_a_release_is_down(run: Any) -> None:
     assert {d.uuid: d.reason for d in view.devices} == {"GPU-a": "not_enumerated", "GPU-b": "ok"}
 
 
+@pytest.mark.parametrize(("capabilities", "lines"), [(0, 0), (1 << 19, 1)])
+def test_a_worker_that_keeps_capabilities_is_reported_once(
+    run: Any, caplog: pytest.LogCaptureFixture, capabilities: int, lines: int
+) -> None:
+    node = Node("GPU-a")
+    node.capabilities = capabilities
+    supervisor = run(node)
+    for _ in range(3):
+        until(supervisor, lambda v: v.up)
+        released(supervisor, 60)
+        supervisor.attach()
+    until(supervisor, lambda v: v.up)
+
+    reports = [record for record in caplog.records if "keeps capabilities" in record.getMessage()]
+    assert len(node.workers) == 4
+    assert [vars(record)["fields"] for record in reports] == [{"capabilities": "0x80000"}] * lines
+
+
 # --- planned replacements ---
 
 QUICK = RecyclingLimits(check_interval_seconds=0.02, memory_min_age_seconds=0.0)

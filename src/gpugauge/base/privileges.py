@@ -5,7 +5,6 @@ functions are called before another one starts.
 from __future__ import annotations
 
 import ctypes
-import os
 
 _PR_CAPBSET_READ, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT = 23, 24, 38, 47  # linux/prctl.h
 _PR_CAP_AMBIENT_CLEAR_ALL = 4
@@ -21,32 +20,39 @@ def clear_ambient() -> None:
 
 
 def give_up() -> None:
-    """Give up all capabilities for good. Raises OSError if some remain: a filter of system calls may forbid it."""
+    """Give up all capabilities for good. A filter of system calls may forbid it, see `permitted`."""
     number = 0
     while _prctl(_PR_CAPBSET_READ, number) >= 0:
         _prctl(_PR_CAPBSET_DROP, number)  # needs CAP_SETPCAP; without it the others are what counts
         number += 1
     clear_ambient()
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    # Process 0 is the caller.
-    libc, header, words = _libc(), (ctypes.c_uint32 * 2)(_VERSION_3, 0), _Words()
-    if libc.capget(header, words) == 0 and not any(words):
-        return
-    if libc.capset(header, _Words()) != 0 and any((*words[0:2], *words[3:5])):
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code), "capset")
+    _libc().capset((ctypes.c_uint32 * 2)(_VERSION_3, 0), _Words())  # process 0 is the caller
+
+
+def permitted(pid: int) -> int:
+    """Return the capabilities that a process has or can take, as bits; 0 if that is not known. Those that are only
+    inheritable give nothing, because with no_new_privs no program gets capabilities from its file.
+    """
+    try:
+        return _capabilities(str(pid), "CapPrm")
+    except (OSError, IndexError):
+        return 0
 
 
 def reading_others() -> str:
     """Return the advice for a process that may not read /proc/PID/environ of other users: the file belongs to the user
     of that process, and the kernel also asks for the right to trace it. Raises OSError without procfs.
     """
-    # Without pathlib, which would be 0.7 MB of the worker.
-    with open("/proc/self/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - without pathlib
-        status = file.read()
-    effective = int(status.split("CapEff:")[1].split()[0], 16)
+    effective = _capabilities("self", "CapEff")
     lacking = [name for name, bits in _TO_READ_OTHERS.items() if not effective & bits]
     return f"give the daemon {' and '.join(lacking)}" if lacking else "a security module or a user namespace forbids it"
+
+
+def _capabilities(process: str, kind: str) -> int:
+    # Without pathlib, which would be 0.7 MB of the worker.
+    with open(f"/proc/{process}/status", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - without pathlib
+        return int(file.read().split(f"{kind}:")[1].split()[0], 16)
 
 
 def _prctl(option: int, *arguments: int) -> int:

@@ -17,7 +17,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpugauge.base import isolated
+from gpugauge.base import isolated, privileges
 from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, reply
 
@@ -171,6 +171,10 @@ class Worker:
         except (OSError, IndexError):
             return None
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def capabilities(self) -> int:
+        """Return the capabilities that the process has kept, as bits."""
+        return privileges.permitted(self.pid)
 
     def ending(self) -> str:
         """Return a phrase for the log: how the process ended."""

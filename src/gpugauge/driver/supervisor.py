@@ -190,6 +190,7 @@ class Restarts:
 
 
 UNKILLABLE = "worker_unkillable"
+_KEEPS = "the worker keeps capabilities, which it does not need: allow the daemon's processes the system call capset"
 # While a reply is awaited, the view is published and stop and release are checked at this interval.
 _WAIT_SLICE_SECONDS = 0.5
 # The time that a worker which works gets to end: it may be in the middle of a call.
@@ -245,6 +246,7 @@ class Supervisor:
         self._pace = Pace(forecast)
         self._restarts = Restarts()
         self._state = DriverState(vendor)
+        self._keeps = Condition(log)
         self._view, self._published = DriverView(up=False, reason="starting", vendor=vendor), time.monotonic()
         self._stop = threading.Event()
         self.on_reading: Callable[[], None] = lambda: None  # called by the thread when it has read, or tried to
@@ -396,6 +398,8 @@ class Supervisor:
             self._down("worker_failed", "worker ended while it opened the driver")
         else:
             if reply.failed is None:
+                if kept := worker.capabilities():
+                    self._keeps.failing(_KEEPS, capabilities=f"{kept:#x}")
                 same_devices = self._state.set_open(DriverFacts(**reply.values["driver"]))
                 self._reader.begin(self._slot.starts, same_devices=same_devices and same_bus)
             else:

@@ -29,6 +29,8 @@ from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, message, reply
 if TYPE_CHECKING:
     from gpugauge.driver.api import Reply
 
+give_up_privileges = privileges.give_up  # reading needs none
+
 # Bytes of replies after which the eventfd is signalled before the last reply: the socket buffer must not fill.
 _SIGNAL_BYTES = 1 << 16
 
@@ -206,14 +208,6 @@ def _singles(request: dict[str, Any]) -> Iterator[dict[str, Any]]:
                 yield {"id": number, "op": "read", "index": index, "groups": groups, "calls": number == last}
         case _:
             yield request
-
-
-def give_up_privileges() -> None:
-    """Give up all capabilities of this process: reading needs none. A failure is written to standard error."""
-    try:
-        privileges.give_up()
-    except OSError as error:
-        sys.stderr.write(f"gpugauge: the worker keeps its capabilities: {error.filename}: {error.strerror}\n")
 
 
 def main(arguments: list[str], backend: Backend) -> int:
