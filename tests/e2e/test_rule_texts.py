@@ -128,6 +128,21 @@ def straggler() -> Case:
     return case("texts of a straggler have its node", rows, annotated(story, texts), story.parameters)
 
 
+def on_cpu() -> Case:
+    """Scrapes that are not on time: extrapolated, the seconds of a short window are more than it has."""
+    story = next(story for story in STORIES if story.alert == "TrainingOnCpu")
+    rows = [replace(row, bad=1.11) if row.counter and row.bad else row for row in story.rows]
+    texts = {
+        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} runs on the CPU of a machine with a GPU: "
+        "node-1",
+        "description": "It was on the CPU for 100% of the last 15m. `gpugauge doctor PID` on the machine says why. On "
+        "node-1.",
+        "runbook_url": f"{RUNBOOK_URL}#trainingoncpu",
+    }
+
+    return case("no share of time is above 100 %", rows, annotated(story, texts))
+
+
 def behind(size: int) -> Case:
     """Return a job whose first rank is in its own code; the others wait."""
     story = next(story for story in STORIES if story.alert == "TrainingRankBehind")
@@ -263,7 +278,7 @@ def test_texts(tmp_path: Path) -> None:
     commands = [("fit.py", "python fit.py", 0.3, 30), ("my.trainer", "python -m my.trainer", 0.3, 30)]
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
-        *(places_and_loss(), gain_after_the_advice(), many_places(), straggler(), blind()),
+        *(places_and_loss(), gain_after_the_advice(), many_places(), straggler(), on_cpu(), blind()),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),
         exporter_down(),
