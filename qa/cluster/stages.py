@@ -16,7 +16,7 @@ class Stage(NamedTuple):
     shows: str
     file: str
     nodes: bool
-    ci: bool = False  # fast enough for each run of CI: the others take five minutes
+    ci: bool = False  # fast enough for each run of CI: the others take ten minutes
     since: tuple[int, ...] = (1, 20)  # the oldest Kubernetes; with an older one, conftest.py names what is left out
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.programs import Prometheus
@@ -16,7 +18,7 @@ from tests.needs import need
 
 from qa.cluster import gpus
 from qa.cluster.cluster import NODES, Cluster, until, version
-from qa.cluster.installed import daemon_pods, scraped
+from qa.cluster.installed import daemon_pods, log, scraped
 from qa.cluster.objects import PYTHON, TRAINING_ENV, apply, kustomization, namespace, pod
 from qa.cluster.test_identity import KUBELET
 from qa.worlds.alert_fleet import FAST, PATIENCE, Node, Received, Server, judged
@@ -24,7 +26,7 @@ from qa.worlds.alert_fleet import FAST, PATIENCE, Node, Received, Server, judged
 pytestmark = pytest.mark.cluster
 
 PODS = 4
-COMPONENTS = ("simulate", "hostpid", "device-plugin")
+COMPONENTS = ("simulate", "hostpid", "device-plugin", "seccomp")
 # A training on the CPU of a node with a GPU, here a simulated one. It runs until the test deletes it.
 SCRIPT = f"{PYTHON} {gpus.WORKLOADS}/small.py 600 /tmp/out"
 RBAC = "rbac.authorization.k8s.io"
@@ -100,12 +102,20 @@ def _one_job(simulated: Cluster, tmp_path: Path, name: str, env: dict[str, str])
         seen = prometheus.query(f"count by ({', '.join(JOB_LABELS)}) ({selector})")
         placed = {each["metric"]["instance"] for each in prometheus.query(f"count by (instance) ({selector})")}
         names = of_the_job()
+    workers = [folder for each in daemon_pods(simulated).values() for folder in processes(each, b"--pulse")]
+    kept = [re.search(r"CapPrm:\s+(\w+)", (folder / "status").read_text()) for folder in workers]
+    logs = [
+        log(simulated, each["metadata"]["name"], "gpugauge", "gpugauge") for each in daemon_pods(simulated).values()
+    ]
     simulated.kubectl("delete", "job", "train", "-n", space, "--cascade=foreground")
 
     assert [tuple(each["metric"].get(key, "") for key in JOB_LABELS) for each in seen] == [truth]
     assert [float(each["value"][1]) for each in seen] == [PODS]
     assert placed == NODES.keys()
     assert names == ["TrainingOnCpu"], received.text()
+    # Under the seccomp profile, and with SYS_PTRACE of `hostpid`.
+    assert [int(found[1], 16) for found in kept if found] == [0] * len(NODES)
+    assert "keeps capabilities" not in "".join(logs)
 
 
 def test_a_source_that_returns_names_the_jobs_that_were_found_without_it(cluster: Cluster, tmp_path: Path) -> None:
@@ -128,7 +138,8 @@ def test_a_source_that_returns_names_the_jobs_that_were_found_without_it(cluster
         first = {*jobs()}
         cluster.stop_api()
         for each in daemons.values():
-            kill(each["metadata"]["uid"])
+            for folder in processes(each, b"serve"):  # the kubelet starts its container again
+                os.kill(int(folder.name), signal.SIGKILL)
         until(lambda: len({*jobs()} - one) == 2, "each pod is a job, since its owner is not known")
         before = {*jobs()}
         until(lambda: state("gpugauge_attribution_source_up") == [0, 0], "the kubelets do not answer")
@@ -142,9 +153,11 @@ def test_a_source_that_returns_names_the_jobs_that_were_found_without_it(cluster
     assert {kind for kind, *_ in before} == {"pod"}
 
 
-def kill(uid: str) -> None:
-    """Kill the daemon of a pod. The kubelet starts its container again."""
+def processes(of: Any, argument: bytes) -> list[Path]:
+    """Return the folders of the processes of a pod that have an argument."""
+    found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if b"\0serve" in (folder / "cmdline").read_bytes() and uid in (folder / "cgroup").read_text():
-                os.kill(int(folder.name), signal.SIGKILL)
+            here = of["metadata"]["uid"] in (folder / "cgroup").read_text()
+            found += [folder] if here and argument in (folder / "cmdline").read_bytes().split(b"\0") else []
+    return found

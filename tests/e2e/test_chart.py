@@ -172,6 +172,19 @@ def test_the_settings_of_the_daemon_are_variables() -> None:
     assert rendered({"kubeletPods": True})["base.yaml"].count("kubelet-pods-gpugauge-release") == 3
 
 
+@pytest.mark.parametrize(("version", "asks"), [("v1.32.9", False), ("v1.33.0-gke.1", True), ("v1.34.1+k3s1", True)])
+def test_kubelets_are_asked_where_the_right_for_pods_alone_suffices(tmp_path: Path, version: str, asks: bool) -> None:
+    shutil.copytree(CHART, tmp_path / "gpugauge")
+    helpers = tmp_path / "gpugauge" / "templates" / "_helpers.tpl"
+    text = helpers.read_text()
+    helpers.write_text(text.replace(".Capabilities.KubeVersion.Version", f'"{version}"'))
+    made = rendered({}, tmp_path / "gpugauge")["base.yaml"]
+
+    assert text.count(".Capabilities.KubeVersion.Version") == 1
+    assert ("nodes/pods" in made) is asks
+    assert "nodes/pods" in rendered({"kubeletPods": True}, tmp_path / "gpugauge")["base.yaml"]
+
+
 def test_other_values_reach_the_pod() -> None:
     everything = {"operator": "Exists"}
     values = {

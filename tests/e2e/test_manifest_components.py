@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -58,6 +60,30 @@ def test_a_guaranteed_pod_stays_guaranteed(target: str, tmp_path: Path) -> None:
     for container in ours:
         assert container["resources"]["limits"].keys() == {"cpu", "memory"}
         assert container["resources"]["requests"] == container["resources"]["limits"]
+
+
+@pytest.mark.parametrize("target", SIDECARS)
+def test_the_first_startup_probe_of_a_sidecar_succeeds(target: str) -> None:
+    """Each failure would be an event of the pod, so the probe waits until the daemon is ready."""
+    ((_, spec),) = pods(target)
+    (probe,) = [each["startupProbe"] for each in spec["initContainers"] if "startupProbe" in each]
+    *_, program = probe["exec"]["command"]
+    with socket.socket() as daemon:
+        daemon.settimeout(20)
+        daemon.bind(("127.0.0.1", 0))  # connections are refused
+        command = [sys.executable, "-I", "-c", program.replace("10478", str(daemon.getsockname()[1]))]
+        with subprocess.Popen(command) as probing:
+            try:
+                time.sleep(1)
+                daemon.listen()
+                for status in ("503 Service Unavailable", "200 OK"):
+                    connection, _ = daemon.accept()
+                    with connection:
+                        assert connection.recv(4096).startswith(b"GET /-/ready ")
+                        connection.sendall(f"HTTP/1.0 {status}\r\n\r\n".encode())
+                assert probing.wait(20) == 0
+            finally:
+                probing.kill()
 
 
 @pytest.mark.parametrize("target", ["overlays/standard", "overlays/privileged"])

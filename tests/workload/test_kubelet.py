@@ -50,6 +50,14 @@ def test_shared_devices_have_each_holder_once() -> None:
     assert decode(reply, NVIDIA).devices == {"GPU-1": (A, B)}
 
 
+def test_holders_of_one_device_are_bounded() -> None:
+    """Each would be a series: a kubelet may list 60,000 pods for one GPU."""
+    found = decode(listing({("ml", f"p{n}"): {"main": {"nvidia.com/gpu": ["GPU-1"]}} for n in range(1000)}), NVIDIA)
+
+    assert [len(holders) for holders in found.devices.values()] == [256]
+    assert found.ignored == 1000 - 256
+
+
 def test_other_resources_and_strange_names() -> None:
     assert decode(one("example.com/gpu", "GPU-1"), NVIDIA).devices == {}
     assert decode(one("example.com/gpu", "GPU-1"), (*NVIDIA, "example.com/gpu")).devices == {"GPU-1": (A,)}
