@@ -126,7 +126,7 @@ class Reader:
             # missing.
             if not self._may_read_others:
                 source.set_down(
-                    "environments of other users' processes cannot be read, run ids are missing: "
+                    "environments of other users' processes cannot be read, run ids and some jobs are missing: "
                     + privileges.reading_others()
                 )
             return None
