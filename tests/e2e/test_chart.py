@@ -156,18 +156,22 @@ def test_the_thresholds_are_those_of_the_rules_command(threshold: int, critical:
 def test_the_settings_of_the_daemon_are_variables() -> None:
     values = {"hook.linger_seconds": 60, "driver.worker_max_bytes": 1073741824, "log.format": "json"}
     values |= {"sampling.interval_seconds": 0.5, "web.enable_lifecycle": True}
-    chosen = {"settings": values, "kubeletPods": False}
+    chosen = {"settings": values, "kubeletPods": False, "kubeletCaFile": "/own.crt"}
     ((_, item),) = [each for each in made(chosen).items() if each[0][0] == "DaemonSet"]
     (daemon,) = item["spec"]["template"]["spec"]["containers"]
 
     assert {entry["name"]: entry["value"] for entry in daemon["env"] if "value" in entry} == {
         "GPUGAUGE_HOOK_LINGER_SECONDS": "60",
+        "GPUGAUGE_KUBERNETES_KUBELET_CA_FILE": "/etc/gpugauge/kubelet.crt",
         "GPUGAUGE_DRIVER_WORKER_MAX_BYTES": "1073741824",
         "GPUGAUGE_LOG_FORMAT": "json",
         "GPUGAUGE_SAMPLING_INTERVAL_SECONDS": "0.5",
         "GPUGAUGE_WEB_ENABLE_LIFECYCLE": "true",
     }
     assert {each.environment for each in walk()} >= {entry["name"] for entry in daemon["env"]}
+    places = {each["mountPath"]: each["name"] for each in daemon["volumeMounts"]}
+    volumes = {each["name"]: each for each in item["spec"]["template"]["spec"]["volumes"]}
+    assert volumes[places["/etc/gpugauge/kubelet.crt"]]["hostPath"] == {"path": "/own.crt", "type": "File"}
     # Two releases in one cluster do not share it.
     assert rendered({"kubeletPods": True})["base.yaml"].count("kubelet-pods-gpugauge-release") == 3
 

@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from qa.worlds.podlists import draw
 
+from gpugauge.daemon.machine import pod_metadata
+from gpugauge.settings.model import Kubernetes
+from gpugauge.workload.kubernetes import source as kubernetes
 from gpugauge.workload.kubernetes.source import PodSource, PodSourceError, of_api, of_kubelet
+from tests.certificates import Authority
 from tests.workload.kubernetes.server import FakeKubelet, serving
 
 
@@ -73,6 +77,30 @@ def test_no_server(kubelet: FakeKubelet, source: PodSource, tmp_path: Path) -> N
     with pytest.raises(PodSourceError, match="token is not readable"):
         source.pods(())
     assert kubelet.requests == []
+
+
+def test_a_kubelet_that_signs_its_own_certificate(
+    kubelet: FakeKubelet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its file has the certificate and that of an authority that it made for it, as client-go writes it."""
+    monkeypatch.setattr(kubernetes, "KUBELET_PORT", kubelet.port)
+    own, cluster = tmp_path / "kubelet.crt", tmp_path / "ca.crt"
+    own.write_bytes((tmp_path / "kubelet.pem").read_bytes() + cluster.read_bytes())
+    cluster.write_bytes(Authority("the cluster").pem)
+
+    def up(file: Path | None) -> bool | None:
+        found = pod_metadata(
+            Kubernetes(pods="kubelet", node_address="127.0.0.1", service_account=tmp_path, kubelet_ca_file=file)
+        )
+        assert found
+        found.refresh()
+        return found.source.up
+
+    assert up(None) is False
+    assert "certificate of the kubelet is not valid" in caplog.text
+    assert "set kubernetes.kubelet_ca_file" in caplog.text
+    assert kubelet.requests == []
+    assert up(own)
 
 
 def test_an_unknown_certificate_gets_no_token(kubelet: FakeKubelet, source: PodSource, tmp_path: Path) -> None:
