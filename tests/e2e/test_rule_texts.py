@@ -260,6 +260,19 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
     return case(name, rows, annotated(LOW, texts), Parameters(threshold=0.4))
 
 
+def small_losses() -> Case:
+    texts = {
+        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} uses 97% of its GPU time, less than 98%, on "
+        "node-1",
+        "description": "No cause takes 5% of its GPU time now. Processes without the hook: 1; of these only the load "
+        f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. Low since {BEGIN}. "
+        "0.0 GPU hours lost so far. Mean over 15m. On node-1; programs fit.py.",
+        "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
+    }
+    name = "no advice about a cause where none is large"
+    return case(name, without_hook(0.97), annotated(LOW, texts), Parameters(threshold=0.98))
+
+
 BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")
 
 
@@ -279,6 +292,7 @@ def test_texts(tmp_path: Path) -> None:
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
         *(places_and_loss(), gain_after_the_advice(), many_places(), straggler(), on_cpu(), blind()),
+        small_losses(),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),
         exporter_down(),

@@ -131,16 +131,18 @@ class Texts:
         # sort_desc, because the order of the result of a query in Prometheus 3 is random.
         largest = self._query(f"sort_desc(topk(2, {rec.LOST}{{@job}} >= 0.05))")
         return (
-            f"{{{{ range $place, $one := {largest} }}}}{{{{ if $place }}}}, and {{{{ else }}}}It {{{{ end }}}}"
+            f"{{{{ $losses := {largest} }}}}{{{{ range $place, $one := $losses }}}}"
+            "{{ if $place }}, and {{ else }}It {{ end }}"
             f'{_phrase("$one.Labels.cause")} ({{{{ printf "%.2f" $one.Value | humanizePercentage }}}}'
-            "{{ if not $place }} of its GPU time is lost{{ end }}){{ end }}. "
+            "{{ if not $place }} of its GPU time is lost{{ end }}){{ end }}{{ if $losses }}. {{ end }}"
         )
 
     def _largest(self, text: Callable[[str], str], otherwise: str = "") -> str:
         """Return a text about the largest cause, made with the expression of its name."""
         if not self._queries:
             return f"{{{{ with $labels.cause }}}}{text('.')}{{{{ else }}}}{otherwise}{{{{ end }}}}"
-        return self._each(self._query(f"topk(1, {rec.LOST}{{@job}} >= 0.05)"), text(".Labels.cause"))
+        found = text(".Labels.cause") + (f"{{{{ else }}}}{otherwise}" if otherwise else "")
+        return self._each(self._query(f"topk(1, {rec.LOST}{{@job}} >= 0.05)"), found)
 
     def main_cause(self) -> str:
         """Return the largest cause in words, for a summary."""
@@ -153,10 +155,11 @@ class Texts:
             "hook to see why: `gpugauge run -- "
         )
         changes = {cause: self.change(cause) for cause in CAUSES if cause != "unknown"}
-        unknown = UNEXPLAINED
+        unknown, none = UNEXPLAINED, "No cause takes 5% of its GPU time now. "
         if not self._queries:
             unknown += ". Without the hook only the load is known: `gpugauge run -- …`"
-        advice = f"What to do: {self._largest(lambda cause: cases(cause, changes, unknown), unknown)}. "
+            none = f"What to do: {unknown}. "
+        advice = self._largest(lambda cause: f"What to do: {cases(cause, changes, unknown)}. ", none)
         if not self.selectors.training_matchers:
             return advice
         command = self._each(self._query(f"topk(1, sum by (workload_command) ({rec.PROGRAMS}{{@job}}))"), _COMMAND)
