@@ -15,6 +15,7 @@ from tests.e2e.ruletester import HERE, SECONDS, Case, Phases, annotated, check, 
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
+RUNBOOK = Path(__file__).parents[2] / "docs/runbook.md"
 BY_NAME = {story.alert: story for story in STORIES}
 XID_48 = {"xid": "48", "xid_name": "Double bit ECC error"}
 SINCE_THE_FIRST_SCRAPE = "Since 1970-01-01 00:00:00 +0000 UTC. "
@@ -89,6 +90,21 @@ def unknown_xid() -> Case:
     return case("the text of an unknown Xid has its code", rows, texts(story, f"{WHERE} had Xid 999", description))
 
 
+def contained_error() -> Case:
+    """An error of the memory in the class of the errors of programs; the runbook says the same."""
+    story = BY_NAME["GpuXidApplication"]
+    labels = {"xid": "94", "xid_name": "Contained memory error"}
+    rows = [replace(row, labels={**row.labels, **labels}) if "xid" in row.labels else row for row in story.rows]
+    story = replace(story, identity={**GPU, **labels})
+    to_do = "restart it, and reset the GPU when no program uses it"
+    description = f"Faulty memory ended the program: {to_do}. It was in the last 15m. {SINCE_THE_FIRST_SCRAPE.strip()}"
+    section = " ".join(RUNBOOK.read_text(encoding="utf-8").partition("### GpuXidApplication")[2].split())
+    assert f"Xid 94 is faulty memory, not the program: {to_do}" in section.partition(" ### ")[0]
+
+    summary = f"{WHERE} had Xid 94 (Contained memory error)"
+    return case("the text of a contained error of the memory", rows, texts(story, summary, description))
+
+
 def lost_gpu() -> Case:
     story = BY_NAME["GpuLost"]
     rows = [
@@ -126,4 +142,8 @@ def two_exporters() -> Case:
 
 
 def test_faults(tmp_path: Path) -> None:
-    check(tmp_path, [reset_with_pods(), known_xid(), unknown_xid(), lost_gpu(), two_exporters()], each_version=True)
+    check(
+        tmp_path,
+        [reset_with_pods(), known_xid(), unknown_xid(), contained_error(), lost_gpu(), two_exporters()],
+        each_version=True,
+    )
