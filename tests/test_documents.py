@@ -72,6 +72,19 @@ def test_a_long_line_and_a_long_sentence_are_found() -> None:
     assert too_long("word " * 20 + "ends. " + "More " * 20) == []
 
 
+def test_nothing_advises_to_install_from_an_index() -> None:
+    """gpugauge is on none: whoever takes the name there would be installed."""
+    by_name = re.compile(r"\b(?:pip|pipx|uv tool) install\b[^\n`]*?[\s'\"]gpugauge(?![-\w/.])")
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    names = {*tracked.split("\0")} - {"", "tests/test_documents.py"}
+    texts = {name: (ROOT / name).read_bytes().decode(errors="replace") for name in names if (ROOT / name).is_file()}
+
+    assert by_name.search("pip install 'gpugauge[top]'")
+    assert by_name.search("pipx install gpugauge")
+    assert not by_name.search("pip install dist/gpugauge-*.whl")
+    assert [f"{name}: {found[0]}" for name, text in texts.items() if (found := by_name.search(text))] == []
+
+
 def test_each_section_of_the_runbook_begins_with_what_to_type() -> None:
     sections = re.split(r"^### ", (ROOT / "docs/runbook.md").read_text(), flags=re.MULTILINE)[1:]
 

@@ -1,7 +1,7 @@
 """Fuzzing of every reader of foreign input, with hundreds of thousands of nearly valid inputs.
 
 `python -m qa.bench.fuzz [NAME …] [--inputs N] [--write]` runs the targets of qa/fuzz, each in a process of its own with
-limited memory; --write writes docs/proof/reliability.md. With atheris (`pip install 'gpugauge[fuzz]'`) the
+limited memory; --write writes docs/proof/reliability.md. With atheris (`pip install '.[fuzz]'`) the
 inputs are guided by coverage, otherwise they are drawn from a fixed seed.
 """
 

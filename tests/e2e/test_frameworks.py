@@ -394,4 +394,4 @@ def test_the_kernel_of_a_notebook_is_counted(listener: Sessions, run: Run, tmp_p
 def need_module(name: str) -> None:
     """Skip on a user's machine without the framework, fail in CI."""
     if importlib.util.find_spec(name) is None:
-        give_up(f"{name} is not installed: pip install 'gpugauge[frameworks]'")
+        give_up(f"{name} is not installed: pip install '.[frameworks]'")
