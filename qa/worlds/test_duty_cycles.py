@@ -22,8 +22,10 @@ import pytest
 from tests.drawn import EVERYTHING, draws
 from tests.needs import need
 
+from gpugauge.artifacts.rules import cost
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import JOB_LABELS
 from gpugauge.faults.table import FAULTS
 from qa.bench.alerts.replay import Run, replay
 from qa.bench.alerts.story import Story, notation
@@ -320,7 +322,8 @@ VALUES = {
 
 
 def test_matchers_and_thresholds_choose_the_jobs() -> None:
-    """An alert fires for each job that the matchers select and whose load is below that of its namespace."""
+    """Each job that the matchers select has a bill, and an alert if its load is below that of its namespace."""
+    billed = {"alert": "Billed", "expr": f"{cost.HELD} > 0"}
     for seed in draws(1, 200):
         dice = random.Random(seed)
         parts = [
@@ -330,22 +333,36 @@ def test_matchers_and_thresholds_choose_the_jobs() -> None:
         matchers = ",".join(f'{label}{operator}"{value}"' for label, operator, value in parts)
         loads = {name: dice.choice((0.3, 0.5, 0.8)) for name in ("a", "b") if dice.random() < 0.5}
         chosen = Parameters(matchers=matchers, thresholds=loads, threshold=0.5, evaluation_interval=60)
-        world, expected = World(minutes=45, turn=120), set[tuple[str, str, str]]()
+        world, expected = World(minutes=45, turn=120), set[tuple[str, ...]]()
+        paid = set[tuple[str, ...]]()
         world.exporter()
         world.driver()
         for place, (kind, namespace, name) in enumerate(
-            (("slurm", "", "7"), ("job", "a", "fit"), ("job", "b", "fit"), ("pod", "a", "7"), ("job", "c", "g"))
+            (
+                ("slurm", "", "7"),
+                ("job", "a", "fit"),
+                ("job", "b", "fit"),
+                ("pod", "a", "7"),
+                ("job", "c", "g"),
+                ("",) * 3,
+            )
         ):
             job = {"workload_job_kind": kind, "workload_namespace": namespace, "workload_job": name}
             load = dice.choice((0.2, 0.4, 0.65, 0.9))
             world.process(f"p{place}", load, hook=dice.random() < 0.7, job=job)
             selected = all(SELECTS[by](({**job, "cluster": "c0"})[label], value) for label, by, value in parts)
-            if selected and load < loads.get(namespace, 0.5):
+            # A matcher of jobs selects no process without one.
+            if selected and (name or "workload" not in matchers):
+                paid.add((kind, namespace, name))
+            if selected and name and load < loads.get(namespace, 0.5):
                 expected.add((kind, namespace, name))
-        found = runs_of({"c0": world}, {(15, 120): rules.groups(chosen)}).get("c0", [])
-        keys = ("workload_job_kind", "workload_namespace", "workload_job")
-        assert {run.alert for run in found} <= {"TrainingLoadLow"}, (seed, matchers, found)
-        assert {tuple(run.labels.get(key, "") for key in keys) for run in found} == expected, (seed, matchers, loads)
+        bill = rules.cost_groups(chosen, prices={}, currency="", pue=None, grams=None)["groups"]
+        pack = {"groups": [*rules.groups(chosen)["groups"], *bill, {"name": "bill", "rules": [billed]}]}
+        found = defaultdict[str, set[tuple[str, ...]]](set)
+        for run in runs_of({"c0": world}, {(15, 120): pack}).get("c0", []):
+            found[run.alert].add(tuple(run.labels.get(key, "") for key in JOB_LABELS))
+        assert found.keys() <= {"TrainingLoadLow", "Billed"}, (seed, matchers, found)
+        assert (found["TrainingLoadLow"], found["Billed"]) == (expected, paid), (seed, matchers, loads)
 
 
 @pytest.mark.everything

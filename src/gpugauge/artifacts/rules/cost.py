@@ -83,7 +83,8 @@ def _whose(s: Selectors) -> list[Recording]:
     names = f"max by ({s.gpu}, name) (last_over_time({s('gpu_info', s.memory)}))"
     product = f'label_replace({names}, "{PRODUCT}", "$1", "name", "(.*)")'
     held = f"max by ({process}) (last_over_time({s(_SECONDS, s.memory)})) > bool -1"
-    owned = first(PROCESS_JOB, f"({held})")
+    # Matchers of jobs select none of the processes without one.
+    owned = f"{PROCESS_JOB}{{{s.job_matchers}}}" if s.job_matchers else first(PROCESS_JOB, f"({held})")
     return [
         Recording(_PROCESS_USER, first(*(most(_USER, f"last_over_time({info})") for info in infos))),
         Recording(_PROCESS_GPU, most(PRODUCT, f"{memory} * on ({s.gpu}) group_left ({PRODUCT}) {product}")),

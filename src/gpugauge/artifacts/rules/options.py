@@ -161,7 +161,7 @@ class Parameters(BaseModel):
         default="",
         pattern=_MATCHERS,
         description='Label matchers of the targets, such as cluster="a",env!="test", for every selector, and of jobs: '
-        "workload_namespace, workload_job and workload_job_kind. Only the jobs that these select have alerts.",
+        "workload_namespace, workload_job and workload_job_kind. Only jobs that these select have alerts and costs.",
     )
     up_matchers: Matchers = Field(
         default='job=~".*gpugauge.*",job!~".*sidecar.*"',
