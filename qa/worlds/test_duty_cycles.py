@@ -199,7 +199,7 @@ def cycle(dice: random.Random, scrape: int) -> tuple[Callable[[float], bool], fl
 
 def test_share_of_the_window_decides_not_an_unbroken_stretch() -> None:
     worlds, truth = {}, {}
-    for seed in draws(4, 1500):
+    for seed in draws(8, 1500):
         dice, scrape = random.Random(seed), 60 if seed // 32 % 4 == 0 else 15
         up, share, words = cycle(dice, scrape)
         fault = [*KINDS][seed % len(KINDS)]
@@ -237,7 +237,7 @@ def judged_all(worlds: Mapping[str, World], names: Iterable[str]) -> Iterator[tu
 
 def test_a_job_of_short_processes_is_judged_as_the_job() -> None:
     worlds, truth = {}, {}
-    for seed in draws(1, 600):
+    for seed in draws(4, 600):
         dice = random.Random(seed)
         load, hook = dice.choice((0.2, 0.9)), dice.random() < 0.7
         world = worlds[f"c{seed}"] = World(minutes=60, turn=turn_of(seed))
@@ -264,7 +264,7 @@ def test_a_job_of_short_processes_is_judged_as_the_job() -> None:
 def test_a_process_that_has_ended_has_no_alert_of_the_living() -> None:
     """A process of a job is idle or stalled for a part of the window, ends, and is followed by a training."""
     worlds, truth = {}, {}
-    for seed in draws(2, 400):
+    for seed in draws(4, 400):
         dice, world = random.Random(seed), World(turn=turn_of(seed))
         alert, patience = dice.choice((("GpuHeldIdle", 30), ("TrainingStalled", 10)))
         length = dice.choice((dice.uniform(0.3, 0.85), dice.uniform(1.5, 2))) * patience
@@ -445,7 +445,7 @@ def test_a_load_that_swings_around_the_threshold_is_one_alert() -> None:
 def test_clocks() -> None:
     """A clock is wrong, or is set right or wrong at some time."""
     worlds, truth = {}, {}
-    for seed in draws(1, 600):
+    for seed in draws(4, 600):
         dice = random.Random(seed)
         offset = dice.choice((-1, 1)) * dice.choice((0, 5, 50, 200, 720, 3600, 7200, 86400)) * dice.uniform(0.9, 1.1)
         since, until = dice.choice(((0, MINUTES), (0, dice.randint(5, 80)), (dice.randint(5, 80), MINUTES)))
