@@ -147,6 +147,8 @@ def test_everything_that_is_wrong_is_among_the_problems(seed: int) -> None:
             gpu.xid in {48, 79} or (bool(own_error(gpu)) and bool(gpu.xid))
         )
         assert sum("used by " in i or "also:" in i or "down:" in i for i in own) <= 1
+        used = any(gpu.uuid in p.gpus for p in node.programs if p.condition in {"well", "limited"})
+        assert not (used and any("clocks lowered" in i for i in own)) or any("used by " in i for i in own)
     for program in node.programs:
         items = [item for item in page.items if item.startswith(f"{shown(program.name)} ")]
         if program.in_trouble:

@@ -82,6 +82,20 @@ def test_node_without_gpus(driver: dict[str, Any], status: int, words: str) -> N
     assert exit_status(decoded(Status, facts)) == status
 
 
+def test_no_gpu_time_is_wasted_without_a_gpu() -> None:
+    one = {
+        "subject": "train.py",
+        "text": "waits for data 99 % of its time",
+        "grave": False,
+        "gpus": [],
+        "processes": ["a"],
+    }
+    facts = without_gpus("ok")
+
+    for kind, status in (("waits", 0), ("on_cpu", 3)):
+        assert exit_status(decoded(Status, facts | {"problems": [one | {"kind": kind}]})) == status
+
+
 def test_driver_that_is_down_with_what_to_do() -> None:
     text = " ".join(table(decoded(Status, without_gpus(reason="driver_not_loaded")), False, NOW).split())
 

@@ -81,6 +81,7 @@ def exit_status(status: Status, fail_on: str = "waste") -> int:
     urgent = kinds & BROKEN or any(fault.action for gpu in status.gpus for fault in gpu.faults)
     if urgent or (kinds - WASTE and fail_on != "repair"):
         return 1
+    kinds.discard("waits")  # of a training on a machine without a GPU
     return 3 if kinds and fail_on == "waste" else 0
 
 

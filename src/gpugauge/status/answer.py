@@ -12,7 +12,7 @@ from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import name
 from gpugauge.status.problem import WASTE
 from gpugauge.status.problems import gravest
-from gpugauge.status.use import in_use, judging, on_gpus, silent, totals, unhooked
+from gpugauge.status.use import gpus_words, in_use, judging, on_gpus, silent, totals, unhooked
 from gpugauge.status.words import percent, plural
 
 _MAX_NAMED = 2  # programs in the first clause with programs, one in the others
@@ -129,7 +129,8 @@ class _Clauses:
             remembered = all(gpu.down_reason == REMEMBERED for gpu in self._gpus)
             were = "that was here before is" if len(uuids) == 1 else "that were here before are"
             gone = f"{plural(len(uuids), 'GPU')} {were} not there now (remembered)"
-            yield gone if remembered else f"{self._share(uuids)} down"
+            which = gpus_words([gpu for gpu in self._gpus if gpu.uuid in uuids])
+            yield gone if remembered else f"{self._share(uuids)} down, {which}"
         elif part == "gpu_health":
             where = f"{'gravest on ' if len(uuids) > 1 else ''}{found[0].subject}"
             yield f"{self._share(uuids)} with faults, {where}: {found[0].text}"

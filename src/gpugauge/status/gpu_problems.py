@@ -36,11 +36,14 @@ def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Probl
             yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, gpus=uuids, runbook="GpuLost")
     for gpu in gpus:
         subject, uuids = gpus_words([gpu]), (gpu.uuid,)
-        if gpu not in hidden:
-            yield from _errors(gpu, subject)
+        errors = list(_errors(gpu, subject)) if gpu not in hidden else []
+        yield from errors
+        users = _users(gpu) if not errors else ""  # the users of a GPU are named once
         for fault in gpu.faults:
             if fault.kind in {"gpu_slowed", "narrow_link"}:
-                yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, runbook=fault.runbook)
+                more = {"detail": users or None, "runbook": fault.runbook}
+                yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, **more)
+                users = ""
         devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
         for device in devices:
             if gpu.up and device.allocated_to and not in_use(gpu):

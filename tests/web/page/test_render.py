@@ -385,3 +385,4 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
 
 def test_nothing_of_an_advice_is_lost() -> None:
     assert [advice for advice in EVERY if "".join(part for part, _ in parts(advice)) != advice] == []
+    assert list(parts("`gpugauge doctor 7` tells")) == [("", False), ("gpugauge doctor 7", True), (" tells", False)]

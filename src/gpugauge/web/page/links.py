@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.web.page.draw import copy_button, text
 
-# A command ends where the sentence goes on.
+# A command ends where the sentence goes on, or at its backtick.
 _PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "scontrol", "kubectl"]
 _PROGRAMS += [r"kill(?= \d)", r"systemctl(?: --user)?(?= (?:start|stop|reboot))"]
 _PROGRAMS += [r"gpugauge(?= (?:run|forget|doctor|release|attach|status)\b)"]
-_COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) [^,;()…]*[^,;()…\s]")
+_COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) [^,;()…`]*[^,;()…`\s]")
 
 
 def parts(advice: str) -> Iterator[tuple[str, bool]]:
@@ -23,9 +23,10 @@ def parts(advice: str) -> Iterator[tuple[str, bool]]:
     for found in _COMMAND.finditer(advice):
         if advice[found.end() :].lstrip().startswith("…"):  # a form, which has to be filled in
             continue
-        yield advice[end : found.start()], False
+        before, quoted = advice[end : found.start()], advice[found.start() - 1 : found.end() + 1] == f"`{found[0]}`"
+        yield before[: len(before) - quoted], False
         yield found[0], True
-        end = found.end()
+        end = found.end() + quoted
     yield advice[end:], False
 
 
