@@ -14,7 +14,7 @@ from tests.e2e.ruletester import promtools
 from gpugauge.artifacts.rules import recording
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import RANK, RANK_BEHIND, RANK_EXCUSED, RANK_POSITION, STALLED
+from gpugauge.artifacts.rules.ranks import RANK, RANK_BEHIND, RANK_EXCUSED, RANK_POSITION, STALLED
 from gpugauge.sessions.inquiry import ELSEWHERE, ENDED, SILENT, WAITING
 from gpugauge.verdict.ranks import behind
 from gpugauge.wire.shares import NAMED_PHASES

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import PROBLEM, RANK_BEHIND, RANK_EXCUSED, STALLED, Recording, problem
+from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_EXCUSED, STALLED
+from gpugauge.artifacts.rules.recording import PROBLEM, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import IDLE_USE

@@ -5,7 +5,8 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Severity
 from gpugauge.artifacts.rules.promql import Selectors
-from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, LOW, PROBLEM, RANK_WORK, Recording
+from gpugauge.artifacts.rules.ranks import RANK_WORK
+from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, LOW, PROBLEM, Recording
 from gpugauge.artifacts.rules.texts import Texts, cases
 from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, STALLS, Cause

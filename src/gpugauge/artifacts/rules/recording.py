@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.promql import CLOCK, FAILING, HAS_JOB, JOB_LABELS, PROCESS_JOB, SEEN, Selectors
 from gpugauge.base.duration import format_duration
-from gpugauge.verdict.ranks import FOR_ONE
-from gpugauge.wire.shares import NAMED_PHASES
 
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"
@@ -42,12 +40,6 @@ TEXT_LABELS = ("instance", "nodes", "cause", *GAIN_LABELS)
 _BOUNDS = {"lower": "min", "upper": "max"}
 USER_LOST = "gpugauge:user_training_lost:gpus"
 TRAINING = "gpugauge:process_training:bool"
-STALLED = "gpugauge:process_training_stalled:bool"
-RANK_WORK = "gpugauge:rank_local_work:ratio"
-RANK = "gpugauge:rank:info"
-RANK_EXCUSED = "gpugauge:rank_excused:bool"
-RANK_POSITION = "gpugauge:rank_position:info"
-RANK_BEHIND = "gpugauge:rank_behind:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
 # Share of the window that a job must spend in training steps for its load to be judged.
 _MIN_TRAINING_SHARE = 0.5
@@ -106,20 +98,8 @@ def of_owners(s: Selectors) -> list[Recording]:
 
 
 def of_processes(s: Selectors) -> list[Recording]:
-    """Return the rules for running jobs, the work of their ranks, and stalled processes."""
-    stalled = s.by_process(f"max_over_time({s('training_state', s.lookback, state='stalled')}) == 1")
-    stalled += f"\n{s.on_process('unless', RANK_EXCUSED)}"
-    return [
-        Recording(ALIVE, alive(s)),
-        *_now(s),
-        *([Recording(RANK_WORK, _rank_work(s))] if s.per_cause else []),
-        Recording(RANK, f"({_rank(s, 'world_size', world_size='!~|1')})\n{_of_job(s)}"),
-        Recording(RANK_EXCUSED, _rank_excused(s)),
-        Recording(STALLED, stalled),
-        Recording(RANK_POSITION, _rank_position(s)),
-        Recording(RANK_BEHIND, _rank_behind(s)),
-        problem("stalled", s.jobs_with(STALLED) + s.and_job(ALIVE)),
-    ]
+    """Return the rules for running jobs."""
+    return [Recording(ALIVE, alive(s)), *_now(s)]
 
 
 def of_jobs(s: Selectors) -> list[Recording]:
@@ -317,71 +297,6 @@ def _training(s: Selectors) -> str:
     chosen = f"max_over_time({s.matched(name, s.training_matchers)}[{format_duration(s.patience)}])"
     serves = f"max_over_time({s(name, s.patience, workload_command='~' + s.serving)})"
     return f"{hooked}\nor ({s.by_process(chosen)}\n  {s.on_process('unless', serves)})"
-
-
-def _rank_work(s: Selectors) -> str:
-    """Return the share of its time that each living rank older than the window computes itself, with its labels."""
-    process = s.keys("process")
-    name = "torch_local_work_seconds_total"
-    # Relative to the observed time, so that the restart of an exporter, or a second scrape, changes nothing.
-    observed = f"sum by ({process}) ({s.rate('training_seconds_total', s.patience)})"
-    share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, s.patience)})"
-    alive = s.on_process("and", s("training_state", state="training"))
-    work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, s.patience)})"
-    return f"{work}\n* {_with(s, 'rank, world_size, run_id')} ({_rank(s, 'world_size', 'run_id')})\n{_of_job(s)}"
-
-
-def _rank_position(s: Selectors) -> str:
-    """Return 1 for each rank that is stalled, with its position, the function in which it waits, instance and rank; and
-    for those of the same run that have ended, and were not started again.
-    """
-    position = s.keys("process", "instance", "position", "function")
-    last = f"(max by ({position}) ({s.present('training_rank_position')}) {s.on_process('and', STALLED)})"
-
-    stalled = f"{last}\n* {_with(s, ', '.join(('rank', 'world_size', *JOB_LABELS)))} {RANK}"
-    # The others are stalled only after some minutes, when the series of an ended process may be gone.
-    end = f"max by ({s.keys('process', 'instance')}) (last_over_time({s('training_end_timestamp_seconds', s.memory)}))"
-    ranks = _rank(s, "world_size", window=s.memory, world_size="!~|1")
-    ended = f'label_replace({end} > bool 0, "position", "ended", "", "")\n* {_with(s, "rank, world_size")} ({ranks})'
-    alive = f"({RANK} {s.on_process('and', s.present('training_state', state='stalled'))})"
-    run = f"{s.job}, world_size"
-    return f"{stalled}\nor ({ended}\n{_of_job(s)}\nand on ({run}) ({stalled})\nunless on ({run}, rank) {alive})"
-
-
-def _rank(s: Selectors, *more: str, window: int = 0, **labels: str) -> str:
-    """Return 1 for each process, with its rank and further labels of its facts."""
-    process, info = s.keys("process"), s("torch_process_info", window or s.patience, **labels)
-    ranks = f"sum by ({', '.join((process, 'rank', *more))}) (count_over_time({info}))"
-    return f"topk by ({process}) (1, {ranks}) > bool 0"
-
-
-def _with(s: Selectors, labels: str) -> str:
-    return f"on ({s.keys('process')}) group_left ({labels})"
-
-
-def _of_job(s: Selectors) -> str:
-    """Return the join that adds the labels of the job to those of a process."""
-    return f"* {_with(s, ', '.join(JOB_LABELS))} {PROCESS_JOB}"
-
-
-def _rank_excused(s: Selectors) -> str:
-    """Return 1 for the ranks of a run of which one is in a phase without steps, for which the others may wait. The
-    verdict decides how long: then the state of that rank is `stalled`.
-    """
-    phases, window = "~" + "|".join(sorted(NAMED_PHASES)), min(s.lookback, s.stall_patience)
-    in_phase = f"({s.rate('training_seconds_total', window, state=phases)} > 0)"
-    return f"{RANK}\nand on ({s.job}, world_size) ({RANK} {s.on_process('and', in_phase)})"
-
-
-def _rank_behind(s: Selectors) -> str:
-    """Return 1 for the ranks that hold the others up, as verdict.ranks.behind() decides on one node."""
-    others, waiting = (f'{RANK_POSITION}{{position{sign}"waiting"}}' for sign in ("!=", "="))
-    count, by_function = f"count by ({s.job})", f"{s.job}, function"
-    few = f"{others}{s.and_job(f'({count} ({others}) <= on ({s.job}) {count} ({waiting}))')}"
-    collective = f'{RANK_POSITION}{{position="waiting",function!~"{"|".join(FOR_ONE)}"}}'
-    most = f"2 * count by ({by_function}) ({collective}) > on ({s.job}) group_left () {count} ({collective})"
-    other = f"{collective} unless on ({by_function}) ({most})"
-    return f"({few})\nor ({other}{s.and_job(f'({most})')}{s.unless_job(others)})"
 
 
 def of_devices(s: Selectors) -> list[Recording]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
+from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION, RANK_WORK
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
@@ -221,8 +222,8 @@ class Texts:
         does = {"silent": "does not answer", "ended": "has ended", "waiting": waits}
         item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }} "
         item += cases("$one.Labels.position", does, "waits for no other rank")
-        ranks = self._query(f"{rec.RANK_BEHIND}{{@job}}")
-        waiting = self._query(f'topk(1, count by (function) ({rec.RANK_POSITION}{{@job,position="waiting"}}))')
+        ranks = self._query(f"{RANK_BEHIND}{{@job}}")
+        waiting = self._query(f'topk(1, count by (function) ({RANK_POSITION}{{@job,position="waiting"}}))')
         others = "{{ .Value }} {{ if eq .Value 1.0 }}rank waits{{ else }}ranks wait{{ end }}"
         others += "{{ with .Labels.function }} in {{ . }}{{ end }}. "
         return self._listed("ranks", ranks, "rank", item, "Behind: ") + self._each(waiting, f"; {others}")
@@ -233,8 +234,8 @@ class Texts:
 
     def ranks(self) -> str:
         """Return the slowest rank and the median rank."""
-        slowest = self._query(f"topk(1, {rec.RANK_WORK}{{@job}})")
-        median = self._query(f"quantile(0.5, {rec.RANK_WORK}{{@job}})")
+        slowest = self._query(f"topk(1, {RANK_WORK}{{@job}})")
+        median = self._query(f"quantile(0.5, {RANK_WORK}{{@job}})")
         percent = '{{ printf "%.2f" .Value | humanizePercentage }}'
         return self._each(
             slowest, f"Slowest: rank {{{{ .Labels.rank }}}} on {{{{ .Labels.instance }}}} works {percent} of the time"
