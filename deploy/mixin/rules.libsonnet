@@ -22,7 +22,7 @@ local template = [
       },
       {
         "record": "gpugauge:job_training_lost_5m:gpus",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) (((increase(training_lost_seconds_total{@selector%@}[5m]) / 300 > 0) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n))\nor on (@cluster@, workload_job_kind, workload_namespace, workload_job) 0 * gpugauge:job_training_held_5m:gpus"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((((increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[5m]) / 300 > 0) or increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[5m]) / 300) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n))"
       },
       {
         "record": "gpugauge:job_training_load:ratio",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,13 @@ from tests.e2e.programs import prometheus
 from gpugauge.artifacts.rules import cost, pack
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.recording import HOURS_HELD, HOURS_LOST, TRAINING, gpu_hours
 from qa.worlds.reports import drawn, labels_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 PRICE, PUE = 2.5, 1.5
 SECONDS = 4 * 3600
+_OF_MAIN = {PROCESS_JOB, TRAINING, HOURS_HELD, HOURS_LOST}
 
 
 @pytest.mark.timeout(900)
@@ -30,12 +33,22 @@ def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
         for series in world.series
         for second, value in series.points
     )
-    written(tmp_path, samples)
+    about = {"process": "server", "instance": "node-0:10478"}
+    serves = about | {"workload_job": "4001", "torch_build": "cuda", "workload_command": "vllm"}
+    serving = (
+        (labelled(name, labels), value, now - SECONDS + second)
+        for second in range(0, SECONDS, 60)
+        for name, labels, value in (
+            ("training_gpu_held_seconds_total", about, second),
+            ("gpu_process_host_info", serves, 1),
+        )
+    )
+    written(tmp_path, chain(samples, serving))
     parameters = Parameters(scrape_interval=60)
     known = {"prices": {"NVIDIA H200": PRICE}, "currency": "EUR", "pue": PUE, "grams": None}
     rules = pack.cost_groups(parameters, **known)
     main = [rule for group in pack.groups(parameters)["groups"] for rule in group["rules"]]
-    rules["groups"].append({"rules": [rule for rule in main if rule.get("record") == PROCESS_JOB]})
+    rules["groups"].append({"rules": [rule for rule in main if rule.get("record") in _OF_MAIN]})
     evaluate_rules(tmp_path, now, SECONDS, parameters, rules)
 
     with prometheus(tmp_path) as server:
@@ -45,6 +58,15 @@ def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
             found = api.now(f"sum(sum_over_time({labelled(name, labels)}[{SECONDS}s]))")
             return float(found[0]["value"][1]) if found else 0.0
 
+        def shown(name: str) -> float:
+            """Return the hours of the dashboards of jobs."""
+            return float(api.now(f"sum({gpu_hours(name, f'{SECONDS}s')})")[0]["value"][1])
+
+        # What serves is no training.
+        assert bill(cost.HELD, workload_job="4001") == 0
+        # Each server sees the edges of windows at other moments.
+        assert shown(HOURS_HELD) == pytest.approx(bill(cost.HELD), rel=0.03)
+        assert shown(HOURS_LOST) == pytest.approx(bill(cost.LOST), rel=0.03)
         for world in worlds:
             of = {"workload_job": world.job}
             processes = len({series.labels["process"] for series in world.series if "process" in series.labels})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpugauge.artifacts.rules.promql import HAS_JOB, JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import Recording
+from gpugauge.artifacts.rules.recording import TRAINING, Recording, gpus
 
 OWNER = "gpugauge:process_held_by:info"
 _PROCESS_USER, _PROCESS_GPU = "gpugauge:process_user:info", "gpugauge:process_gpu:info"
@@ -19,7 +19,7 @@ ENERGY = "gpugauge:job_gpu_energy:kilowatt_hours"
 HELD_COST, LOST_COST = (f"gpugauge:job_gpu_{what}:cost" for what in ("held", "lost"))
 PRICE, PUE, CO2E = "gpugauge:gpu_hour:price", "gpugauge:site_pue:ratio", "gpugauge:site_kilowatt_hour:grams"
 PRODUCT, CURRENCY = "gpu_name", "currency"
-_SECONDS, _MEMORY, _USER = "training_gpu_held_seconds_total", "gpu_process_memory_used_bytes", "workload_user"
+_MEMORY, _USER = "gpu_process_memory_used_bytes", "workload_user"
 _OWNER_LABELS = (*JOB_LABELS, _USER, PRODUCT)
 _OF_USER = ("workload_namespace", _USER, PRODUCT)
 
@@ -38,11 +38,10 @@ def recordings(
         *(Recording(PRICE, _number(price), {PRODUCT: name, CURRENCY: currency}) for name, price in prices.items()),
         *(Recording(name, _number(value)) for name, value in factors if value is not None),
         *_whose(s),
-        Recording(HELD, _of_owners(s, _rise(s, _SECONDS))),
-        # Of most causes there is nothing.
-        Recording(LOST, _of_owners(s, f"({_rise(s, 'training_lost_seconds_total', 'cause')} > 0)", "cause")),
-        Recording(USED, f"{HELD} - on ({_all(s)}) (sum without (cause) ({LOST}) or 0 * {HELD})"),
-        Recording(ENERGY, _of_owners(s, _energy(s))),
+        Recording(HELD, _of_owners(s, gpus(s, s.lookback), 3600)),
+        Recording(LOST, _of_owners(s, gpus(s, s.lookback, "cause"), 3600, "cause")),
+        Recording(USED, f"{HELD} - on ({s.keys(*_OWNER_LABELS)}) sum without (cause) ({LOST})"),
+        Recording(ENERGY, _of_owners(s, _energy(s), 3.6e6)),
     ]
     if prices:
         priced = f"* on ({PRODUCT}) group_left ({CURRENCY}) {PRICE}"
@@ -59,10 +58,6 @@ def recordings(
 
 def _number(value: float) -> str:
     return f"vector({value!r})"
-
-
-def _all(s: Selectors, *more: str) -> str:
-    return s.keys(*_OWNER_LABELS, *more)
 
 
 def _whose(s: Selectors) -> list[Recording]:
@@ -82,9 +77,8 @@ def _whose(s: Selectors) -> list[Recording]:
     memory = f"last_over_time({s(_MEMORY, s.memory)})"
     names = f"max by ({s.gpu}, name) (last_over_time({s('gpu_info', s.memory)}))"
     product = f'label_replace({names}, "{PRODUCT}", "$1", "name", "(.*)")'
-    held = f"max by ({process}) (last_over_time({s(_SECONDS, s.memory)})) > bool -1"
     # Matchers of jobs select none of the processes without one.
-    owned = f"{PROCESS_JOB}{{{s.job_matchers}}}" if s.job_matchers else first(PROCESS_JOB, f"({held})")
+    owned = f"{PROCESS_JOB}{{{s.job_matchers}}}" if s.job_matchers else first(PROCESS_JOB, TRAINING)
     return [
         Recording(_PROCESS_USER, first(*(most(_USER, f"last_over_time({info})") for info in infos))),
         Recording(_PROCESS_GPU, most(PRODUCT, f"{memory} * on ({s.gpu}) group_left ({PRODUCT}) {product}")),
@@ -93,29 +87,16 @@ def _whose(s: Selectors) -> list[Recording]:
     ]
 
 
-def _part(s: Selectors, unit: float) -> str:
-    """Return the factor from an increase over the window, which has several samples, to that since the evaluation
-    before.
-    """
-    return repr(s.evaluation_interval / s.lookback / unit)
-
-
-def _rise(s: Selectors, name: str, *labels: str) -> str:
-    """Return what came since the evaluation before, in hours."""
-    return f"{_part(s, 3600)} * max by ({s.keys('process', *labels)}) (increase({s(name, s.lookback)}))"
-
-
-def _of_owners(s: Selectors, expr: str, *more: str) -> str:
-    labels = f"group_left ({', '.join(_OWNER_LABELS)})"
-    return f"sum by ({_all(s, *more)}) (\n  {expr}\n  * on ({s.keys('process')}) {labels} {OWNER}\n)"
+def _of_owners(s: Selectors, expr: str, unit: float, *more: str) -> str:
+    """Return the sum by owner of a mean over the last minutes, from the evaluation before to this one."""
+    return f"{s.evaluation_interval / unit!r} * {s.by_job('sum', expr, *more, of=(OWNER, *_OWNER_LABELS))}"
 
 
 def _energy(s: Selectors) -> str:
-    """Return the energy of the GPUs of each training; that of a GPU that several programs hold is divided by their
+    """Return the watts of the GPUs of each training; those of a GPU that several programs hold are divided by their
     number.
     """
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) (last_over_time({s(_MEMORY, s.lookback)}))"
-    joules = f"max by ({s.gpu}) (increase({s('gpu_energy_joules_total', s.lookback)}))"
-    each = f"({held} > bool -1) * on ({s.gpu}) group_left () ({joules} / count by ({s.gpu}) ({held}))"
-    training = s.on_process("and", f"last_over_time({s(_SECONDS, s.lookback)})")
-    return f"{_part(s, 3.6e6)} * sum by ({s.keys('process')}) ({each} {training})"
+    watts = f"max by ({s.gpu}) ({s.rate('gpu_energy_joules_total', s.lookback)})"
+    each = f"({held} > bool -1) * on ({s.gpu}) group_left () ({watts} / count by ({s.gpu}) ({held}))"
+    return f"sum by ({s.keys('process')}) ({each} {s.on_process('and', TRAINING)})"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules.options import Parameters
@@ -115,13 +115,16 @@ class Selectors(Parameters):
         window = format_duration(self.settle + 4 * self.evaluation_interval)
         return self.and_job(f"count_over_time({recorded}[{window}] offset {format_duration(self.settle)})")
 
-    def by_job(self, operator: str, expr: str, *more: str) -> str:
-        """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once."""
+    def by_job(self, operator: str, expr: str, *more: str, of: Sequence[str] = (PROCESS_JOB, *JOB_LABELS)) -> str:
+        """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once. `of` is the
+        series that has the owner of each process, with its labels.
+        """
+        info, *labels = of
         if operator in {"sum", "count"}:
             expr = f"max by ({self.keys('process', *more)}) ({expr})"
         return (
-            f"{operator} by ({', '.join([self.job, *more])}) (\n  {expr}\n"
-            f"  * on ({self.keys('process')}) group_left ({', '.join(JOB_LABELS)}) {PROCESS_JOB}\n)"
+            f"{operator} by ({self.keys(*labels, *more)}) (\n  {expr}\n"
+            f"  * on ({self.keys('process')}) group_left ({', '.join(labels)}) {info}\n)"
         )
 
     def jobs_with(self, expr: str) -> str:

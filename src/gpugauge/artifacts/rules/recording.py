@@ -10,7 +10,7 @@ from gpugauge.base.duration import format_duration
 
 LOST = "gpugauge:job_training_lost:ratio"
 LOST_GPUS = "gpugauge:job_training_lost:gpus"
-# Means over HOURS_STEP seconds: their sum in such steps is the GPU time, from the start of a training.
+# Their sum in steps of HOURS_STEP seconds is the GPU time, from the start of a training.
 HOURS_LOST = "gpugauge:job_training_lost_5m:gpus"
 HOURS_HELD = "gpugauge:job_training_held_5m:gpus"
 HOURS_STEP = 300
@@ -102,40 +102,39 @@ def of_processes(s: Selectors) -> list[Recording]:
     return [Recording(ALIVE, alive(s)), *_now(s)]
 
 
+def gpus(s: Selectors, window: int, *cause: str) -> str:
+    """Return the mean GPUs that each training held in a window, or those that it lost by `cause`. All that is said
+    about GPU time comes from here.
+    """
+    if not cause:
+        seconds = s.rate("training_gpu_held_seconds_total", window)
+    else:
+        # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
+        # without losses has a load.
+        known, unknown = (
+            s.rate("training_lost_seconds_total", window, cause=cause) for cause in ("!unknown", "unknown")
+        )
+        seconds = f"(({known} > 0) or {unknown})"
+    return f"({seconds} {s.on_process('and', TRAINING)})"
+
+
 def of_jobs(s: Selectors) -> list[Recording]:
     """Return the rules for the GPU time that jobs hold and lose, and for whether their load is judged."""
-    trains = s.on_process("and", TRAINING)
-    # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
-    # without losses has a load.
-    known, unknown = (
-        s.rate("training_lost_seconds_total", s.patience, cause=cause) for cause in ("!unknown", "unknown")
+    (held, lost), hours = (
+        (s.by_job("sum", gpus(s, window)), s.by_job("sum", gpus(s, window, "cause"), "cause"))
+        for window in (s.patience, s.lookback)
     )
-    lost = s.by_job("sum", f"((({known} > 0) or {unknown}) {trains})", "cause")
-    held = s.by_job("sum", f"({s.rate('training_gpu_held_seconds_total', s.patience)} {trains})")
     return [
         Recording(HELD, held),
         # > 0, because it is the denominator.
         Recording(LOST, f"{lost}\n/ on ({s.job}) group_left () ({HELD} > 0)"),
         Recording(LOST_GPUS, f"sum by ({s.job}) ({LOST})\n* on ({s.job}) {HELD}"),
-        *_of_hours(s),
+        Recording(HOURS_HELD, hours[0]),
+        Recording(HOURS_LOST, f"sum by ({s.job}) ({hours[1]})"),
         Recording(LOAD, f"clamp_min(1 - sum by ({s.job}) ({LOST}), 0)"),
         Recording(DOMINANT, f"topk by ({s.job}) (1, {LOST} >= {_MIN_DOMINANT_SHARE:g})"),
         *([Recording(OUTSIDE, _outside(s))] if s.training_matchers else []),
         Recording(ARMED, f"(\n{_armed(s)}\n) > bool 0"),
-    ]
-
-
-def _of_hours(s: Selectors) -> list[Recording]:
-    """Return the rules from which GPU hours follow, exact because the windows do not overlap."""
-
-    def mean(name: str, *more: str) -> str:
-        rate = s.rate(name, HOURS_STEP)
-        return s.by_job("sum", f"({f'({rate} > 0)' if more else rate} {s.on_process('and', TRAINING)})", *more)
-
-    held, lost = mean("training_gpu_held_seconds_total"), mean("training_lost_seconds_total", "cause")
-    return [
-        Recording(HOURS_HELD, held),
-        Recording(HOURS_LOST, f"sum by ({s.job}) ({lost})\nor on ({s.job}) 0 * {HOURS_HELD}"),
     ]
 
 
