@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from grafana.build import DASHBOARDS
+from grafana.build.queries import EVERY_PRICE
 from tests.e2e.backfill import Api, Sample, evaluate_rules, written
 from tests.e2e.browsing import launched
 from tests.e2e.grafana import Grafana
@@ -30,6 +31,7 @@ from tests.e2e.simulated_hour import hour, pages
 from tests.grafana.dashboard_reading import Json, instant, panels
 from tests.needs import need
 
+from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from qa.bench.fleet_bodies import Template
 
@@ -126,22 +128,21 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def boards(api: Api, state: State) -> Iterator[tuple[str, Grafana]]:
-    """Yield the dashboards as people open them: of the worst node and job, and of those that are not seen."""
-    nodes = [*state.down] or [*state.nodes][:1]
-    for name, build in DASHBOARDS.items():
-        chosen = {"node": [{"instance": node} for node in nodes]}.get(name, [{}])
-        for each in chosen:
-            yield "-".join((name, *each.values())), Grafana(api, build(), each)
-    gone = api.now(f'last_over_time(gpu_process_info{{workload_job!="",instance=~"{"|".join(state.down)}"}}[1h])')
-    for series in gone[:1]:
-        yield "job-not-seen", Grafana(api, DASHBOARDS["job"](), {"workload": series["metric"]["workload_job"]})
+    """Yield the dashboards as people open them, and those of each node and of a job on it."""
+    for name in ("fleet", "job", "exporter", "cost"):
+        yield name, Grafana(api, DASHBOARDS[name]())
+    for node in state.nodes:
+        yield node, Grafana(api, DASHBOARDS["node"](), {"instance": node})
+        of = api.now(f'last_over_time(gpu_process_host_info{{workload_job!="",instance="{node}"}}[1h])')
+        for series in of[:1]:
+            yield f"job-of-{node}", Grafana(api, DASHBOARDS["job"](), {"workload": series["metric"]["workload_job"]})
 
 
 def picture(browser: Any, url: str, path: Path, height: int, now: int) -> None:
     """Write the picture of the dashboard in data.json, at its own time."""
     tab = browser.new_page(viewport={"width": _WIDTH, "height": height})
     tab.set_default_timeout(_MILLISECONDS)
-    tab.clock.set_fixed_time(1000 * now)
+    tab.clock.set_fixed_time(now)
     tab.goto(f"{url}/index.html?d=/data.json&w={_WIDTH}")
     tab.wait_for_function("document.title == 'ready'")
     tab.screenshot(path=path)
@@ -164,7 +165,9 @@ def draw(names: Iterable[str], out: Path) -> None:
             database = folder / name
             database.mkdir()
             written(database, samples(state, templates, end))
-            evaluate_rules(database, end, _SECONDS, Parameters())
+            parameters, of_cost = Parameters(), {**EVERY_PRICE, "prices": {"NVIDIA H100 80GB HBM3": 2.0}}
+            evaluate_rules(database, end, _SECONDS, parameters)
+            evaluate_rules(database, end, _SECONDS, parameters, rules.cost_groups(parameters, **of_cost))
             with prometheus(database) as server:
                 for board, shown in boards(Api(server.url, end, _SECONDS), state):
                     found = drawn(shown)
