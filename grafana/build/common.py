@@ -8,10 +8,11 @@ from typing import Any
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.pack import alerts as rules_of_alerts
+from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from grafana.build import gpus, words
-from grafana.build.jobs import JOB_LABELS, SHOWN
+from grafana.build.jobs import JOB_LABELS, SHOWN, called
 from grafana.build.layout import Json, Panel, Row, place
-from grafana.build.panels import DATASOURCE, Column, table
+from grafana.build.panels import DATASOURCE, Column, dropped, table
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, braced
 
 TAG = "gpugauge"
@@ -190,6 +191,39 @@ def job_columns(**options: Any) -> list[Column]:
         Column("workload", "workload_job", hidden=True),
         Column("Kind", "workload_job_kind", hidden=True),
     ]
+
+
+def faults(s: Scope, width: int) -> Panel:
+    """Return the table of the faults of GPUs."""
+    owner = Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
+    down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({s.scraped('up')} == 0))"
+    unseen = gpus.last_seen(s).then(f"{{}}\nand on {down}")
+    told = with_chapter(with_cluster_choice(gpus.listed(s)), "problem")
+    return table(
+        "Faults of GPUs",
+        "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Of a node that is not seen: "
+        "those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
+        Column("Node", "instance", link=TO_NODE, size=110),
+        Column("GPU", "index", size=50),
+        Column("Fault", "summary", link=TO_RUNBOOK, size=180),
+        Column("Do this", "advice"),
+        Column("User", "workload_user", size=70),
+        *job_columns(size=120),
+        Column("Seen last", unseen, size=80, empty="now"),
+        Column("Namespace", "workload_namespace", hidden=True),
+        Column("Cluster", CLUSTER, size=80),
+        CHAPTER_COLUMN,
+        CHOICE,
+        *dropped(
+            told,
+            called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(s)}")),
+            *("uuid", "problem", "process"),
+        ),
+        sort="Node",
+        ascending=True,
+        width=width,
+        empty_text="no GPU that reports has a fault",
+    )
 
 
 def make_dashboard(

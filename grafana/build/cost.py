@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules import cost
 from grafana.build import common, jobs
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.panels import BAD, Column, Query, bars, stat, table, timeseries
+from grafana.build.panels import Column, Query, bars, stat, table, timeseries
 from grafana.build.queries import CLUSTER, SHARE, Expr, recorded
 
 _NONE = "nothing: it needs the rules of gpugauge rules --prices"
@@ -82,11 +82,10 @@ def _sums() -> list[Panel]:
         ),
         stat("CO2e", "With the PUE and the factor of the file.", Query(grams), width=3, empty_text="no factor"),
         stat(
-            "GPU hours without a price",
+            "Unpriced GPU hours",
             "Held on GPUs whose product is not in the file of prices, or not known: no cost has them.",
             Query(unpriced),
             width=3,
-            steps=BAD,
             decimals=1,
             empty_text=_NONE,
         ),
@@ -101,7 +100,7 @@ def _over_time() -> Panel:
         "GPU hours lost in the hour before, by cause",
         "Line: those held.",
         Query(of(cost.HELD), "held"),
-        Query(of(cost.LOST, "cause"), "{{cause}}"),
+        Query(of(cost.LOST, "cause").then("{} > 0"), "{{cause}}"),
         width=16,
         stack=True,
         names={**jobs.CAUSE_NAMES, "held": ("", "white")},
@@ -115,6 +114,7 @@ def _by_cause() -> Panel:
         "GPU hours lost, by cause",
         "In the time shown. docs/verdict.md lists the evidence of each cause.",
         Query(_sum(cost.LOST, "cause").then("sort_desc({} > 0)"), "{{cause}}"),
+        names={name: (text, "") for name, (text, _) in jobs.CAUSE_NAMES.items()},
         empty_text=_NONE,
     )
 
@@ -158,7 +158,7 @@ def _jobs() -> Panel:
     return table(
         "By job",
         "In the time shown, also those that ended.",
-        *common.job_columns(size=200),
+        *common.job_columns(),
         Column("User", "workload_user", size=100),
         Column("Namespace", "workload_namespace", size=100),
         Column("Held", named, size=80, decimals=1),

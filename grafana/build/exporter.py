@@ -8,28 +8,20 @@ from grafana.build.panels import BAD, Column, Query, dropped, stat, table, times
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys
 
 _S = Scope({"job": "~$job", "instance": "~$instance"})
-# Panels that read many series of an exporter show one exporter: for a thousand they would load millions of samples.
-_ONE = Scope({"job": "~$job", "instance": "$detail"})
 _AGE = ((None, "green"), (30, "orange"), (120, "red"))
 _ALERTS = "(Driver|Exporter|Attribution).*"
 
 
 def dashboard() -> Json:
     """Return the dashboard."""
-    known = f'label_values(gpugauge_build_info{{{CLUSTER}=~"${CLUSTER}",job=~"$job",instance=~"$instance"}}, instance)'
     return common.make_dashboard(
         common.EXPORTER,
         "gpugauge / Exporter",
         "The exporters themselves: whether they read the GPUs, whether they are scraped, and what they cost.",
-        [
-            *common.exporters(),
-            common.node(),
-            common.Variable("detail", "Exporter in detail", known, multi=False, include_all=False),
-        ],
+        [*common.exporters(), common.node()],
         [
             Row("", [*_now(), common.not_seen("What is wrong", _S, width=12, height=7), _alerting(), _exporters()]),
             Row("All exporters", _all()),
-            Row("$detail", _detail(), collapsed=True),
         ],
         common.alerts(instance="~$instance", alertname=f"~{_ALERTS}"),
     )
@@ -96,7 +88,7 @@ def _alerting() -> Panel:
 
 
 def _exporters() -> Panel:
-    labels = ("version", "driver_version", "python", "simulated")
+    labels = ("version", "driver_version", "simulated")
 
     def worst(expr: Expr, *more: str) -> Expr:
         return expr.by(keys("instance", *more), operator="max")
@@ -122,7 +114,6 @@ def _exporters() -> Panel:
         Column("Worker", resident("worker")),
         Column("Version", "version"),
         Column("Driver", "driver_version"),
-        Column("Python", "python"),
         Column("Simulated", "simulated", names={"true": ("yes", "orange"), "false": ("no", "")}),
         Column("Cluster", CLUSTER),
         common.CHOICE,
@@ -137,7 +128,7 @@ def _all() -> list[Panel]:
     def both(title: str, text: str, expr: Expr) -> Panel:
         worst, middle = expr.by(operator="max"), expr.then("quantile (0.5, {})")
         lines = Query(worst, "largest"), Query(middle, "median")
-        return timeseries(title, text, *lines, width=8, empty_text="no exporter is scraped")
+        return timeseries(title, text, *lines, width=12, empty_text="no exporter is scraped")
 
     return [
         both(
@@ -150,31 +141,5 @@ def _all() -> list[Panel]:
             "As Prometheus measures it. A scrape returns a body that was rendered before, so a slow one is due to the "
             "network or the host.",
             _S.scraped("scrape_duration_seconds"),
-        ),
-        both(
-            "Samples in a scrape",
-            "The number grows with GPUs and processes. Limit it with process.max_per_device and the choice of "
-            "collectors (docs/settings.md).",
-            _S.scraped("scrape_samples_scraped"),
-        ),
-    ]
-
-
-def _detail() -> list[Panel]:
-    """Return the panels about one exporter."""
-    failed = _ONE.rate("gpugauge_driver_errors_total").by("reading", "code")
-    return [
-        timeseries(
-            "Time in the driver, by call",
-            "Share of the time; the ten calls that take most.",
-            Query(_ONE.rate("gpugauge_driver_call_seconds_total").by("call").then("topk(10, {})"), "{{call}}"),
-            width=12,
-        ),
-        timeseries(
-            "Failed readings",
-            "Per second, by reading and the driver's error code. Readings that a GPU does not support are not counted.",
-            Query(failed, "{{reading}}: {{code}}"),
-            width=12,
-            empty_text="none since the exporter started",
         ),
     ]

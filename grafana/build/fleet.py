@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
     DEVICE_BUSY,
@@ -19,7 +19,20 @@ from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import SEVERITIES, notifications
 from grafana.build.notifications import since as notifications_since
-from grafana.build.panels import BAD, HOT, LOAD, Column, Query, bars, dropped, stat, status_history, table, timeseries
+from grafana.build.panels import (
+    BAD,
+    HOT,
+    LOAD,
+    ONLY_NAME,
+    Column,
+    Query,
+    bars,
+    dropped,
+    stat,
+    status_history,
+    table,
+    timeseries,
+)
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
 # Of a thousand nodes, no more is searched for what a node had when it was seen last.
@@ -46,9 +59,8 @@ def dashboard() -> Json:
         ],
         [
             Row("", [*_now(), *_by_cause(), _jobs(), *_wrong(), *_nodes()]),
-            Row("GPUs out of order, or given and unused", [_faults(), _unused()], collapsed=True),
+            Row("GPUs out of order, or given and unused", [common.faults(_S, width=14), _unused()], collapsed=True),
             Row("GPU hours and cost", _hours(), collapsed=True),
-            Row("Memory, power and temperature", _heat(), collapsed=True),
         ],
         common.alerts(severity="~critical|warning"),
         start="now-24h",
@@ -79,9 +91,9 @@ def _now() -> list[Panel]:
             "they held: with perfect jobs as many GPUs would be free. Processes without evidence of a training do not "
             "count, nor does a training in its first 15 minutes.",
             Query(words.of_trainings(all_wasted), "GPUs"),
-            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of those held"),
+            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of those of trainings"),
             mode="value_and_name",
-            units={"of those held": SHARE},
+            units={"of those of trainings": SHARE},
             decimals=1,
         ),
         stat(
@@ -141,7 +153,7 @@ def _by_cause() -> list[Panel]:
             Query(jobs.held().by(), "held by trainings"),
             Query(available, "GPUs that answer"),
             Query(by_cause, "{{cause}}"),
-            Query(words.reason("cause").then("0 / 0 * {}", COUNT), "{{cause}}", now=True),
+            Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
             width=16,
             height=7,
             stack=True,
@@ -155,7 +167,7 @@ def _by_cause() -> list[Panel]:
             "resolve. Users share a job in proportion to their processes.",
             Query(_largest(users, "workload_user"), "{{workload_user}}"),
             height=7,
-            empty_text=_NO_TRAINING,
+            empty_text="none, or no training is judged",
         ),
     ]
 
@@ -180,7 +192,9 @@ def _jobs() -> Panel:
     since = jobs.of_jobs(_S.select("training_start_timestamp_seconds"))
     faster = (
         f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})\n"
-        f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(_S.select('training_loader_expected_speedup_ratio'))} > 1.05"
+        f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(_S.select('training_loader_expected_speedup_ratio'))} > 1.05\n"
+        # What a loader gains is not what the advice about the CPU gains.
+        f"unless on ({jobs.JOB_KEY}) ({jobs.of_jobs(jobs.LIMITED_TO_CPU)} or {recorded(PROBLEM, problem='on_cpu')})"
     )
     known = jobs.why().then(
         f"({{}})\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
@@ -188,9 +202,9 @@ def _jobs() -> Panel:
     )
     return table(
         "Trainings: what is wasted, by whom, why, and what to do",
-        f"A line for each training, {jobs.WINDOW}, the largest waste first; also those that train on the CPU, stall, "
-        "are not judged yet, or ran on a node that is not seen now. Job opens all its causes. Faster: times as many "
-        "steps a second are expected without the cause.",
+        f"A line for each training, {jobs.WINDOW}: first those that stall, train on the CPU, or ran on a node that is "
+        "not seen now, then the largest waste, at last those that are not judged yet, or well. Job opens all its "
+        "causes. Faster: times as many steps a second are expected without the cause.",
         Column("User", "workload_user", size=65),
         *common.job_columns(size=135),
         Column("Wasted", _of_job(jobs.wasted()), size=70, decimals=1),
@@ -205,8 +219,8 @@ def _jobs() -> Panel:
         Column("Namespace", "workload_namespace", size=80),
         Column("Cluster", CLUSTER, size=70),
         common.CHOICE,
-        *dropped(words.or_reason(jobs.called(common.with_cluster_choice(known)), "state")),
-        sort="Wasted",
+        Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
+        order=("Wasted", "level"),
         height=10,
         cells="lg",
         empty_text=_NO_TRAINING,
@@ -223,12 +237,12 @@ def _wrong() -> list[Panel]:
         table(
             "Notifications about firing alerts",
             "A line for each notification: its most severe alert. Alert opens the chapter of the runbook.",
-            Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=80),
-            Column("Alert", "alertname", size=190, link=common.TO_RUNBOOK),
+            Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=75),
+            Column("Alert", "alertname", size=165, link=common.TO_RUNBOOK),
             *common.job_columns(),
-            Column("User", "workload_user", size=90),
-            Column("Node", "instance", link=common.TO_NODE),
-            Column("GPU", "index", size=60),
+            Column("User", "workload_user", size=65),
+            Column("Node", "instance", link=common.TO_NODE, size=110),
+            Column("GPU", "index", size=45),
             Column("Since", notifications_since(), size=90),
             Column("Pod", "workload_pod"),
             Column("Namespace", "workload_namespace", hidden=True),
@@ -248,6 +262,7 @@ def _nodes() -> list[Panel]:
     def of_node(expr: Expr, operator: str = "max") -> Expr:
         return expr.by(gpus.NODE_KEY, operator=operator)
 
+    held = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_process_memory_used_bytes')})"
     used = _S.read("gpu_utilization_ratio").by(gpus.NODE_KEY, operator="avg")
     held_now = f"group by ({gpus.NODE_KEY}) ({_S.select('gpu_process_memory_used_bytes')} @ end())"
     busy_now = f"avg by ({gpus.NODE_KEY}) ({_S.select('gpu_utilization_ratio')} @ end())"
@@ -264,9 +279,7 @@ def _nodes() -> list[Panel]:
             Column("GPUs", of_node(_S.read("gpu_up"), "sum"), size=60),
             Column(
                 "Held",
-                of_node(
-                    Expr(f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_process_memory_used_bytes')})", COUNT), "count"
-                ),
+                of_node(Expr(f"{held} or 0 * group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')})", COUNT), "sum"),
                 size=60,
             ),
             Column("Busy", of_node(gpus.busy(_S), "avg"), bar=True, size=95),
@@ -293,38 +306,6 @@ def _nodes() -> list[Panel]:
             empty_text="no GPU reports its utilization (with MIG, see the node)",
         ),
     ]
-
-
-def _faults() -> Panel:
-    owner = Expr(gpus.owners(_S, *JOB_LABELS, "workload_user"), COUNT)
-    down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({_S.scraped('up')} == 0))"
-    unseen = gpus.last_seen(_S).then(f"{{}}\nand on {down}")
-    told = common.with_chapter(common.with_cluster_choice(gpus.listed(_S)), "problem")
-    return table(
-        "Faults of GPUs",
-        "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Of a node that is not seen: "
-        "those that it had, for three hours, and when it was seen last. Fault opens the chapter of the runbook.",
-        Column("Node", "instance", link=common.TO_NODE, size=110),
-        Column("GPU", "index", size=50),
-        Column("Fault", "summary", link=common.TO_RUNBOOK, size=180),
-        Column("Do this", "advice"),
-        Column("User", "workload_user", size=70),
-        *common.job_columns(size=120),
-        Column("Seen last", unseen, size=80, empty="now"),
-        Column("Namespace", "workload_namespace", hidden=True),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHAPTER_COLUMN,
-        common.CHOICE,
-        *dropped(
-            told,
-            jobs.called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(_S)}")),
-            *("uuid", "problem", "process"),
-        ),
-        sort="Node",
-        ascending=True,
-        width=14,
-        empty_text="no GPU that reports has a fault",
-    )
 
 
 def _unused() -> Panel:
@@ -395,23 +376,5 @@ def _hours() -> list[Panel]:
             sort="Wasted",
             width=10,
             empty_text=_NO_TRAINING,
-        ),
-    ]
-
-
-def _heat() -> list[Panel]:
-    """Return memory, power and temperature of the fleet over time."""
-    used = f"sum ({_S.select('gpu_memory_used_bytes')}) / sum ({_S.select('gpu_memory_total_bytes')})"
-    temperature = _S.read("gpu_temperature_celsius", sensor="gpu")
-    return [
-        timeseries("Memory used", "Share of the memory of all GPUs.", Query(Expr(used, SHARE)), width=8, highest=1),
-        timeseries("Power", "Of all GPUs, from their energy counters.", Query(gpus.power(_S).by()), width=8),
-        timeseries(
-            "Temperature",
-            "The hottest GPU, and the median.",
-            Query(temperature.by(operator="max"), "hottest"),
-            Query(temperature.then("quantile (0.5, {})"), "median"),
-            width=8,
-            steps=HOT,
         ),
     ]

@@ -13,7 +13,7 @@ from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
 from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
-from grafana.build.panels import HOT, Query, timeseries
+from grafana.build.panels import HOT, ONLY_NAME, Query, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, USED, WARNING, Line, names, states
 
@@ -99,9 +99,9 @@ def memory(scope: Scope) -> Expr:
 
 def power(scope: Scope) -> Expr:
     """Return the power of each GPU, from its energy: a reading in each scrape misses what is between. GPUs without a
-    counter of energy have only the reading.
+    counter of energy, and those that are seen for some minutes only, have the reading alone.
     """
-    energy, reading = scope.rate("gpu_energy_joules_total").by(GPU_KEY), scope.read("gpu_power_watts").by(GPU_KEY)
+    energy, reading = scope.steady("gpu_energy_joules_total").by(GPU_KEY), scope.read("gpu_power_watts").by(GPU_KEY)
     return energy.then(f"({{}}\nor on ({GPU_KEY}) {reading})")
 
 
@@ -142,7 +142,7 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
     unseen = Line("not seen for $1 min", 0, not_seen(scope), "minutes")
     reasons = states(NODE_KEY, unseen, Line(_STARTED, 0, young(scope)))
     return Query(
-        Expr(f"0 / 0 * ({reasons}\nunless on ({NODE_KEY}) ({expr}))", ""),
+        Expr(f"{ONLY_NAME} + 0 * ({reasons}\nunless on ({NODE_KEY}) ({expr}))", ""),
         "{{cluster}} {{instance}}: {{state}}",
         now=True,
     )
@@ -208,7 +208,7 @@ def gpu_states(scope: Scope) -> Expr:
     up, unseen = scope.select("gpu_up"), f"* on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}"
     had = f'label_join({_gravest(partial(last, scope))} {unseen}, "had", " min, had: ", "minutes", "summary")'
     held, lost = (
-        f"sum by ({keys('process')}) ({scope.rate(f'training_{part}_seconds_total', '15m')})"
+        f"sum by ({keys('process')}) ({scope.steady(f'training_{part}_seconds_total', '15m')})"
         for part in ("gpu_held", "lost")
     )
     uses = f"max by ({keys('instance', 'uuid', 'process')}) ({scope.select('gpu_process_memory_used_bytes')})"

@@ -17,7 +17,7 @@ from grafana.build.words import Line
 
 _TIMES = "suffix:\u00d7"
 _NO_GPU = "its processes hold no memory of a GPU, are not seen, or it is not reported"
-_OUTSIDE = "needs the hook (docs/hook.md), or a value that these processes do not report"
+_OUTSIDE = "needs some minutes and the hook (docs/hook.md), or these processes do not report it"
 _UNSEEN = "not known: its node is not seen"
 _NONE, _UNKNOWN = "none found", "not known: no process reports through the hook now (docs/hook.md)"
 
@@ -94,7 +94,7 @@ def _of_gpus(expr: Expr) -> Expr:
     """Return a value of a job that holds GPUs, or why there is none."""
     ended = f"{jobs.last_known()} unless on () {jobs.by_process(_S.read('training_state'))}"
     codes = ((words.NOT_SEEN, jobs.job_not_seen()), (words.ENDED, ended), (words.ON_CPU, _on_cpu()))
-    return words.coded(expr, *codes, (words.NO_GPU, jobs.last_known()))
+    return words.coded(expr, *codes, (words.JUDGING, jobs.job_held().text), (words.NO_GPU, jobs.last_known()))
 
 
 def _on_cpu() -> str:
@@ -106,9 +106,9 @@ def _header() -> Panel:
         return Expr(f"topk by ({jobs.JOB_KEY}) (1, {jobs.last_known(label)})", COUNT)
 
     nodes = Expr(f"count by ({jobs.JOB_KEY}) ({jobs.last_known('instance')})", COUNT)
-    start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
-    since = Expr(f"{start} + on () group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
-    held = Expr(f"0 * {jobs.last_known()} + on () group_left () count ({_held()})", COUNT)
+    start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(CLUSTER, operator="min")
+    since = Expr(f"{start} + on ({CLUSTER}) group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
+    held = Expr(f"0 * {jobs.last_known()} + on ({CLUSTER}) group_left () count by ({CLUSTER}) ({_held()})", COUNT)
     infos = " or ".join(jobs.CHOSEN.select(name) for name in ("gpu_process_host_info", "torch_process_info"))
     end = f"max by ({jobs.JOB_KEY}) (max_over_time(timestamp({infos})[$__range:1m])) * 1000"
     return table(
@@ -138,12 +138,13 @@ def _header() -> Panel:
 
 def _now() -> list[Panel]:
     armed = recorded(ARMED, **jobs.JOB_MATCHERS, workload_job="$workload").by(operator="max")
-    steps = jobs.by_process(_S.rate("torch_steps_total")).by()
+    steps = jobs.by_process(_S.steady("torch_steps_total")).by()
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
     age = f"round((time() - {start} / 1000) / 60)"
     minutes = f'count_values("minutes", ({age} < 15))'
     young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
     chosen = recorded(HOURS_LOST, **jobs.JOB_MATCHERS, workload_job="$workload").by()
+    lost = jobs.by_process(_S.steady("training_lost_seconds_total", jobs.RANGE), "cause").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
     limits, unseen = _limits(), f"0 * count ({jobs.job_not_seen()})"
@@ -159,7 +160,7 @@ def _now() -> list[Panel]:
             "GPUs wasted",
             f"GPU time wasted, {jobs.WINDOW}, as a number of GPUs, and GPU hours in the time shown, from the start of "
             "the training on.",
-            Query(_of_gpus(jobs.job_wasted().by()), "GPUs now"),
+            Query(_of_gpus(lost.then(f"({{}} and on () {jobs.job_held()})", COUNT)), "GPUs now"),
             Query(wasted_so_far, "in the time shown"),
             mode="value_and_name",
             units={"in the time shown": "suffix: h"},
@@ -184,11 +185,11 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Possible",
-            "How many times as many steps a second are expected without the cause that limits most.",
+            "How many times as many steps a second are expected of the best of the changes below.",
             Query(Expr(f"max ({_gain('', 'min')} or {_loader_gain('')})", _TIMES)),
             width=3,
             decimals=1,
-            empty_text="not known",
+            empty_text="none known",
         ),
         stat(
             "Step rate",
@@ -336,7 +337,7 @@ def _time() -> list[Panel]:
         timeseries(
             "Steps a second",
             "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
-            Query(jobs.by_rank(_S.rate("torch_steps_total")), jobs.RANK_LEGEND),
+            Query(jobs.by_rank(_S.steady("torch_steps_total")), jobs.RANK_LEGEND),
             empty_text=_OUTSIDE,
         ),
         timeseries(
@@ -370,7 +371,7 @@ def _places() -> Panel:
         Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
         Column("Busy", of(gpus.busy(_S)), bar=True, size=130),
         Column("Temp.", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
-        Column("uuid", "uuid", size=200),
+        Column("uuid", "uuid"),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(

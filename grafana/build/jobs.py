@@ -10,7 +10,18 @@ from collections.abc import Callable
 from gpugauge.artifacts.rules import recording as rules
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
-from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, HELD, LOST, LOST_GPUS, NOW, PROBLEM, PROGRAMS
+from gpugauge.artifacts.rules.recording import (
+    ALIVE,
+    ARMED,
+    DOMINANT,
+    HELD,
+    LOST,
+    LOST_GPUS,
+    NOW,
+    PROBLEM,
+    PROGRAMS,
+    TRAINING,
+)
 from gpugauge.status.words import _STATES, HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES, ON_CPU
 from gpugauge.verdict.loaders import CHANGES
@@ -33,7 +44,7 @@ SHOWN = "shown"
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
 CHOSEN = Scope({"instance": "~$instance"}, {**JOB_MATCHERS, "workload_job": "$workload"})
-RANK_LEGEND = "{{instance}} · {{rank}}"
+RANK_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} · {{{{rank}}}}"
 # Each has the labels of the job; in a sidecar there is only that of the hook.
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 # In place of three selectors, because most queries about a job have it.
@@ -61,11 +72,15 @@ _PROBLEMS = {
     "held_idle": ("holds GPUs without using them", CAUSES["unused_gpus"].advice),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
-# As status says it.
+# Much as status says it.
+_MORE_CPUS = "raise its CPU limit from $1 to at least one CPU for each rank and loader worker"
+_FEW_LANES = "pin_memory=True and non_blocking=True; its PCIe link has only $1 lanes: check the seating of the GPU"
+_SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
 _LARGER = (
     "a larger batch: double it for as long as samples/s grow; the device memory has room for one up to $1 times as "
     "large (an estimate)"
 )
+LIMITED_TO_CPU = f"({Scope().select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)"
 _NOT_SEEN, _FINE, _CPU = "not known: $1 min", "uses its GPUs", "trains on the CPU"
 _RESTARTED = "not known: gpugauge on $1 has just started"
 _YOUNG = "being judged: 15 minutes of training are needed"
@@ -167,10 +182,9 @@ def of_jobs(expr: str, *labels: str, operator: str = "max") -> str:
 
 
 def of_judged(expr: Expr) -> Expr:
-    """Return the sum over the processes of judged jobs."""
-    labels = ", ".join(JOB_LABELS_OF_RULES)
-    of_job = f"{{}}\n* on ({PROCESS_KEY}) group_left ({labels}) {recorded(PROCESS_JOB)}"
-    return expr.then(f"sum ({of_job}\nand on ({JOB_KEY}) {judged()})", COUNT)
+    """Return the series of the trainings of judged jobs."""
+    judged_ = f"{recorded(PROCESS_JOB)} and on ({PROCESS_KEY}) {recorded(TRAINING)} and on ({JOB_KEY}) {judged()}"
+    return expr.then(f"({{}}\nand on ({PROCESS_KEY}) ({judged_}))", COUNT)
 
 
 def _unseen(jobs: str, scope: Scope) -> str:
@@ -189,42 +203,64 @@ def not_seen() -> str:
 
 
 def measured(
-    of: Callable[..., str], key: str, s: Scope, level: float = 0, loader: str = "{}", batch: str = "{}"
+    of: Callable[..., str], key: str, s: Scope, level: float = 0, loader: str = "{}", other: str = "{}"
 ) -> list[Line]:
-    """Return the lines with what was measured: what helps a loader, and a larger batch. `of` returns series of
-    processes by `key` and labels; `loader` and `batch` are the jobs that they are about.
+    """Return the lines with what was measured: what helps a loader, a larger batch, the CPU limit, the lanes of PCIe,
+    the slowest rank. `of` returns series of processes by `key` and labels; `loader` and `other` are the jobs that they
+    are about.
     """
+
+    def number(values: str, text: str = "$1") -> str:
+        return f'label_replace(count_values by ({key}) ("number", {values}), "number", "{text}", "number", "(.*)")'
+
+    def about(causes: str, numbers: str) -> Line:
+        limited = of(f"({s.select('training_limited_by', cause=f'~{causes}')} == 1)", "cause", operator="count")
+        line = f"({limited} * on ({key}) group_left (number) {numbers})"
+        return Line("$1", level, other.replace("{}", line), "cause", "number")
+
     reason = of(
         f"({s.select('training_loader_limited_by', reason='~' + '|'.join(CHANGES))} == 1)", "reason", operator="count"
     )
     workers = of(s.select("training_loader_workers_recommended"))
     present = f"topk by ({key}) (1, {of(s.select('torch_loader_info'), 'workers', operator='count')}) > bool 0"
-    pair = f'count_values by ({key}) ("number", {workers}) * on ({key}) group_left (workers) ({present})'
+    pair = f"{number(workers)} * on ({key}) group_left (workers) ({present})"
     both = f'label_join({pair}, "number", " loader workers instead of ", "number", "workers")'
-    alone = (
-        f'label_replace(count_values by ({key}) ("number", {workers}), "number", "$1 loader workers", "number", "(.*)")'
-    )
-    small = of(f"({s.select('training_limited_by', cause='~underfilled|host_bound')} == 1)", "cause", operator="count")
     room = f"floor(10 * ({of(s.select('training_batch_headroom_ratio'))} >= 1.5)) / 10"
-    larger = f'label_replace(count_values by ({key}) ("batch", {room}), "batch", "{_LARGER}", "batch", "(.*)")'
+    width, most = (s.select("gpu_pcie_width", when=when) for when in ("current", "max"))
+    narrow = f"on ({gpus.GPU_KEY}) group_left () ({width} < on ({gpus.GPU_KEY}) {most})"
+    lanes = of(f"(0 * {s.select('gpu_process_memory_used_bytes')} + {narrow})", operator="min")
+    ranks = f"topk by ({PROCESS_KEY}) (1, group by ({PROCESS_KEY}, rank) ({s.select('torch_process_info')}))"
+    own = of(
+        f"{s.rate('torch_local_work_seconds_total', RANGE)} * on ({PROCESS_KEY}) group_left (rank) {ranks}",
+        "rank",
+        "instance",
+    )
+    slowest = f'label_join(topk by ({key}) (1, {own}), "number", " on ", "rank", "instance")'
     return [
         Line("data_loading", level, loader.replace("{}", f"topk by ({key}) (1, {reason})"), advice="reason"),
-        Line("data_loading", level, loader.replace("{}", f"({both} or on ({key}) {alone})"), advice="number"),
-        Line("$1", level, batch.replace("{}", f"({small} * on ({key}) group_left (batch) {larger})"), "cause", "batch"),
+        Line(
+            *("data_loading", level),
+            loader.replace("{}", f"({both} or on ({key}) {number(workers, '$1 loader workers')})"),
+            advice="number",
+        ),
+        about("underfilled|host_bound", number(room, _LARGER)),
+        about("cpu_limited", number(of(s.select("gpu_process_cgroup_cpus")), _MORE_CPUS)),
+        about("transfer", number(lanes, _FEW_LANES)),
+        about("waiting_for_peers", f'label_replace({slowest}, "number", "{_SLOWEST}", "number", "(.*)")'),
     ]
 
 
 def why() -> Expr:
     """Return why each training wastes GPUs, or what else is known of it, and what to do: labels STATE and ADVICE."""
     s, problem, dominant = Scope(), recorded(PROBLEM, **JOB_MATCHERS), _of_judged(DOMINANT)
-    on_cpu = of_jobs(f"({s.select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)", "cause")
+    on_cpu = of_jobs(LIMITED_TO_CPU, "cause")
     waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
     loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
     alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
     waiting = f"({recorded(DOMINANT, cause='data_loading')} or on ({JOB_KEY}) {loading})"
     return states(
         JOB_KEY,
-        Line(_NOT_SEEN, UNKNOWN, _unseen(not_seen(), s), "who"),
+        Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), s), "who"),
         Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
         Line("$1", CRITICAL, on_cpu, "cause"),
         Line("$1", CRITICAL, problem, "problem"),

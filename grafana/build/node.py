@@ -12,7 +12,9 @@ NODE = Scope({"job": "~$job", "instance": "~$instance"})
 DEVICES = NODE.with_labels(uuid="~$uuid")
 # All reasons but those of an idle GPU and of clocks that were set on request.
 _SLOWDOWN = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
+_ON_CPU = f"{NODE.select('training_state', state='training_on_cpu')} == 1"
 _HELD = DEVICES.select("gpu_process_memory_used_bytes")
+_INFOS = ("gpu_process_host_info", "gpu_process_info")
 _LABELS = (*JOB_LABELS_OF_RULES, "workload_user")
 
 
@@ -39,13 +41,17 @@ def dashboard() -> Json:
         variables,
         [
             Row("", [*_now(), _gpus(), *gpus.curves(DEVICES), _processes()]),
-            Row("Faults, errors and links", [_faults(), _errors()], collapsed=True),
+            Row("Faults, errors and links", [common.faults(DEVICES, width=10), _errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
-        common.alerts(uuid="~$uuid").then(
-            f"{{}} and on ({keys('uuid')}) {DEVICES.select('gpu_up')} or {common.alerts(instance='~$instance')}"
-        ),
+        _alerts(),
     )
+
+
+def _alerts() -> Expr:
+    """Return the alerts about the node, its GPUs, and the jobs with processes on it that fire."""
+    here = f"{{}} and on ({jobs.JOB_KEY}) ({' or '.join(map(NODE.select, _INFOS))})"
+    return common.alerts(workload_job="~.+").then(f"{here} or {common.alerts(instance='~$instance')}")
 
 
 def _now() -> list[Panel]:
@@ -86,7 +92,7 @@ def _now() -> list[Panel]:
         stat(
             "GPUs wasted",
             f"GPU time that trainings on this node held and did not use, {jobs.WINDOW}, as a number of GPUs.",
-            Query(words.of_trainings(jobs.of_judged(lost.by(keys("process"))), down)),
+            Query(words.of_trainings(jobs.of_judged(lost).by(), down, (words.ON_CPU, _ON_CPU))),
             width=3,
             decimals=1,
         ),
@@ -106,8 +112,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Alerts",
-            "Alerts about this node and its GPUs that fire; those about jobs are on their dashboards.",
-            Query(words.counted(common.alerts(instance="~$instance").by(operator="count"))),
+            "Alerts about this node, its GPUs, and the jobs with processes on it that fire.",
+            Query(words.counted(_alerts().by(operator="count"))),
             width=2,
             steps=BAD,
         ),
@@ -142,7 +148,7 @@ def _gpus() -> Panel:
         Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
         Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=65, decimals=0),
         Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
-        Column("Model", "name", size=110),
+        Column("Model", "name"),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
@@ -152,7 +158,7 @@ def _gpus() -> Panel:
             "uuid",
             "process",
         ),
-        order=("index", "level"),
+        order=("GPU", "level"),
         height=9,
         empty_text="no GPU was seen in the time shown",
     )
@@ -169,75 +175,59 @@ def _processes() -> Panel:
     pair = keys("instance", "uuid", "process")
     used = DEVICES.rate("gpu_process_busy_seconds_total").by(pair, operator="max")
     seen = DEVICES.rate("gpu_observed_seconds_total", engine="gpu").by(gpus.GPU_KEY)
-    shares = used.then(f"{{}}\n/ on ({gpus.GPU_KEY}) group_left () ({seen} > 0)", SHARE)
+    shares = used.then(f"clamp_max({{}}\n/ on ({gpus.GPU_KEY}) group_left () ({seen} > 0), 1)", SHARE)
     on_devices = DEVICES.read("gpu_process_memory_used_bytes").by(pair, operator="max")
 
     def on_device(expr: Expr) -> Expr:
         return expr.then(f"{{}}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.devices(DEVICES)}")
 
-    def of_process(name: str, *labels: str) -> Expr:
-        return NODE.read(name).by(keys("instance", "process", *labels), operator="max")
-
     labels = ("pid", *JOB_LABELS_OF_RULES, "workload_user", "workload_command")
-    held = NODE.rate("training_gpu_held_seconds_total", jobs.RANGE).by(keys("instance", "process"))
-    lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("instance", "process"))
-    load = Expr(f"clamp_min(1 - {lost} / ({held} > 0), 0)", SHARE)
+    one = keys("instance", "process")
+    held = NODE.rate("training_gpu_held_seconds_total", jobs.RANGE).by(one)
+    lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(one, "cause")
+    load = Expr(f"clamp_min(1 - {lost.by(one)} / ({held} > 0), 0)", SHARE)
+    main = f"topk by ({one}) (1, {lost} >= on ({one}) group_left () (0.1 * {held} > 0))"
+    limit = f"({NODE.select('training_limited_by')} == 1 and on ({one}) {_ON_CPU})"
     # Trainings on the CPU have no memory on a GPU.
     trains = f"group by ({jobs.PROCESS_KEY}) ({NODE.select('training_state', state='!not_training')} == 1)"
     by = keys("instance", "process", *labels)
-    infos = ("gpu_process_host_info", "gpu_process_info")
-    who = f"group by ({by}) ({' or '.join(NODE.select(name) for name in infos)})"
+    who = f"group by ({by}) ({' or '.join(map(NODE.select, _INFOS))})"
+    wasted = jobs.of_judged(lost.by(one))
     known = f"({who} and on ({jobs.PROCESS_KEY}) ({trains} or {_HELD}))"
-    gone = f"group by ({by}) ({' or '.join(gpus.last(NODE, name) for name in infos)})"
+    gone = f"group by ({by}) ({' or '.join(gpus.last(NODE, name) for name in _INFOS)})"
     last = gpus.last(DEVICES, "gpu_process_memory_used_bytes")
     held_last = f"({gone} and on ({jobs.PROCESS_KEY}) ({last} or {gpus.last(NODE, 'training_state')}))"
     not_seen = f'label_replace({held_last}, "unseen", "not seen; this was its last", "", "")'
     return table(
         "Processes",
         "The processes on the GPUs, and the trainings on the CPU: what they do, the GPUs that they waste, the share of "
-        "their GPU time that they use, and the cause that they lose most to; the last ones of a node that is not seen. "
-        "Job opens the job.",
-        Column("GPU", "index", size=55, empty="CPU"),
-        Column("Node", "instance", size=120),
-        Column("User", "workload_user", size=80),
+        "their GPU time that they use, and the cause of the largest loss, from 10 % on; the last ones of a node not "
+        "seen now. Job opens the job.",
+        Column("GPU", "index", size=45, empty="CPU"),
+        Column("Node", "instance", size=100),
+        Column("User", "workload_user", size=65),
         *common.job_columns(),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Program", "workload_command", size=130),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
-        Column("State", "state", names=jobs.STATE_NAMES, size=180),
-        Column("Wasted", lost.with_unit(COUNT), size=70, decimals=1),
-        Column("Load", load, bar=True, size=105),
-        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=310),
-        Column("Memory", on_device(on_devices), size=90),
-        Column("Busy", on_device(shares), bar=True, size=105),
-        Column("pid", "pid", size=80),
+        Column("State", "state", names=jobs.STATE_NAMES, size=190),
+        Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
+        Column("Load", load, bar=True, size=85),
+        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=255),
+        Column("Memory", on_device(on_devices), size=75),
+        Column("Busy", on_device(shares), bar=True, size=85),
+        Column("pid", "pid", size=60),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
             jobs.called(common.with_cluster_choice(Expr(f"{known}\nor {not_seen}", COUNT))),
-            of_process("training_state", "state").then("{} == 1"),
-            of_process("training_limited_by", "cause").then("{} == 1"),
+            NODE.read("training_state").by(one, "state", operator="max").then("{} == 1"),
+            Expr(f"max by ({one}, cause) ({main} or on ({one}) {limit})", COUNT),
             *("uuid", "process"),
         ),
         sort="Wasted",
         height=8,
         empty_text="no process on these GPUs, and no training on the CPU",
-    )
-
-
-def _faults() -> Panel:
-    return table(
-        "Faults",
-        "A line for each fault, as the exporter judges it. Fault opens the chapter of the runbook.",
-        Column("Node", "instance", size=120),
-        Column("GPU", "index", size=55),
-        Column("Fault", "summary", link=common.TO_RUNBOOK, size=230),
-        Column("Do this", "advice"),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHAPTER_COLUMN,
-        *dropped(common.with_chapter(gpus.listed(DEVICES), "problem"), "uuid", "problem"),
-        width=10,
-        empty_text="no GPU that reports has a fault",
     )
 
 

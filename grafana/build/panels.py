@@ -26,6 +26,9 @@ LEVELS: Steps = ((None, "green"), (1, GREY), (2, "orange"), (3, "red"))
 # scrape interval up to a minute, whatever the settings of the data source say.
 MIN_INTERVAL = "1m"
 EMPTY = "no values in the time shown"
+# The value of a series that is only a name in the legend: no number of these graphs, and not NaN, with which Grafana
+# finds no axis.
+ONLY_NAME = "-1"
 # The upper end of the axis of values that are all smaller.
 _SOFT_MAXIMUM = {COUNT: 1, SHARE: 0.1, "s": 0.1, "suffix:/s": 1}
 
@@ -86,8 +89,7 @@ def timeseries(
         "min": 0,
         **({} if highest is None else {"max": highest}),
         "noValue": empty_text,
-        # The value of a series that is only a reason.
-        "mappings": [{"type": "special", "options": {"match": "nan", "result": {"text": "-"}}}],
+        "mappings": mappings({ONLY_NAME: ("-", "")}),
     }
     overrides = [*_named(names or {}), *(_override(line, **_LINE) for line in lines)]
     return panel("timeseries", title, description, _targets(queries), options, defaults, overrides, width, height)
@@ -168,7 +170,7 @@ def bars(
     *queries: Query,
     width: int = 8,
     height: int = 8,
-    decimals: int = 1,
+    names: Names | None = None,
     empty_text: str = EMPTY,
 ) -> Panel:
     """Return one bar for the current value of each series."""
@@ -189,11 +191,12 @@ def bars(
         **_defaults(_unit(queries), ((None, "blue"),)),
         "color": {"mode": "thresholds"},
         "min": 0,
-        "decimals": decimals,
+        "decimals": 1,
         "noValue": empty_text,
         "mappings": mappings(CODES),
     }
-    return panel("bargauge", title, description, _targets(_now(queries)), options, defaults, (), width, height)
+    own = _named(names or {})
+    return panel("bargauge", title, description, _targets(_now(queries)), options, defaults, own, width, height)
 
 
 @dataclass(frozen=True)
@@ -226,7 +229,7 @@ def table(
     *columns: Column,
     sort: str = "",
     ascending: bool = False,
-    order: tuple[str, str] | None = None,
+    order: Sequence[str] = (),
     width: int = 24,
     height: int = 8,
     cells: str = "sm",
@@ -234,8 +237,8 @@ def table(
 ) -> Panel:
     """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `cells` is the
     height of a line, lg for texts that stand in place of values: Grafana counts the lines of the values. `empty_text`
-    is shown in place of an empty table. `order` are a label and the title of a column of values: the highest values are
-    first, equal ones in the order of the label.
+    is shown in place of an empty table. `order` are titles of columns: the order of the last counts most, values from
+    the highest on.
     """
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
@@ -262,8 +265,8 @@ def table(
     defaults: Json = {"custom": wrapped, "noValue": empty_text}
     overrides = [_column(column) for column in columns if not column.dropped]
     made = panel("table", title, description, targets, options, defaults, overrides, width, height)
-    by_title = {column.title: name(column) for column in columns}
-    sorts = [{"field": order[0]}, {"field": by_title[order[1]], "desc": True}] if order else []
+    ordered = [next(column for column in columns if column.title == title) for title in order]
+    sorts = [{"field": name(column), "desc": isinstance(column.source, Expr)} for column in ordered]
     transformations = [
         {"id": "merge", "options": {}},
         *({"id": "sortBy", "options": {"fields": {}, "sort": [each]}} for each in sorts),

@@ -23,7 +23,7 @@ _RECORDED_UNITS |= {"cost": COUNT, "grams": "massg", "hours": COUNT, "kilowatt_h
 CLUSTER = Parameters().cluster_label
 EVERY_PRICE = {"prices": {"a GPU": 1.0}, "currency": "", "pue": 1.0, "grams": 1.0}
 # Series that Prometheus itself records for each scrape.
-_SCRAPE_UNITS = {"up": COUNT, "scrape_duration_seconds": "s", "scrape_samples_scraped": COUNT}
+_SCRAPE_UNITS = {"up": COUNT, "scrape_duration_seconds": "s"}
 _OPERATORS = {"!~": "!~", "~": "=~", "!": "!="}
 _ROWS = {row.name: row for row in catalog.metrics()}
 
@@ -104,6 +104,10 @@ class Scope:
         """Return the increase per second; for buckets and count of a histogram, the events per second."""
         unit = "" if name.endswith(("_bucket", "_count")) else _row(name).unit
         return Expr(f"rate({self.select(name, **labels)}[{window}])", _RATES[unit])
+
+    def steady(self, name: str, window: str = "$__rate_interval", **labels: str) -> Expr:
+        """Return the rate of the series that are as old as the window: of younger ones it would be too low."""
+        return self.rate(name, window, **labels).then(f"({{}} and {self.select(name, **labels)} offset {window})")
 
     def increase(self, name: str, window: str = "$__range", **labels: str) -> Expr:
         """Return the increase in the window, by default the time range of the dashboard."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from tests.e2e.backfill import Sample, labelled
 from tests.status.statusfacts import ROWS
 
-MINUTE, SECONDS = 60, 3600
+MINUTE, SECONDS, WATTS, STEPS = 60, 3600, 300, 2
 # Names that several clusters, namespaces and kinds share.
 _NAMES, _NAMESPACES, _KINDS = ("llm", "1000", "résumé-7", "a b"), ("ml", "web", ""), ("slurm", "jobset", "user")
 # By fault of a GPU, its alert and the severity.
@@ -151,8 +151,8 @@ class DrawnFleet:
                 for place, uuid in ((at, uuid) for at, (where, uuid) in enumerate(job.places) if where is node):
                     process = f"{number}-{node.name}-{uuid}"
                     ran = job.began * MINUTE - ago
-                    yield from _of_process(row, process, uuid, job, second - ran, ran)
-                    yield from _of_advice(row, process, job, place)
+                    yield from _of_process(row, process, uuid, job, second - ran, ran, place)
+                    yield from _of_advice(row, process, job, place, ran)
 
 
 Rows = Callable[..., Iterator[Sample]]
@@ -174,9 +174,15 @@ def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[
     yield from row("gpu_utilization_ratio", 0.5, uuid=uuid)
     yield from row("gpu_busy_seconds_total", age * 0.5, uuid=uuid, engine="gpu")
     yield from row("gpu_observed_seconds_total", age, uuid=uuid, engine="gpu")
+    yield from row("gpu_energy_joules_total", age * WATTS, uuid=uuid)
+    yield from row("gpu_power_watts", WATTS, uuid=uuid)
+    yield from row("gpu_pcie_width", 8, uuid=uuid, when="current")
+    yield from row("gpu_pcie_width", 16, uuid=uuid, when="max")
 
 
-def _of_process(row: Rows, process: str, uuid: str, job: DrawnJob, start: int, age: int) -> Iterator[Sample]:
+def _of_process(
+    row: Rows, process: str, uuid: str, job: DrawnJob, start: int, age: int, place: int
+) -> Iterator[Sample]:
     identity = dict(zip(("workload_job_kind", "workload_namespace", "workload_job"), job.id[1:], strict=True))
     info = {**identity, "process": process, "pid": "7"}
     named = {**info, "workload_user": "ann", "workload_command": "train.py"}
@@ -189,14 +195,17 @@ def _of_process(row: Rows, process: str, uuid: str, job: DrawnJob, start: int, a
     yield from row("training_gpu_held_seconds_total", age, process=process)
     if job.trains:
         yield from row("training_start_timestamp_seconds", start, process=process)
-        yield from row("torch_process_info", 1, rank="0", run_id="r", **info)
+        yield from row("torch_process_info", 1, rank=str(place), run_id="r", **info)
     for cause, share in job.lost.items():
         yield from row("training_lost_seconds_total", age * share, process=process, cause=cause)
 
 
-def _of_advice(row: Rows, process: str, job: DrawnJob, place: int) -> Iterator[Sample]:
+def _of_advice(row: Rows, process: str, job: DrawnJob, place: int, age: int) -> Iterator[Sample]:
     if not job.trains:
         return
+    yield from row("gpu_process_cgroup_cpus", 1.5, process=process)
+    yield from row("torch_local_work_seconds_total", age * (place + 1) / 10, process=process)
+    yield from row("torch_steps_total", age * STEPS, process=process)
     yield from row("training_limited_by", 1, process=process, cause=job.main)
     yield from row("torch_loader_info", 1, process=process, workers="4")
     yield from row("training_loader_workers_recommended", 12, process=process)

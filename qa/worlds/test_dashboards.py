@@ -22,7 +22,7 @@ from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 
 from gpugauge.artifacts.rules.options import Parameters
-from qa.worlds.drawn_fleets import MINUTE, SECONDS, DrawnFleet, DrawnJob, DrawnNode, JobId, draw
+from qa.worlds.drawn_fleets import MINUTE, SECONDS, STEPS, WATTS, DrawnFleet, DrawnJob, DrawnNode, JobId, draw
 
 pytestmark = pytest.mark.e2e
 
@@ -69,6 +69,10 @@ def no_query_fails(world: World) -> None:
 
         assert len(shown) >= 10
         assert [panel.title for panel in shown if not panel.series and not panel.empty_text] == [], name
+        # With such a value Grafana finds no axis.
+        assert [
+            each for panel in shown for series in panel.series for each in series.get("values", ()) if each[1] == "NaN"
+        ] == []
 
 
 def wasted_gpus(world: World) -> None:
@@ -77,13 +81,73 @@ def wasted_gpus(world: World) -> None:
 
     shown = fleet.panel("GPUs wasted now").number()
     assert shown == pytest.approx(truth, abs=0.02) if world.fleet.judged else str(int(shown)) in CODES
-    nodes = (world.open("node", cluster=node.cluster or ".*", instance=node.name) for node in world.fleet.nodes)
-    by_node = [node.panel("GPUs wasted").number() for node in nodes]
-    assert sum(number for number in by_node if number > 0) == pytest.approx(truth, abs=0.1)
+    nodes = [each_node(world, node) for node in world.fleet.nodes]
+    by_node = [max(node.panel("GPUs wasted").number(), 0) for node in nodes]
+    assert sum(by_node) == pytest.approx(truth, abs=0.1)
+    of_processes = [sum(node.panel("Processes").by("process").values()) for node in nodes]
+    assert of_processes == pytest.approx(by_node)
+    assert fleet.panel("Nodes").by("cluster", "instance", of=2) == {
+        (node.cluster, node.name): sum(
+            where is node for job in world.fleet.jobs for where, _ in job.places if not job.ended
+        )
+        for node in world.fleet.nodes
+        if not node.down and not node.blind
+    }
     table = fleet.panel(TRAININGS).by(*JOB)
     assert {JobId(*key): value for key, value in table.items()} == {
         job.id: pytest.approx(job.wasted, abs=0.02) for job in world.fleet.judged
     }
+
+
+def each_node(world: World, node: DrawnNode) -> Grafana:
+    return world.open("node", cluster=node.cluster or ".*", instance=node.name)
+
+
+def a_node_says_why_and_has_the_alerts_of_its_jobs(world: World) -> None:
+    """As the dashboard of the fleet, not by what limits a process at this moment."""
+    fires = [alert["metric"] for alert in world.api.now('ALERTS{alertstate="firing"}')]
+    for node in world.fleet.nodes:
+        opened, here = (
+            each_node(world, node),
+            [job for job in world.fleet.jobs if any(where is node for where, _ in job.places)],
+        )
+        running = {tuple(job.id) for job in here if not job.ended and not node.down and not node.blind}
+        about = [
+            alert
+            for alert in fires
+            if (alert.get("instance") == node.name and alert.get("cluster", "") == node.cluster)
+            or tuple(alert.get(label, "") for label in JOB) in running
+        ]
+        assert max(opened.panel("Alerts").number(), 0) == len(about), node
+        why = {job: cause for job, cause in opened.panel("Processes").by("process", "cause", of=-1) if cause}
+        assert why == {
+            f"{number}-{node.name}-{uuid}": job.main
+            for number, job in enumerate(world.fleet.jobs)
+            for where, uuid in job.places
+            if where is node and tuple(job.id) in running and job.lost[job.main] >= 0.12
+        }
+
+
+def a_job_has_the_gpus_of_its_own_cluster(world: World) -> None:
+    for job in world.fleet.judged:
+        same = [other for other in world.fleet.jobs if other.id[1:] == job.id[1:] and not other.ended]
+        opened = world.open("job", kind=job.id.kind, namespace=job.id.namespace, workload=job.id.name)
+        numbers = {other.id.cluster: sum(not node.blind for node, _ in other.places) for other in same}
+        found = opened.panel("Job").by("cluster", of=1)
+        assert found == {(cluster,): number for cluster, number in numbers.items() if number}, job
+
+
+def a_number_is_whole_or_not_known(world: World) -> None:
+    """Power and steps of series that are younger than the window of a rate."""
+    for node in world.fleet.nodes:
+        if not node.down and not node.blind:
+            assert each_node(world, node).panel("Power now").number() == pytest.approx(
+                WATTS * len(node.uuids), rel=0.01
+            )
+    for job, opened in each_job(world):
+        rate = opened.panel("Step rate")
+        seen = sum(not (node.down or node.blind) for node, _ in job.places)
+        assert not rate.series or rate.number() == pytest.approx(STEPS * seen, rel=0.01)
 
 
 def gpu_hours_by_job(world: World) -> None:
@@ -162,7 +226,7 @@ def faults_are_the_same_everywhere(world: World) -> None:
 def each_gpu_has_its_state_and_its_owner(world: World) -> None:
     """Those with a fault are first, then the wasted ones, those that are not seen, those in use, and the free ones."""
     for node in world.fleet.nodes:
-        opened = world.open("node", cluster=node.cluster or ".*", instance=node.name)
+        opened = each_node(world, node)
         truth = {} if node.blind else {uuid: state_of(world.fleet, node, uuid) for uuid in node.uuids}
         found = opened.panel("GPUs").by("uuid", "state")
         assert found == {(uuid, words): level for uuid, (words, level) in truth.items()}, node
@@ -185,7 +249,7 @@ def state_of(fleet: DrawnFleet, node: DrawnNode, uuid: str) -> tuple[str, float]
     if node.down:
         return f"not seen for {node.down} min" + (f", had: {fault}" if fault else ""), 1
     job = next((job for job in fleet.jobs if not job.ended and (node, uuid) in job.places), None)
-    wasted = job and sum(job.lost.values()) >= 0.5
+    wasted = job and round(sum(job.lost.values()), 6) >= 0.5
     used = ("wasted", 2) if wasted else ("in use", 0.5) if job else ("free", 0)
     return (fault, 3) if fault else used
 
@@ -264,7 +328,8 @@ def the_job_dashboard_says_what_the_job_wastes(world: World, with_rules: bool = 
 
 
 def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> None:
-    table = {JobId(*key[:-1]): key[-1] for key in world.open("fleet").panel(TRAININGS).by(*JOB, "state", of=-1)}
+    listed = world.open("fleet").panel(TRAININGS).by(*JOB, "state", of=-1)
+    table, levels = {JobId(*key[:-1]): key[-1] for key in listed}, {JobId(*key[:-1]): listed[key] for key in listed}
     for job in world.fleet.jobs:
         minutes = {node.name: node.down for node, _ in job.places}
         missing = {f"not known: {name} is not seen for {minutes[name]} min" for name in job.not_seen()}
@@ -273,7 +338,7 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
             opened = opened_on(world, job)
             (state,) = {key[0] for key in opened.panel("Job").by("state", of=4)}
             assert state in (missing or {"ended"})
-            assert not missing or table[job.id] in missing
+            assert not missing or (table[job.id] in missing and levels[job.id] == max(levels.values()))
             if not world.fleet.seen(job) or job.ended:
                 assert opened.panel("Load").number() == int(NOT_SEEN if missing else ENDED)
                 if missing:
@@ -306,7 +371,9 @@ def the_advice_of_the_fleet_has_the_numbers(world: World) -> None:
         "a larger batch: double it for as long as samples/s grow; the device memory has room for one up to 2.5 times "
         "as large (an estimate)"
     )
-    measured = {"data_loading": "12 loader workers instead of 4", "host_bound": larger, "underfilled": larger}
+    lanes = "pin_memory=True and non_blocking=True; its PCIe link has only 8 lanes: check the seating of the GPU"
+    measured = {"data_loading": "12 loader workers instead of 4", "transfer": lanes}
+    measured |= dict.fromkeys(("host_bound", "underfilled"), larger)
     table = world.open("fleet").panel(TRAININGS).by(*JOB, "state", "advice", of=-1)
     advice = {JobId(*job): (state, text) for *job, state, text in table}
     for job in world.fleet.judged:
@@ -334,7 +401,7 @@ def each_job(world: World) -> Iterator[tuple[DrawnJob, Grafana]]:
 
 def each_gpu_of_a_node_is_once_in_the_list(world: World) -> None:
     node = next(node for node in world.fleet.nodes if not node.blind)
-    opened = world.open("node", cluster=node.cluster or ".*", instance=node.name)
+    opened = each_node(world, node)
     variable = next(v for v in opened.dashboard["templating"]["list"] if v["name"] == "uuid")
 
     assert sorted(opened.options(variable, opened.values())) == sorted(node.uuids)
@@ -348,6 +415,9 @@ def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
         world = World(fleet, Api(server.url, end, SECONDS))
         no_query_fails(world)
         wasted_gpus(world)
+        a_node_says_why_and_has_the_alerts_of_its_jobs(world)
+        a_job_has_the_gpus_of_its_own_cluster(world)
+        a_number_is_whole_or_not_known(world)
         gpu_hours_by_job(world)
         ended_jobs(world)
         missing_data_names_the_nodes(world)
@@ -384,13 +454,11 @@ def test_without_rules_the_job_dashboard_works(without_rules: World) -> None:
     the_job_dashboard_says_what_the_job_wastes(without_rules, with_rules=False)
 
 
-def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
-    """Exporters that were started two minutes ago, and a training on the CPU whose loader needs more workers."""
-    fleet = draw(0)
-    end = int(time.time()) // 60 * 60
+def cpu_facts() -> dict[str, float]:
+    """Return the series of a training on the CPU whose loader needs more workers."""
     named = {"workload_job_kind": "slurm", "workload_job": "7", "job": "gpugauge", "instance": "gpu-0", "process": "p"}
     ids = {key: named[key] for key in ("job", "instance", "process")}
-    facts = {
+    return {
         labelled("gpu_process_host_info", {**named, "workload_user": "bo", "workload_command": "cpu.py"}): 1.0,
         labelled("training_state", {**ids, "state": "training_on_cpu"}): 1.0,
         labelled("training_loader_limited_by", {**ids, "reason": "too_few_workers"}): 1.0,
@@ -398,8 +466,14 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         labelled("torch_loader_info", {**ids, "workers": "1"}): 1.0,
         labelled("training_loader_expected_speedup_ratio", ids): 15.5,
     }
+
+
+def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
+    """Exporters that were started two minutes ago, and a training on the CPU whose loader needs more workers."""
+    fleet = draw(0)
+    end = int(time.time()) // 60 * 60
     young = [sample for sample in fleet.samples(end) if end - sample[2] < 2 * MINUTE]
-    written(tmp_path, [*young, *((name, value, end - ago) for name, value in facts.items() for ago in (60, 0))])
+    written(tmp_path, [*young, *((name, value, end - ago) for name, value in cpu_facts().items() for ago in (60, 0))])
     with prometheus(tmp_path) as server:
         api = Api(server.url, end, SECONDS)
         opened = Grafana(api, DASHBOARDS["fleet"]())
@@ -414,9 +488,57 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         }
         assert job.panel("Possible").number() == 15.5
         for board in (job, Grafana(api, DASHBOARDS["node"](), {"instance": "gpu-0"})):
-            reasons = {series["metric"]["state"] for series in board.panel("Power").series}
+            reasons = {series["metric"]["state"] for series in board.panel("Memory used").series}
             assert reasons == {"just started: the first values take some minutes"}
+        world = World(fleet, api)
+        a_number_is_whole_or_not_known(world)
+        for each, opened in each_job(world):
+            assert opened.panel("GPUs wasted").number() == int(YOUNG), each
+        for node in fleet.nodes:
+            opened = each_node(world, node)
+            assert "wasted" not in {state for (state,) in opened.panel("GPUs").by("state")}
+            assert opened.panel("Processes").by("process") == {}
         assert {series["metric"]["state"] for series in job.panel("Judged").series} == {"never: it trains on the CPU"}
+
+
+@pytest.mark.parametrize(
+    ("cause", "advice"),
+    [
+        ("cpu_limited", "raise its CPU limit from 1.5 to at least one CPU for each rank and loader worker"),
+        (
+            "waiting_for_peers",
+            "find what limits rank 1 on gpu-0: it does most work of its own, and the others wait for it",
+        ),
+    ],
+)
+def test_advice_has_the_number_of_a_series(tmp_path: Path, cause: str, advice: str) -> None:
+    fleet = one_job()
+    (node,), (job,) = fleet.nodes, fleet.jobs
+    node.uuids.append("GPU-1")
+    job.places.append((node, "GPU-1"))
+    job.lost = {cause: 0.4, "unknown": 0.1}
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        fleets, own = world.open("fleet").panel(TRAININGS), opened_on(world, job).panel("What to do")
+        assert set(fleets.by("state", "advice", of=-1)) == {(cause, advice)}
+        assert (cause, advice) in own.by("cause", "advice", of=5)
+
+
+def test_the_gain_of_a_loader_is_not_that_of_a_gpu(tmp_path: Path) -> None:
+    end, fleet, facts = int(time.time()) // 60 * 60, one_job(), cpu_facts()
+    fleet.jobs.clear()
+    ids = {"job": "gpugauge", "instance": "gpu-0", "process": "p"}
+    facts[labelled("training_limited_by", {**ids, "cause": "model_on_cpu"})] = 1.0
+    hour = ((name, value, end - ago) for name, value in facts.items() for ago in range(SECONDS - MINUTE, -1, -MINUTE))
+    written(tmp_path, [*fleet.samples(end), *hour])
+    evaluate_rules(tmp_path, end, SECONDS, Parameters(scrape_interval=60))
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        table, own = world.open("fleet").panel(TRAININGS), world.open("job", workload="7").panel("What to do")
+        assert ("7", "model_on_cpu") in table.by("workload_job", "state", of=-1)
+        assert ("7",) not in table.by("workload_job", of=3)
+        assert own.by("cause", of=1) == {("data_loading",): 15.5}
 
 
 def one_job(began: int = 120) -> DrawnFleet:
@@ -459,11 +581,15 @@ def test_a_job_is_not_ended_by_a_restart_of_the_exporter(tmp_path: Path, minutes
         assert {key[0] for key in job.panel("Job").by("state", of=4)} == {state}
 
 
-def test_the_worst_gpus_are_first() -> None:
-    panel = next(panel for panel in DASHBOARDS["node"]()["panels"] if panel["title"] == "GPUs")
+@pytest.mark.parametrize(
+    ("name", "title", "first", "last"), [("node", "GPUs", "GPU", False), ("fleet", TRAININGS, "Wasted", True)]
+)
+def test_the_worst_lines_are_first(name: str, title: str, first: str, last: bool) -> None:
+    panel = next(panel for panel in DASHBOARDS[name]()["panels"] if panel["title"] == title)
+    shown = {found: field for field, found in panel["transformations"][-1]["options"]["renameByName"].items()}
     sorts = [each["options"]["sort"] for each in panel["transformations"] if each["id"] == "sortBy"]
 
-    assert sorts == [[{"field": "index"}], [{"field": "Value #A", "desc": True}]]
+    assert sorts == [[{"field": shown[first], "desc": last}], [{"field": shown["level"], "desc": True}]]
     assert panel["options"]["sortBy"] == []
 
 

@@ -43,7 +43,6 @@ def hour(nodes: Mapping[str, Template], end: int, scrape: int, down: Mapping[str
             yield f"up{{{labels}}}", float(not gone), second
             if not gone:
                 yield f"scrape_duration_seconds{{{labels}}}", 0.01, second
-                yield f"scrape_samples_scraped{{{labels}}}", float(len(page.lines)), second
                 values = page.values(second, end - 7200)
                 yield from ((each, float(value), second) for each, value in zip(lines[name], values, strict=True))
 

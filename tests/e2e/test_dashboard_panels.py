@@ -72,15 +72,23 @@ def answered(api: Api, name: str) -> set[str]:
     known = opened.values()
     job = next((each for each in dashboard["templating"]["list"] if each["name"] == "workload"), None)
     users = [Grafana(api, dashboard, {"workload": each}) for each in opened.options(job, known)] if job else [opened]
-    if name in {"node", "exporter"}:
-        choice = {"node": "instance", "exporter": "detail"}[name]
-        users = [Grafana(api, dashboard, {choice: node}) for node in NODES]
+    if name == "node":
+        users = [Grafana(api, dashboard, {"instance": node}) for node in NODES]
     return {shown.title for user in users for shown in user.shown() if shown.series}
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_every_panel_has_series(api: Api, name: str) -> None:
     assert {panel["title"] for panel in panels(DASHBOARDS[name]())} - answered(api, name) - ABSENT == set()
+
+
+def test_the_fleet_wastes_what_its_nodes_waste(api: Api) -> None:
+    """Neither the idle notebook nor the server, which are no trainings."""
+    nodes = [Grafana(api, DASHBOARDS["node"](), {"instance": node}) for node in NODES]
+    wasted = [max(node.panel("GPUs wasted").number(), 0) for node in nodes]
+
+    assert [sum(node.panel("Processes").by("process").values()) for node in nodes] == pytest.approx(wasted)
+    assert Grafana(api, DASHBOARDS["fleet"]()).panel("GPUs wasted now").number() == pytest.approx(sum(wasted), rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["fleet", "exporter"])
@@ -92,7 +100,7 @@ def test_a_thousand_nodes_are_no_burden(api: Api, recorded: Hour, name: str) -> 
     costly = {}
     for panel in panels(opened.dashboard):
         for target in panel["targets"]:
-            if not instant(target) and "$detail" not in target["expr"]:
+            if not instant(target):
                 query, step = opened.text(target, 900, values)
                 costly[panel["title"]] = api.samples(query, step) * scale
     assert {title: count for title, count in costly.items() if count > 20 * MILLION} == {}

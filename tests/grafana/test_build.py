@@ -88,14 +88,14 @@ def test_fits_the_schema_of_grafana(dashboard: Json) -> None:
         (("panels", 1, "options", "colorMode"), "colour"),
         (("panels", 1, "fieldConfig", "defaults", "units"), "s"),
         (("panels", 1, "fieldConfig", "defaults", "thresholds", "mode"), "relative"),
-        (("panels", -1, "panels", 0, "fieldConfig", "defaults", "custom", "drawStyle"), "lines"),
-        (("panels", -1, "panels", 0, "options", "legend", "placement"), "left"),
+        (("panels", -1, "fieldConfig", "defaults", "custom", "drawStyle"), "lines"),
+        (("panels", -1, "options", "legend", "placement"), "left"),
     ],
 )
 def test_the_schema_rejects(path: tuple[str | int, ...], value: object) -> None:
     dashboard = copy.deepcopy(DASHBOARD_FILES["exporter"])
     assert dashboard["panels"][1]["type"] == "stat"
-    assert dashboard["panels"][-1]["panels"][0]["type"] == "timeseries"
+    assert dashboard["panels"][-1]["type"] == "timeseries"
     tree: Any = dashboard
     for key in path[:-1]:
         tree = tree[key]
