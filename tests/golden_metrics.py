@@ -250,6 +250,7 @@ SHIPPED = {
     "b200": 10,
     "geforce": 10,
     "mi300x": 60,
+    "mi300x-cpx": 60,
     "amd-workstation": 20,
     "absent-links": 20,
     "failing-card": 40,

@@ -132,9 +132,10 @@ def _partitions(device: Device) -> list[dict[str, Any]]:
     if len(device.nodes) < 2:
         return []
     profile = device.folder.optional("current_compute_partition").lower() or None
+    whole = device.identity["uuid"]  # of some kernels that of the first partition, too
     return [
         {
-            "uuid": node.uuid or f"{device.identity['uuid']}-{place}",
+            "uuid": node.uuid if node.uuid not in {"", whole} else f"{whole}-{place}",
             "gpu_instance_id": place,
             "profile": profile,
             "sm_count": node.compute_units,

@@ -12,6 +12,7 @@ from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.rings import UPTIME
 
 _HERTZ = 1000  # cycles of the firmware per second
+_MOST_PARTITIONS = 8
 # Attributes of the layout that describes itself: name, id, number of the type, and the type.
 _U16, _U32, _U64 = (3, "H"), (5, "I"), (7, "Q")
 _ATTRIBUTES = (
@@ -58,16 +59,21 @@ class Machine:
     def _write_topology(self, device: Device, address: str) -> None:
         domain, bus, slot = (int(part, 16) for part in address.partition(".")[0].split(":"))
         amd = device.figures["amd"]
-        facts = {"simd_count": 4 * amd["units"], "simd_per_cu": 4, "gfx_target_version": amd["target"]}
-        facts |= {"domain": domain, "location_id": bus << 8 | slot << 3, "unique_id": _unique(device)}
-        folder = self._root / f"sys/class/kfd/kfd/topology/nodes/{device.index + 1}"
-        self._put(folder / "gpu_id", str(1000 + device.index))
-        self._put(folder / "properties", "\n".join(f"{name} {value}" for name, value in facts.items()))
+        parts = _partitions(device)
+        facts = {"simd_count": 4 * amd["units"] // parts, "simd_per_cu": 4, "gfx_target_version": amd["target"]}
+        for place in range(parts):
+            facts |= {"domain": domain, "location_id": bus << 8 | slot << 3 | place}
+            facts |= {"unique_id": _unique(device) and _unique(device) + place}
+            folder = self._root / f"sys/class/kfd/kfd/topology/nodes/{_MOST_PARTITIONS * device.index + place + 1}"
+            self._put(folder / "gpu_id", str(_kfd_id(device, place)))
+            self._put(folder / "properties", "\n".join(f"{name} {value}" for name, value in facts.items()))
+            self._put(folder / "mem_banks/0/properties", f"size_in_bytes {device.memory_total // parts}")
 
     def _write_processes(self, device: Device, t: float) -> None:
         alive = {p.pid: p.memory for kind in ("compute", "mps") for p in device.running(kind, t)}
-        for process in device.processes:
-            path = self._root / f"sys/class/kfd/kfd/proc/{process.pid}/vram_{1000 + device.index}"
+        for number, process in enumerate(device.processes):
+            gpu_id = _kfd_id(device, number % _partitions(device))  # each is in a partition
+            path = self._root / f"sys/class/kfd/kfd/proc/{process.pid}/vram_{gpu_id}"
             if process.pid in alive:
                 self._put(path, str(alive[process.pid] or 0))
             elif self._written.pop(path, None) is not None:
@@ -85,6 +91,15 @@ def _unique(device: Device) -> int:
     return int(device.uuid.removeprefix("GPU-"), 16) if device.uuid.startswith("GPU-") else 0
 
 
+def _partitions(device: Device) -> int:
+    count: int = device.figures["amd"].get("partitions", 1)
+    return count
+
+
+def _kfd_id(device: Device, place: int) -> int:
+    return 1000 + _MOST_PARTITIONS * device.index + place
+
+
 def _fixed(device: Device) -> dict[str, str]:
     number = _unique(device)
     clock, memory_clock = device.figures["clock"], device.figures["clock_memory"]
@@ -97,7 +112,7 @@ def _fixed(device: Device) -> dict[str, str]:
         "numa_node": str(device.index // 4),
         "local_cpulist": f"{32 * (device.index // 4)}-{32 * (device.index // 4) + 31}",
         "power/runtime_status": "active",
-        "current_compute_partition": "SPX",
+        "current_compute_partition": "SPX" if _partitions(device) == 1 else "CPX",
         "current_memory_partition": "NPS1",
         "mem_info_vram_total": str(device.memory_total),
         "pp_dpm_sclk": f"0: {clock[1]}Mhz *\n1: {clock[0]}Mhz",

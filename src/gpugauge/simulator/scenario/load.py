@@ -15,7 +15,7 @@ __all__ = ["SHIPPED", "Scenario", "list_scenarios", "load_scenario", "parse_scen
 SHIPPED = (
     *("node", "workstation", "healthy", "starved", "twins", "bottlenecks", "loaders"),
     *("lost-card", "hanging-card", "idle", "no-driver", "large"),
-    *("a100-mig", "h200-gpm", "b200", "geforce", "mi300x", "amd-workstation", "absent-links"),
+    *("a100-mig", "h200-gpm", "b200", "geforce", "mi300x", "mi300x-cpx", "amd-workstation", "absent-links"),
     *("failing-card", "gpu-reset", "bad-from-start", "bad-links", "misplaced", "card-lost-shift", "counters-reset"),
     *("foreign-events", "lost-before-start", "hung-before-start", "lost-in-restart", "garbage"),
     *("driver-470", "driver-r570", "driver-r575", "driver-r580", "bench-24", "bench-64"),
