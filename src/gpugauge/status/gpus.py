@@ -43,7 +43,10 @@ def gpus(
         uuid, known = device.uuid, device.reading
         reading = known if device.up else NO_READING
         index = None if known.index < 0 else known.index
-        devices = [_mig(mig, node, bool(on_mig.get(mig.uuid))) for mig in reading.mig_instances or ()]
+        devices = [
+            _mig(mig, node, bool(on_mig.get(mig.uuid)), reading.processes is not None)
+            for mig in reading.mig_instances or ()
+        ]
         devices.sort(key=lambda mig: (int(mig.gpu_instance or -1), int(mig.compute_instance or -1)))
         users = []
         for process in processes:
@@ -124,11 +127,11 @@ def _xids(found: Xids, vendor: Vendor, index: object, now: float, fill: Callable
             )
 
 
-def _mig(mig: MigReading, node: Node, used: bool) -> MigStatus:
-    """Return a MIG device; `used` is whether a process holds memory on it."""
+def _mig(mig: MigReading, node: Node, used: bool, listed: bool) -> MigStatus:
+    """Return a MIG device; `used` is whether a process holds memory on it, `listed` whether that is known."""
     memory, load = mig.memory_used_bytes, scaled(mig.sm_active_percent, 0.01)
     busy = used or bool(load) or (memory or 0) >= _MIG_USED_BYTES
-    known = load is not None or memory is not None
+    known = listed or load is not None or memory is not None
     state, holders = _allocation(node, mig.uuid)
     words = "in use" if busy else "free" if known else ""
     ids = (None if number is None else str(number) for number in (mig.gpu_instance_id, mig.compute_instance_id))
