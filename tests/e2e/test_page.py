@@ -33,13 +33,18 @@ SCENARIOS = {
     ),
     "lost-card": (
         90,
-        "1 of 4 GPUs down",
+        "1 of 4 GPUs down, GPU 2",
         ("GPU 2: down: lost", "last used by pid 7003 train.py", "ask the owner to end the program"),
     ),
     "a100-mig": (
         30,
         "No problem found, but not all is known: 2 of 2 GPUs in use, mean load 92 % (known of 1 GPU)",
         ("gpugauge run -- python train.py", "Mean load 92 % of 1 GPU", "free"),
+    ),
+    "mi300x-cpx": (
+        30,
+        "No problem found, but not all is known: 3 of 3 GPUs in use, mean load ",
+        ("5 of 8 MIG devices free", "cpx GI 7"),
     ),
     "bottlenecks": (
         150,
