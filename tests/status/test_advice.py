@@ -17,7 +17,7 @@ from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus
 from gpugauge.status.words import RUN_ADVICE
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
+from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.memory.trend import Growth
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire import messages as wire
@@ -75,7 +75,33 @@ def test_other_causes_with_a_gain_follow_the_main_one() -> None:
 
 
 def test_who_has_the_hook_is_not_told_to_use_it() -> None:
-    assert words(advice_of(subject(limited_by="unknown", hook=True))) == UNEXPLAINED
+    found = advice_of(
+        subject(limited_by="unknown", hook=True, undecidable=("transfer", "underfilled", "precision_unused"))
+    )
+
+    assert words(found) == (
+        "no measured value explains it; missing here, at least in part: performance counters (GPM: Hopper and newer)"
+    )
+
+
+def test_without_missing_evidence_nothing_is_advised_on_an_unknown_cause() -> None:
+    gains = {"data_loading": GAIN}
+
+    assert advice_of(subject(limited_by="unknown", hook=True)) == []
+    assert [row.cause for row in advice_of(subject(limited_by="unknown", hook=True, gains=gains))] == ["data_loading"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause"), [(loaders.TOO_FEW_CPUS, "cpu_limited"), (loaders.MEMORY, "memory_swap_io")]
+)
+@pytest.mark.parametrize("main", ["itself", "data_loading"])
+def test_a_limit_of_the_loader_is_not_said_again(reason: str, cause: str, main: str) -> None:
+    gains = {"data_loading": GAIN, cause: GAIN}
+    limited_by = cause if main == "itself" else main
+
+    found = advice_of(subject(gains=gains, limited_by=limited_by, diagnosis=Diagnosis(reason, 2, 1.0, 1.0)))
+
+    assert [(row.cause, row.topic) for row in found] == [(cause, "limit")]
 
 
 def test_nothing_is_advised_to_a_healthy_training() -> None:

@@ -25,7 +25,7 @@ from gpugauge.status.words import (
     runs,
 )
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES, UNEXPLAINED, Cause
+from gpugauge.verdict.causes import CAUSES, Cause, missing
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
@@ -40,12 +40,15 @@ def _without(cause: Cause, subject: Subject) -> Advice | None:
         return None
     waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
     gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
-    return Advice(cause.name, "limit", _change(subject, cause), gain) if gain or named else None
+    change = _change(subject, cause)
+    return Advice(cause.name, "limit", change, gain) if change and (gain or named) else None
 
 
 def _change(subject: Subject, cause: Cause) -> str:
+    """Return what removes a cause; "" for an unknown one for which no evidence is missing."""
     if cause.name == "unknown" and subject.process.hook:
-        return UNEXPLAINED
+        lacking = "; ".join(missing(subject.process.undecidable))
+        return lacking and f"no measured value explains it; missing here, at least in part: {lacking}"
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 
@@ -148,6 +151,8 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
 _NARROW, _WIDE = 1.2, 4.0
 _LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
+# What limits the loader, and the cause whose advice says the same.
+_SAME = {loaders.TOO_FEW_CPUS: "cpu_limited", loaders.MEMORY: "memory_swap_io"}
 
 
 def advice_of(subject: Subject) -> list[Advice]:
@@ -155,7 +160,9 @@ def advice_of(subject: Subject) -> list[Advice]:
     found = [advice for source in SOURCES if (advice := source(subject))]
     special = {advice.cause for advice in found if advice.topic != _GENERAL}
     kept = [advice for advice in found if advice.topic != _GENERAL or advice.cause not in special]
-    first = subject.process.limited_by
+    first, loader = subject.process.limited_by, subject.judged.loader if subject.judged else None
+    if loader and any(_SAME.get(loader.reason) == advice.cause for advice in kept):
+        kept = [advice for advice in kept if advice.topic != "loader"]
     return sorted(kept, key=lambda a: (not first or a.cause != first, -a.gain.expected if a.gain else 0.0))
 
 

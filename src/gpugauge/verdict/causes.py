@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -277,10 +277,17 @@ _ALL = (
 )
 CAUSES = {cause.name: cause for cause in _ALL}
 UNEXPLAINED = "no measured value explains it: `gpugauge doctor` on the node shows what is missing"
-"""The advice on `unknown` where the hook is used already."""
+"""The advice on `unknown` under the hook where no daemon can say what is missing."""
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 STALLS = "collective"
 """The cause of trainings that stall: their alert is not one about a load."""
+
+
+def missing(undecidable: Collection[str]) -> list[str]:
+    """Return in words the evidence, one part of it at least, for want of which causes are undecidable."""
+    decided = {need for cause in _ALL if cause.name not in undecidable for need in cause.needs}
+    needs = {need for cause in _ALL if cause.name in undecidable for need in cause.needs} - decided
+    return [text for need, (text, _) in NEEDED.items() if need in needs]
 
 
 def as_markdown() -> str:
