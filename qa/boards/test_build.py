@@ -16,12 +16,6 @@ from grafana.build.layout import Panel, Row, place
 from grafana.build.notifications import INHIBITIONS
 from grafana.build.panels import MixedUnitsError, Query, timeseries
 from grafana.build.queries import EVERY_PRICE, Expr, Scope, recorded
-
-from gpugauge import catalog
-from gpugauge.artifacts.rules import pack as rules
-from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import UnknownMetricError
-from gpugauge.verdict.causes import CAUSES, STATES
 from tests.grafana.dashboard_reading import (
     SCHEMA,
     asked_of_prometheus,
@@ -31,6 +25,12 @@ from tests.grafana.dashboard_reading import (
     substituted,
     variables,
 )
+
+from gpugauge import catalog
+from gpugauge.artifacts.rules import pack as rules
+from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.artifacts.rules.promql import UnknownMetricError
+from gpugauge.verdict.causes import CAUSES, STATES
 
 Json = dict[str, Any]
 ROOT = Path(__file__).parents[2]
