@@ -182,15 +182,16 @@ def findings(gpus: list[Gpu], folder: Path) -> list[Finding]:
 def test_drawn_machines(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Fault, "apply", apply)
     gpus = drawn(seed)
-    left = findings(gpus, tmp_path)
+    found = findings(gpus, tmp_path)
+    planted = set[Finding]()
     for index, gpu in enumerate(gpus):
-        name = f"GPU {index} ({gpu.uuid}): " if gpu.named else f"GPU {index}: "
+        names = (f"GPU {index} ({gpu.uuid}): " if gpu.named else f"GPU {index}: ", f"GPU {index}: ")
         for text in gpu.expected:
-            naming = [finding for finding in left if finding.found.startswith(name) and text in finding.found]
-            assert len(naming) == 1, f"{name}{text} is in {len(naming)} of {left}"
+            naming = [finding for finding in found if finding.found.startswith(names) and text in finding.found]
+            assert len(naming) == 1, f"{names[0]}{text} is in {len(naming)} of {found}"
             assert naming[0].advice
-            left.remove(naming[0])
-    assert not left, f"nobody planted {left}"
+            planted.add(naming[0])
+    assert planted == {*found}, f"nobody planted {[finding for finding in found if finding not in planted]}"
 
 
 def test_the_generator_draws_every_kind_of_fault() -> None:

@@ -66,7 +66,7 @@ def case(
     **options: Any,
 ) -> Case:
     """Return a case; by default of a machine with one H100 that works."""
-    result = Case(Options(**options), environ or {}, root, platform)
+    result = Case(Options(**{"url": "http://127.0.0.1:1", **options}), environ or {}, root, platform)
     result.driver = driver(device()) if answers is None else answers
     counts = {"NVIDIA": len(result.driver.devices)} if pci is None else pci
     result.pci = {vendor: [f"0000:{number:02x}:00.0" for number in range(n)] for vendor, n in counts.items()}

@@ -19,10 +19,12 @@ def summary(finding: Finding) -> tuple[str, str | None]:
 
 
 def test_no_python(tmp_path: Path) -> None:
-    no_python = case(tmp_path)
-    no_python.python, no_python.torch = ("", "there is no python3 on the PATH"), ProbeResult()
+    named, no_python = case(tmp_path, python="/venv"), case(tmp_path)
+    named.python = no_python.python = "", "there is no python3 on the PATH"
+    no_python.torch = ProbeResult()
 
-    assert pytorch.python(no_python).found == "there is no python3 on the PATH"
+    assert (pytorch.python(named).level, pytorch.python(named).found) == ("failure", "there is no python3 on the PATH")
+    assert pytorch.python(no_python).level == "skipped"
     assert pytorch.installation(no_python).level == "skipped"
     assert pytorch.obstacle(no_python) == "torch was not loaded"
 
@@ -36,9 +38,17 @@ def test_no_python(tmp_path: Path) -> None:
     ],
 )
 def test_no_torch(tmp_path: Path, facts: dict[str, Any], ending: str, found: str) -> None:
-    finding = pytorch.installation(case(tmp_path, torch={"python": "3.12.1", **facts}, ending=ending))
+    finding = pytorch.installation(case(tmp_path, torch={"python": "3.12.1", **facts}, ending=ending, python="/venv"))
 
     assert (finding.level, finding.found) == ("failure", found)
+
+
+@pytest.mark.parametrize("environ", [{}, {"VIRTUAL_ENV": "/venv"}, {"CONDA_PREFIX": "/conda"}])
+def test_a_python_that_nobody_named_need_not_have_torch(tmp_path: Path, environ: dict[str, str]) -> None:
+    finding = pytorch.installation(case(tmp_path, torch={"python": "3.12.1", "missing": True}, environ=environ))
+
+    assert finding.level == ("failure" if environ else "skipped")
+    assert environ or "looked for in /venv/bin/python, which has none; --python names another" in finding.found
 
 
 @pytest.mark.parametrize(

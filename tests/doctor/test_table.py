@@ -20,7 +20,7 @@ def test_a_free_device_and_a_torch_that_uses_it(tmp_path: Path) -> None:
 
     entries = list(examine(works))
 
-    groups = (table.MACHINE, table.CONDITION, table.HERE, table.PYTHON, table.PYTORCH, table.SPEED)
+    groups = (table.MACHINE, table.FAULTS, table.CONDITION, table.HERE, table.PYTHON, table.PYTORCH, table.SPEED)
     assert [entry.check for entry in entries] == [check.__name__ for group in groups for check in group.checks]
 
 

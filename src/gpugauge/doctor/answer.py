@@ -7,16 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpugauge.doctor import reported
-from gpugauge.doctor.case import Case
+from gpugauge.doctor.case import OF_GPU, Case
+from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Problem, Status, as_json
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process, problem_words, safe
 from gpugauge.terminal.style import BOLD, RED, YELLOW
-
-# Kinds of problems because of which no program on the GPU works, or works as well as it could.
-_OF_GPU = frozenset({"driver", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +39,13 @@ class StatusReply:
             return []
         label, uuids = self.process.facts.process, {gpu.uuid for gpu in self.process.gpus}
         uuids |= {g.uuid for g in self.status.gpus if any(p.process == label for p in g.last_processes or ())}
-        own = (problem for problem in self.status.problems if problem.kind in _OF_GPU)
+        own = (problem for problem in self.status.problems if problem.kind in OF_GPU)
         return [problem for problem in own if uuids.intersection(problem.gpus) or problem.kind == "driver"]
 
-    def explains(self, cause: str | None) -> bool:
-        """Return whether the answer names a cause as the limit of the process."""
-        return self.process is not None and cause is not None and self.process.facts.limited_by == cause
+    def has(self, finding: Finding) -> bool:
+        """Return whether the answer names the problem of a finding, or its cause as the limit of the process."""
+        limit = self.process and self.process.facts.limited_by
+        return bool(limit and limit == finding.cause) or finding.found in map(problem_words, self.gpu_problems())
 
 
 def answer(case: Case) -> StatusReply:

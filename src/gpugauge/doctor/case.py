@@ -17,12 +17,16 @@ from gpugauge.driver.client import Worker
 from gpugauge.driver.vendors import Vendor
 from gpugauge.driver.vendors.amd import AMD, UNBUILT
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.status.model import ProcessStatus, Status
+from gpugauge.status.gpu_problems import gpu_problems
+from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
+from gpugauge.status.problem import order
 from gpugauge.terminal import reply
 from gpugauge.terminal.rows import Process, processes
 from gpugauge.web.client import RequestError
 from gpugauge.workload.procfs import Procfs
 
+OF_GPU = frozenset({"driver", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link"})
+"""Kinds of problems because of which no program on the GPU works, or works as well as it could."""
 _NO_LIBRARY = "library_not_found"
 
 
@@ -143,6 +147,11 @@ class Case:
         except target.PythonError as error:
             return "", str(error)
 
+    @property
+    def names_python(self) -> bool:
+        """Whether a Python was given or an environment is active. That of the machine seldom is one for trainings."""
+        return bool(self.options.python or self.environ.get("VIRTUAL_ENV") or self.environ.get("CONDA_PREFIX"))
+
     @cached_property
     def torch(self) -> target.ProbeResult:
         """Facts on torch in the examined Python."""
@@ -165,6 +174,27 @@ class Case:
             return reply.fetch(self.options.url).status, ""
         except RequestError as error:
             return None, str(error)
+
+    @cached_property
+    def reported(self) -> Status | None:
+        """Status of the daemon if it watches the GPUs of this machine, or if this machine has none."""
+        status, own = self.daemon[0], {device.uuid for device in self.driver.devices if device.uuid}
+        return status if status and (not own or own & {gpu.uuid for gpu in status.gpus}) else None
+
+    @cached_property
+    def gpus(self) -> Sequence[GpuStatus]:
+        """The GPUs as the daemon reports them; without it those that answer here."""
+        if self.reported:
+            return self.reported.gpus
+        return [gpus.status_of(device, simulated=self.simulated) for device in self.driver.up]
+
+    @cached_property
+    def gpu_problems(self) -> Sequence[Problem]:
+        """The problems of the GPUs, the gravest first: those that the daemon lists, or that one reading shows."""
+        found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, None), key=order)
+        # What is wrong with a driver that does not work here is said by its own check.
+        kinds = OF_GPU if self.driver.reason == "ok" else OF_GPU - {"driver"}
+        return [problem for problem in found if problem.kind in kinds]
 
     @property
     def known(self) -> Sequence[Process]:

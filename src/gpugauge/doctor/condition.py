@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from gpugauge.doctor.case import Case
+from gpugauge.doctor.case import OF_GPU, Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
-from gpugauge.doctor.gpus import name_of
+from gpugauge.doctor.gpus import computing, name_of
 from gpugauge.driver import codes
 from gpugauge.driver.api import Device
-from gpugauge.faults.judged import health_of
-from gpugauge.faults.repair import ANY_SITE
-from gpugauge.faults.table import NARROW, ailments, slowdowns
+from gpugauge.terminal.rows import problem_words
 
 # Codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
 # does not have.
@@ -26,6 +24,11 @@ _MAX_SHOWN_PIDS = 4
 def obstacle(case: Case) -> str:
     """Return why the condition cannot be checked, or ""."""
     return "" if case.driver.up else "no GPU answers"
+
+
+def unknown(case: Case) -> str:
+    """Return why nothing is known of the faults of GPUs, or ""."""
+    return "" if case.gpus or case.gpu_problems else "no GPU answers"
 
 
 def modes(case: Case) -> Sequence[Finding]:
@@ -44,19 +47,15 @@ def _modes(device: Device) -> Iterator[Finding]:
 
 
 def health(case: Case) -> Sequence[Finding]:
-    """Check for errors of the GPUs."""
-    found = [f for device in case.driver.up for f in _errors(device, simulated=case.simulated)]
-    return found or [ok("Errors", "the driver reports none")]
+    """List the faults of the GPUs but those of clocks and links."""
+    found = _listed(case, OF_GPU - {"gpu_slowed", "narrow_link"}, "Errors")
+    return found or [ok("Errors", f"the {'daemon' if case.reported else 'driver'} reports none")]
 
 
-def _errors(device: Device, *, simulated: bool) -> Iterator[Finding]:
-    found, action = health_of(device), device.reading.recovery_action
-    if action is not None and action not in codes.RECOVERY_ACTIONS:
-        found = replace(found, recovery_action=action)
-    for ailment in ailments(found, device.reading.index):
-        make = failure if ailment.grave else warning
-        users = [("", None if simulated else pid) for pid in computing(device)]
-        yield make("Errors", f"{name_of(device)}: {ailment.text}", ANY_SITE.fill(ailment.advice, device.uuid, users))
+def _listed(case: Case, kinds: Collection[str], title: str, cause: str | None = None) -> list[Finding]:
+    """Return the problems of some kinds in the words of the daemon, with its advice: one line for each GPU."""
+    found = [problem for problem in case.gpu_problems if problem.kind in kinds]
+    return [(failure if p.grave else warning)(title, problem_words(p), p.advice or "", cause) for p in found]
 
 
 def values(case: Case) -> Sequence[Finding]:
@@ -73,52 +72,57 @@ def _unread(case: Case, device: Device) -> Iterator[Finding]:
         yield warning("Values", f"{name_of(device)}: cannot be read: {', '.join(failed)}", advice)
 
 
-def clocks(case: Case) -> Finding:
+def clocks(case: Case) -> Sequence[Finding]:
     """Check whether the clocks are reduced now."""
-    title = "Clocks"
-    reduced = [text for device in case.driver.up if (text := _reductions(device))]
-    if reduced:
-        return warning(title, "; ".join(reduced), cause="throttled")
-    return ok(title, "not reduced now")
+    title, cause = "Clocks", "throttled"
+    found = _listed(case, {"gpu_slowed"}, title, cause)
+    named = {uuid for problem in case.gpu_problems if problem.kind == "gpu_slowed" for uuid in problem.gpus}
+    reduced = [f"GPU {g.index}: {', '.join(g.slowed_by)}" for g in case.gpus if g.slowed_by and g.uuid not in named]
+    if reduced := [*reduced, *filter(None, map(_lowered, case.driver.up))]:
+        found.append(warning(title, "; ".join(reduced), cause=cause))
+    return found or [ok(title, "not reduced now")]
 
 
-def _reductions(device: Device) -> str:
-    reading = device.reading
-    reasons = slowdowns(reading.clocks_event_reasons or ())
-    limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
-    if limit and default and limit < _LOWERED_POWER_LIMIT_RATIO * default:
-        reasons.append(f"power limit {limit / 1000:.0f} W, default {default / 1000:.0f} W")
-    return f"GPU {reading.index}: {', '.join(reasons)}" if reasons else ""
+def _lowered(device: Device) -> str:
+    """Return that the power limit of a GPU is lowered, or ""."""
+    limit, default = device.reading.power_limit_milliwatts, device.reading.power_limit_default_milliwatts
+    if not (limit and default and limit < _LOWERED_POWER_LIMIT_RATIO * default):
+        return ""
+    return f"GPU {device.reading.index}: power limit {limit / 1000:.0f} W, default {default / 1000:.0f} W"
 
 
-def pcie(case: Case) -> Finding:
+def pcie(case: Case) -> Sequence[Finding]:
     """Check whether each link has the maximum width of GPU and slot. The generation is lower while idle."""
-    title = "PCIe link"
-    widths = [(d.reading.index, d.reading.pcie_width, d.reading.pcie_width_max) for d in case.driver.up]
-    known = [(index, width, maximum) for index, width, maximum in widths if width and maximum]
-    if not known:
-        now = " or ".join(map(str, sorted({width for _, width, _ in widths if width})))
-        return skipped(title, f"{now} lanes; the maximum is not reported" if now else "the width is not reported")
-    narrow = [f"GPU {index} uses {width} of {maximum} lanes" for index, width, maximum in known if width < maximum]
-    if narrow:
-        return warning(title, "; ".join(narrow), NARROW, "transfer")
-    lanes = sorted({width for _, width, _ in known})
-    return ok(title, f"{' or '.join(map(str, lanes))} lanes, the maximum of GPU and slot")
+    title, widths = "PCIe link", sorted({gpu.pcie_width for gpu in case.gpus if gpu.pcie_width})
+    if found := _listed(case, {"narrow_link"}, title, "transfer"):
+        return found
+    lanes = f"{' or '.join(map(str, widths))} lanes" if widths else "the width is not reported"
+    if not any(gpu.pcie_width and gpu.pcie_width_max for gpu in case.gpus):
+        return [skipped(title, f"{lanes}; the maximum is not reported" if widths else lanes)]
+    narrow = any((gpu.pcie_width or 0) < (gpu.pcie_width_max or 0) for gpu in case.gpus)
+    width = "; none is known to be narrow under load" if narrow else ", the maximum of GPU and slot"
+    return [ok(title, f"{lanes}{width}")]
 
 
 def use(case: Case) -> Finding:
     """Check for processes that share a GPU, and show the processes of all."""
     title = "Use now"
     found = "; ".join(_grouped(case.driver.up))
-    crowded = [device.reading.index for device in case.driver.up if len(computing(device)) > 1]
+    crowded = [device.reading.index for device in case.driver.up if _is_shared(device)]
     if crowded:
         return warning(title, f"{found}. Several processes share {_devices(crowded)}", cause="contention")
     return ok(title, found)
 
 
-def computing(device: Device) -> list[int]:
-    """Return the pids of the compute processes that the driver lists for a GPU."""
-    return sorted({process.pid for process in device.reading.processes or () if process.kind != "graphics"})
+def _is_shared(device: Device) -> bool:
+    """Return whether several processes compute on a GPU, or on one of its MIG devices."""
+    found = {
+        (p.gpu_instance_id, p.compute_instance_id, p.pid)
+        for p in device.reading.processes or ()
+        if p.kind != "graphics"
+    }
+    places = Counter((gi, ci) for gi, ci, _ in found if gi is not None or not device.reading.mig_mode)
+    return max(places.values(), default=0) > 1
 
 
 def _grouped(devices: Iterable[Device]) -> Iterator[str]:

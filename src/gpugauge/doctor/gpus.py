@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts, Group
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.inventory import Inventory
+from gpugauge.faults.judged import health_of
+from gpugauge.faults.repair import ANY_SITE
+from gpugauge.faults.table import SLOWDOWNS, ailments
+from gpugauge.status.model import FaultStatus, GpuStatus
 
 # The first request has the identity of the GPU, which is then known if the second one fails.
 _REQUESTS: tuple[tuple[Group, ...], ...] = (("static",), ("fast", "normal", "slow", "processes", "mig"))
@@ -46,6 +51,33 @@ class Driver:
 def name_of(device: Device) -> str:
     """Return the index of a GPU and, if known, its uuid."""
     return f"GPU {device.reading.index}" + (f" ({device.uuid})" if device.uuid else "")
+
+
+def computing(device: Device) -> list[int]:
+    """Return the pids of the compute processes that the driver lists for a GPU."""
+    return sorted({process.pid for process in device.reading.processes or () if process.kind != "graphics"})
+
+
+def status_of(device: Device, *, simulated: bool) -> GpuStatus:
+    """Return a GPU that answers with the faults that it has if it worked all the time in the state of its reading."""
+    reading, action = device.reading, device.reading.recovery_action
+    slowed = dict.fromkeys((reason for reason in reading.clocks_event_reasons or () if reason in SLOWDOWNS), 1.0)
+    health = replace(health_of(device), slowed=slowed, load=1.0, was_narrow=True)
+    if action is not None and action not in RECOVERY_ACTIONS:
+        health = replace(health, recovery_action=action)
+    users = [("", None if simulated else pid) for pid in computing(device)]
+    faults = tuple(
+        FaultStatus(f.grave, f.text, ANY_SITE.fill(f.advice, device.uuid, users), f.runbook, kind=f.kind)
+        for f in ailments(health, reading.index)
+    )
+    return GpuStatus(
+        index=reading.index,
+        uuid=device.uuid,
+        pcie_width=reading.pcie_width,
+        pcie_width_max=reading.pcie_width_max,
+        faults=faults,
+        health=tuple(fault for fault in faults if fault.kind == "gpu_health"),
+    )
 
 
 class _OpenError(Exception):

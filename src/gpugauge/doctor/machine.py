@@ -78,6 +78,8 @@ def graphics_devices(case: Case) -> Finding:
         return skipped(title, "there is no GPU here: programs train on the CPU")
     if case.by_torch_alone:
         return ok(title, _TORCH_ALONE)
+    if case.is_bare and case.gpus:
+        return skipped(title, "none here; those of the daemon are below")
     if case.is_bare:
         others = f" ({_shown(case)})" if case.pci else ""
         found = f"none on the PCI bus or in /dev that CUDA or ROCm could use{others}; programs train on the CPU"
@@ -168,7 +170,11 @@ def devices(case: Case) -> Sequence[Finding]:
     kinds = Counter(map(_kind, case.driver.up))
     found = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
     working = [ok(title, found)] if found else []
-    return [*(_unread(device) for device in case.driver.devices if not device.up), *working]
+    # The faults below have those that the daemon lists.
+    down = {uuid for problem in case.gpu_problems if problem.kind == "gpu_down" for uuid in problem.gpus}
+    listed = {key for gpu in case.gpus if gpu.uuid in down for key in (gpu.uuid, gpu.index)}
+    unread = [d for d in case.driver.devices if not d.up and not listed.intersection((d.uuid, d.reading.index))]
+    return [*map(_unread, unread), *working] or [skipped(title, "none answers")]
 
 
 def _unread(device: Device) -> Finding:

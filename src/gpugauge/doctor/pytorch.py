@@ -18,6 +18,8 @@ def python(case: Case) -> Finding:
     """Show the examined Python."""
     title = "Python"
     path, problem = case.python
+    if not path and not case.names_python:
+        return skipped(title, f"{problem}; --python names that of the training")
     if not path:
         return failure(title, problem, "name the Python that trains: --python PATH")
     version = case.torch.facts.get("python")
@@ -34,6 +36,8 @@ def installation(case: Case) -> Finding:
         return skipped(title, "there is no Python to examine")
     if "torch" in facts:
         return ok(title, f"{facts['torch']}, {facts['file'].removesuffix('/__init__.py')}")
+    if facts.get("missing") and not case.names_python:
+        return skipped(title, f"torch was looked for in {case.python[0]}, which has none; --python names another")
     if facts.get("missing"):
         advice = "activate the environment of the training, or name its Python: --python PATH"
         return failure(title, "torch is not installed in this Python", advice)

@@ -34,6 +34,8 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
     if case.options.simulation is not None:
         name = case.options.simulation["scenario"]["name"]
         yield writer.paint(f"SIMULATED: the GPUs below do not exist (scenario {printable(name)}).", YELLOW)
+    elif case.options.pid is None and case.reported and case.reported.simulated:
+        yield writer.paint("SIMULATED: the GPUs of the daemon do not exist.", YELLOW)
     group, reported = "", []
     for entry in entries:
         reported.append(entry)
@@ -50,7 +52,7 @@ def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool)
     """Yield the problems that the checks found and that the answer about the process does not name."""
     writer, also = Writer(WIDTH_COLUMNS, colour=colour), "The checks found no other problem. "
     for entry in entries:
-        if entry.finding.severity and entry.check not in _ANSWERED and not said.explains(entry.finding.cause):
+        if entry.finding.severity and entry.check not in _ANSWERED and not said.has(entry.finding):
             if also:
                 yield from ("", writer.paint("Also found", BOLD))
             also = ""
@@ -80,7 +82,8 @@ def _summary(entries: Sequence[Entry], answered: bool, bare: bool) -> str:
         return "There is no GPU here. The checks found no other problem."
     total = " and ".join(f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n)
     first = next(e.finding for e in entries if e.finding.severity == exit_code(x.finding for x in entries))
-    return f"{total[0].upper()}{total[1:]}. Begin with: {printable(first.title)}."
+    where = first.found.partition(":")[0].partition(" (")[0] if first.found.startswith("GPU") else ""
+    return f"{total[0].upper()}{total[1:]}. Begin with: {printable(', '.join(filter(None, (first.title, where))))}."
 
 
 def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = None) -> str:
@@ -91,7 +94,7 @@ def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = No
     return json.dumps(
         {
             "version": __version__,
-            "simulated": case.simulated,
+            "simulated": case.simulated or bool(case.reported and case.reported.simulated),
             "exit_code": exit_code(entry.finding for entry in entries),
             **({"answer": said.plain()} if said else {}),
             "findings": findings,

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpugauge.doctor import condition, machine, process, pytorch, reported
 from gpugauge.doctor.case import Case, Options
-from gpugauge.doctor.condition import computing
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
+from gpugauge.doctor.gpus import computing
 from gpugauge.status.words import digits, factor
 from gpugauge.verdict.shares import LANE_BYTES_PER_SECOND
 
@@ -128,12 +128,8 @@ MACHINE = Group(
     "Machine",
     (machine.graphics_devices, machine.driver, machine.devices, machine.device_files),
 )
-CONDITION = Group(
-    "Condition",
-    (condition.modes, condition.health, condition.values, condition.clocks, condition.pcie, condition.use),
-    "Modes, errors, use",
-    condition.obstacle,
-)
+FAULTS = Group("Condition", (condition.health, condition.clocks, condition.pcie), "Errors", condition.unknown)
+CONDITION = Group("Condition", (condition.modes, condition.values, condition.use), "Modes, use", condition.obstacle)
 # The environment of a program that is started from this terminal.
 HERE = Group("This terminal", (machine.container, machine.visible_devices))
 PYTHON = Group("PyTorch", (pytorch.python, pytorch.installation))
@@ -180,7 +176,7 @@ def examine(case: Case) -> Iterator[Entry]:
 
 def _groups(options: Options) -> Iterator[Group]:
     """Yield the groups. A process has its own environment and torch, so those of the terminal are omitted then."""
-    yield from (MACHINE, CONDITION)
+    yield from (MACHINE, FAULTS, CONDITION)
     if options.pid is None:
         yield HERE
     if options.pid is None or options.python is not None:
