@@ -84,10 +84,10 @@ def site(settings: Settings, scheme: str, environ: Mapping[str, str] = os.enviro
     if web.enable_lifecycle:
         return replace(found, stop=where + found.command("release --for 10m"), start=where + found.command("attach"))
     if where:
-        return replace(found, stop="stop the container of gpugauge", start="start it again")
+        return replace(found, stop="stop the container of gpugauge", start="start gpugauge again")
     # From version 248 on, systemd passes the pid of the main process of a service.
     if not (environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())):
-        return replace(found, stop=f"kill {os.getpid()}, which is gpugauge", start="start it again")
+        return replace(found, stop=f"kill {os.getpid()}, which is gpugauge", start="start gpugauge again")
     text = cgroup.read_text()
     unit = match[1] if (match := _UNIT.search(text)) else "gpugauge"
     manager = "systemctl --user" if "/user.slice/" in text else "systemctl"
