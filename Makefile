@@ -104,7 +104,7 @@ release-chart: ## package the Helm chart, and push it: ARGS="--to oci://REGISTRY
 	@$(VENV)-lock/bin/python deploy/release/chart.py $(ARGS)
 
 test: lint ## format, lint, strict types, unit tests
-	@$(BIN)/python $(PYTEST) -m "not e2e and $(PUSH)" --ignore=tests/e2e tests qa/worlds
+	@$(BIN)/python $(PYTEST) -m "not e2e and $(PUSH)" --ignore=tests/e2e tests qa/worlds qa/boards
 
 # What depends on the version of Python: all code of the daemon, its commands and the hook's messages. Without torch,
 # which has no build for some versions.
