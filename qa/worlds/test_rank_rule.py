@@ -11,7 +11,7 @@ import pytest
 from tests.drawn import seeds
 from tests.e2e.ruletester import promtools
 
-from gpugauge.artifacts.rules import recording
+from gpugauge.artifacts.rules import ranks
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.ranks import RANK, RANK_BEHIND, RANK_EXCUSED, RANK_POSITION, STALLED
@@ -132,7 +132,7 @@ def test_a_rank_in_a_phase_excuses_those_of_its_run_on_other_nodes(tmp_path: Pat
 
 def _hold(tmp_path: Path, names: list[str], series: list[dict[str, str]], test: Mapping[str, object]) -> None:
     """Fail unless a recorded series is as expected."""
-    rules = [r.as_dict() for r in recording.of_processes(Selectors.of(Parameters())) if r.record in names]
+    rules = [r.as_dict() for r in ranks.recordings(Selectors.of(Parameters())) if r.record in names]
     assert len(rules) == len(names)
     (tmp_path / "rules.yaml").write_text(dump({"groups": [{"name": "ranks", "rules": rules}]}))
     tests = {"input_series": series, "interval": "1m", "promql_expr_test": [test]}
