@@ -6,7 +6,7 @@ import pytest
 
 from gpugauge.status.details import last_use
 from gpugauge.status.model import GpuStatus, ProcessStatus
-from gpugauge.status.words import cause_phrase, digits, duration, factor, quantity, state_words
+from gpugauge.status.words import cause_phrase, digits, duration, factor, limit_words, quantity, state_words
 from gpugauge.verdict.causes import CAUSES, STATES
 from tests.drawn import seeds
 
@@ -15,6 +15,16 @@ def test_every_cause_and_state_has_words() -> None:
     assert [name for name in CAUSES if cause_phrase(name).startswith("is limited by")] == []
     assert all(0 < len(state_words(state, None, hook=True)) <= 12 for state in STATES if state != "unknown")
     assert cause_phrase("new_cause") == "is limited by new cause"
+
+
+def test_a_cause_that_is_not_sure_is_said_to_be_so() -> None:
+    loader = cause_phrase("data_loading")
+
+    assert limit_words("data_loading", {"data_loading": 0.5}) == loader
+    found = limit_words("unknown", {"data_loading": 0.49, "host_bound": 0.21, "unknown": 0.1})
+    assert found == f"loses GPU time, not sure yet why: it {loader}"
+    for causes in ({}, {"unknown": 0.5}, {"unknown": 0.5, "data_loading": 0.2}):
+        assert limit_words("unknown", causes) == cause_phrase("unknown")
 
 
 def test_a_process_without_a_state_is_named_by_what_it_is() -> None:

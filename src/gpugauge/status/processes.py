@@ -18,7 +18,7 @@ from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.words import cause_phrase, state_words
+from gpugauge.status.words import limit_words, state_words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
@@ -202,7 +202,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         state=state,
         state_words=state_words(state, process.role, process.hook, starting=process.starting, silent=process.silent),
         limited_by=name,
-        limited_by_words=cause_phrase(name) if name else None,
+        limited_by_words=limit_words(name, verdict.causes) if verdict and name else None,
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
         evidence=cause.evidence if cause else None,

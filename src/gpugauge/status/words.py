@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
 from gpugauge.base.serving import ROLES
@@ -32,6 +32,16 @@ IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no ke
 def cause_phrase(cause: str) -> str:
     """Return what a process with a cause does, such as "waits for its data loader"."""
     return CAUSES[cause].phrase if cause in CAUSES else f"is limited by {cause.replace('_', ' ')}"
+
+
+def limit_words(limit: str, causes: Mapping[str, float]) -> str:
+    """Return what limits a process. Of one whose main cause is not sure this is what takes most of its GPU time, if
+    that is more than what nothing explains. `causes` has the shares.
+    """
+    most = max((name for name in causes if name != "unknown"), key=causes.__getitem__, default="")
+    if limit != "unknown" or causes.get(most, 0.0) <= causes.get("unknown", 0.0):
+        return cause_phrase(limit)
+    return f"loses GPU time, not sure yet why: it {cause_phrase(most)}"
 
 
 def loader_advice(undecidable: Collection[str], data_wait_ratio: float | None) -> str:
