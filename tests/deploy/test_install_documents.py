@@ -38,3 +38,13 @@ def test_commands_are_in_blocks_of_bash(document: str) -> None:
     languages = set(re.findall(r"^```(\w+)$", (ROOT / "docs" / document).read_text(), re.MULTILINE))
 
     assert languages <= {"bash", "console", "yaml"}
+
+
+def test_the_python_that_documents_name_is_that_of_the_package() -> None:
+    (needed,) = re.findall(r'requires-python = ">=([\d.]+)"', (ROOT / "pyproject.toml").read_text())
+    texts = [(ROOT / "README.md").read_text(), *((ROOT / "docs" / name).read_text() for name in DOCUMENTS)]
+    named = [version for text in texts for version in re.findall(r"Python (3\.\d+)(?= or newer| to 3)", text)]
+    old = [part for text in texts for part in text.split("\n\n") if re.search(r"Debian 11|RHEL 9", part)]
+
+    assert set(named) == {needed}
+    assert [part for part in old if "3.9" not in part] == []
