@@ -204,10 +204,12 @@ def compared(run: Run, observer: Observer) -> Iterator[Statement]:
         names = run.names(observer, pid)
         if len(names) == 1 and len(truths) > 1:  # exec continues the process
             count = observer.polls[names[0]][-1].value("torch_steps_total")
-            # A program whose steps need not be seen adds all of them, or none.
+            # A program whose steps need not be seen adds all or none; of several threads, those of one or more.
             sums = {0}
             for truth in truths:
-                sums = {s + len(truth.steps) for s in sums} | (sums if "steps" in truth.unknown else set())
+                few = truth.rounds if "threads" in truth.unknown else len(truth.steps)
+                counts = [*range(few, len(truth.steps) + 1), *([0] if "steps" in truth.unknown else ())]
+                sums = {total + count for total in sums for count in counts}
             yield right("steps of both programs", sorted(sums), count, count in sums)
             continue
         for number, truth in enumerate(truths):

@@ -97,6 +97,20 @@ def counts(found: Session) -> tuple[int | None, int | None]:
             """,
             8,
         ),
+        # A compiled step, with batches that are fetched four at a time.
+        (
+            """
+            model, optimizer = made()
+            step = torch.compile(optimizer.step, backend="eager")
+            for _ in range(4):
+                batches = iter(loader)
+                for batch in list(zip(*[batches] * 4))[0]:
+                    model(batch).sum().backward()
+                    step()
+                    optimizer.zero_grad()
+            """,
+            16,
+        ),
         # On another thread, which leaves its loop after a step that nothing reports.
         (
             """

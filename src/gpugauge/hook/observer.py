@@ -323,6 +323,8 @@ class Observer:
         """Handle the end of a backward pass."""
         now, trains = self._clock(), self.record.on_training_thread()
         self.state.backward_passes += 1
+        if trains and self.purposes.fetched_ahead:  # several steps on them come before the next batch
+            self.state.count_unreported_step(now, training=True)
         if not trains and self.recorder.source is None:
             trains = self.state.follow_caller()
         # Some evaluations make backward passes: attacks, forces. A step would show that they train.
@@ -417,7 +419,8 @@ class Observer:
             if self.record.step_due:
                 self.record.step_due = 0 if self.state.memory_is_due(now) else self.publish_due
             self.record.batch_due = 0  # the next batch shows whether it is from another loader
-            if self.recorder.source is not None and not self.purposes.pending:
+            stepping = self.recorder.source is not None and not self.state.may_step_unreported
+            if stepping and not self.purposes.pending:
                 for listener in self._effects:
                     listener.ignore()
             self.state.update(now)

@@ -86,6 +86,11 @@ class Purposes:
         return bool(self._pending) or (current is not None and current.purpose == EVALUATING)
 
     @property
+    def fetched_ahead(self) -> bool:
+        """Whether the program has fetched several batches before it used them."""
+        return self._current is not None and self._current.used < self._current.count - 1
+
+    @property
     def blind(self) -> bool:
         """Whether nothing can show an effect, as far as is known."""
         return not self._effects and not self._has_optimizer()
