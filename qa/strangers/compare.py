@@ -180,9 +180,8 @@ def _waits(truth: Timeline, last: Poll) -> Iterator[Statement]:
         seconds = reported.get(phase, 0.0)
         slack = max(0.2, 0.05 * (known + other)) + waits.delayed.get(phase, 0.0)
         early = truth.early_wait() if phase == "training" else 0.0
-        holds = known - slack <= seconds <= known + slack + early and (
-            any_known or other < 0.2 or phase not in reported
-        )
+        least = known - waits.undecided.get(phase, 0.0) - slack
+        holds = least <= seconds <= known + slack + early and (any_known or other < 0.2 or phase not in reported)
         holds = holds or abs(seconds - known - other) <= slack + early
         yield right(f"waits {phase}", f"{known:.2f} s and {other:.2f} s undeclared", f"{seconds:.2f}", holds)
 

@@ -104,6 +104,15 @@ def test_an_undeclared_wait_may_be_absent_but_not_zero() -> None:
     assert (verdict(None), verdict(0.0), verdict(COUNT * WAIT)) == (["absent"], ["wrong"], ["right"])
 
 
+@pytest.mark.parametrize(("reason", "found"), [("killed", []), ("finished", ["waits evaluating"])])
+def test_what_no_step_has_decided_may_be_absent_of_a_killed_process(reason: str, found: list[str]) -> None:
+    mode = {"mode": "evaluating", "known": True}
+    last = [{"t": 120.0, "e": "ask", **mode}, {"t": 121.0, "e": "got", **mode}, {"t": 121.0, "e": "stop"}]
+    end = {"t": 121.0, "e": "end", "reasons": [reason]}
+
+    assert wrong({("torch_batches_total", ""): COUNT + 1.0}, *last, end) == found
+
+
 def test_a_process_that_is_not_reported_is_wrong() -> None:
     assert [statement.verdict for statement in statements(truth(), [])] == ["wrong"]
 

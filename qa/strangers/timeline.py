@@ -32,12 +32,14 @@ _WAITS = ("ask", "got", "stop")
 @dataclass(frozen=True)
 class Waits:
     """Seconds by mode of the stepping thread's waits for batches: declared or in a DataLoader, and others. `delayed`:
-    for how long of both it had no CPU, which may have been before or after what the hook sees of a wait.
+    for how long of both it had no CPU, which may have been before or after what the hook sees of a wait. `undecided`:
+    those of the first kind of which a killed process could not show what they were for, since no step came after them.
     """
 
     known: dict[str, float]
     other: dict[str, float]
     delayed: dict[str, float]
+    undecided: dict[str, float]
 
 
 class Timeline:
@@ -140,19 +142,22 @@ class Timeline:
         known: dict[str, float] = defaultdict(float)
         other: dict[str, float] = defaultdict(float)
         delayed: dict[str, float] = defaultdict(float)
+        undecided: dict[str, float] = defaultdict(float)
+        killed = not self.ends or "killed" in self.ends[-1][1]
+        last = self.steps[-1] if self.steps else self.begin
         asked: Event | None = None
         for event in self.events:
             if event["e"] == "ask":
                 asked = event
             elif event["e"] in {"got", "stop"} and asked is not None:
                 delayed[asked["mode"]] += event.get("delayed", 0.0) - asked.get("delayed", 0.0)
-                (known if asked["known"] and not self.hidden else other)[asked["mode"]] += float(event["t"]) - float(
-                    asked["t"]
-                )
+                seconds = float(event["t"]) - float(asked["t"])
+                (known if asked["known"] and not self.hidden else other)[asked["mode"]] += seconds
+                undecided[asked["mode"]] += seconds if killed and last <= float(asked["t"]) else 0.0
                 asked = None
         if asked is not None:
             (known if asked["known"] and not self.hidden else other)[asked["mode"]] += self.ended - float(asked["t"])
-        return Waits(dict(known), dict(other), dict(delayed))
+        return Waits(dict(known), dict(other), dict(delayed), dict(undecided))
 
     def longest_step(self) -> float:
         """Return the longest time between two steps or batches, of those below a second."""
