@@ -78,6 +78,7 @@ for p in model.parameters():
 BACKWARD = "model(x).square().mean().backward()\ntruth.step()\n"
 ACCUMULATED = """
 (model(x).square().mean() / @every@).backward()
+truth.passed()
 micro += 1
 if micro % @every@ == 0:
     optimizer.step()

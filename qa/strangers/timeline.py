@@ -113,8 +113,8 @@ class Timeline:
         them does not show its size.
         """
         end = self.steps[steps - 1] if 0 < steps <= len(self.steps) else self.begin
-        # A loader that broke after its first batch, before any other, has trained nothing.
-        first = [event["e"] for event in self.events if event["e"] in {"ask", "got", "stop", "step"}][:4]
+        # A loader that broke after its first batch, before any other and any pass, has trained nothing.
+        first = [event["e"] for event in self.events if event["e"] in {"ask", "got", "stop", "pass", "step"}][:4]
         broken = float(self.events[0]["t"])
         if first == ["ask", "got", "ask", "stop"]:
             broken = next(float(event["t"]) for event in self.events if event["e"] == "stop")

@@ -55,6 +55,11 @@ def step() -> None:
     note("step")
 
 
+def passed() -> None:
+    """Record a backward pass that a later step uses."""
+    note("pass")
+
+
 def ask(mode: str = "training", *, known: bool = True) -> None:
     """Record that the wait for a batch begins. `known` is false for a loader that nobody but the program can see."""
     note("ask", mode=mode, known=known, delayed=_delayed())

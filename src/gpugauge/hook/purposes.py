@@ -132,7 +132,7 @@ class Purposes:
 
     def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
         """Note a batch for which the program has waited from `start` to `now`."""
-        self._fetch(run, start, now, in_eval_mode or without_grad)
+        self._fetch(run, start, now, in_eval_mode or (without_grad and not run.trained_so))
         run.count += 1
         if self.blind and not without_grad:  # then only a mode from the start shows an evaluation
             in_eval_mode = in_eval_mode and (run.in_eval_mode or run.count == 1) and not self._left_in_eval_mode
