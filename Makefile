@@ -152,6 +152,10 @@ $(VENV)/e2e $(VENV)/frameworks: $(VENV)/dev
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,top,docs,$(EXTRAS)]' torch==$(TORCH)
 	@touch $@
 
+$(VENV)/frameworks: $(VENV)/timm
+$(VENV)/timm: $(VENV)/dev # apart, see tests/e2e/test_frameworks.py
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ timm==1.0.31 torchvision==0.28.0 pillow
+
 e2e: $(VENV)/e2e ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
 	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e $(shell grep -l 'mark.e2e' qa/worlds/test_*.py)
 

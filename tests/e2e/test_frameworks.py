@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 from tests.e2e.programs import PATIENCE, wait_for
 from tests.hook.conftest import Run, listener, run
-from tests.needs import give_up
+from tests.needs import give_up, require
 
 __all__ = ["listener", "run"]  # fixtures
 
@@ -120,6 +121,113 @@ trainer = SentenceTransformerTrainer(
 trainer.data_collator = Slow(trainer.data_collator)
 trainer.train()
 report(trainer)
+"""
+
+# torchvision, which timm imports, lacks its own operators beside a build of torch for the CPU; transformers imports it
+# where it finds it. So both have a folder of their own.
+APART = Path(sys.prefix) / "timm"
+IMAGES = """
+import os, time, torch
+os.mkdir(sys.argv[1])
+operators = torch.library.Library("torchvision", "DEF")
+for name in ("nms", "qnms"):
+    operators.define(name + "(Tensor boxes) -> Tensor")
+import timm.data, timm.optim, timm.scheduler, timm.utils
+timm.utils.random_seed(0)
+class Images(torch.utils.data.Dataset):
+    transform = None
+    def __init__(self, count):
+        self.count = count
+    def __len__(self):
+        return self.count
+    def __getitem__(self, index):
+        time.sleep(0.01)
+        return torch.full((3, 16, 16), index / self.count), index % 10
+def loader(count, size, training):
+    return timm.data.create_loader(
+        Images(count), (3, 16, 16), size, is_training=training, num_workers=1, use_multi_epochs_loader=training,
+        device=torch.device("cpu"), use_prefetcher=False,
+    )
+waited = {"training": timm.utils.AverageMeter(), "evaluating": timm.utils.AverageMeter()}
+def measured(batches, phase):
+    begin = time.monotonic()
+    for batch in batches:
+        waited[phase].update(time.monotonic() - begin)
+        yield batch
+        begin = time.monotonic()
+model = timm.create_model("test_resnet", num_classes=10, pretrained=False, drop_path_rate=0.1)
+optimizer = timm.optim.create_optimizer_v2(model, "lookahead_adamw", lr=1e-3, weight_decay=0.05, layer_decay=0.9)
+average = timm.utils.ModelEmaV3(model, decay=0.99)
+schedule, _ = timm.scheduler.create_scheduler_v2(optimizer, num_epochs=2, warmup_epochs=1, updates_per_epoch=8)
+scaler, loss = timm.utils.NativeScaler(device="cpu"), torch.nn.CrossEntropyLoss(label_smoothing=0.1)
+saver = timm.utils.CheckpointSaver(
+    model, optimizer, model_ema=average, checkpoint_dir=sys.argv[1], recovery_dir=sys.argv[1], max_history=1
+)
+train, held, updates, evaluated = loader(64, 4, True), loader(40, 8, False), 0, 0.0
+for epoch in range(2):
+    model.train()
+    for number, (images, labels) in enumerate(measured(train, "training")):
+        update = number % 2 == 1
+        output = loss(model(images), labels) / 2
+        scaler(output, optimizer, clip_grad=1.0, parameters=model.parameters(), need_update=update)
+        if update:
+            updates += 1
+            optimizer.zero_grad()
+            average.update(model, step=updates)
+            schedule.step_update(updates)
+    optimizer.sync_lookahead()
+    for candidate in (model, average):
+        candidate.eval()
+        begin = time.monotonic()
+        with torch.inference_mode():
+            for images, labels in measured(held, "evaluating"):
+                timm.utils.accuracy(candidate(images), labels, topk=(1, 5))
+        evaluated += time.monotonic() - begin
+    saver.save_checkpoint(epoch, metric=epoch)
+    schedule.step(epoch + 1, epoch)
+print("steps", updates)
+print("samples", 2 * 64)
+for phase, meter in waited.items():
+    print("waited_" + phase, meter.sum)
+print("evaluated", evaluated)
+digest(model)
+"""
+
+# Its batches come from a generator, not from a loader.
+NANO = """
+import time, torch
+from nano_gpt import config, trainer
+from nano_gpt.datasets.data_loader import chunk_dataset, cycle_dataset
+from nano_gpt.model import GPT
+torch.manual_seed(0)
+plan = config.TrainConfig(
+    total_batch_size=256, micro_batch_size=4, sequence_length=16, max_steps=24, eval_steps=6, checkpoint_steps=8,
+    checkpoint_dir=sys.argv[1], log_file=sys.argv[1] + ".log", warmup_steps=4,
+)
+shape = config.DatasetConfig(micro_batch_size=4, sequence_length=16)
+model = GPT(config.GPTConfig(block_size=16, vocab_size=64, n_layer=1, n_head=2, n_embd=16), None)
+state, compute, evaluated = trainer.WorkerState("cpu"), trainer.compute_loss, []
+optimizer = trainer.create_optimizer(model, plan, None, state.is_cuda)
+def measured(*arguments, backward):
+    begin = time.monotonic()
+    try:
+        return compute(*arguments, backward=backward)
+    finally:
+        evaluated.append(0.0 if backward else time.monotonic() - begin)
+trainer.compute_loss = measured
+rows = [torch.arange(start, start + 257) % 64 for start in range(8)]
+class Slow:
+    def __init__(self, batches):
+        self.batches = batches
+    def __iter__(self):
+        for batch in self.batches:
+            time.sleep(0.01)
+            yield batch
+train, held = Slow(cycle_dataset(chunk_dataset(shape, rows))), Slow(chunk_dataset(shape, rows))
+trainer.train(model, optimizer, state, plan, train, config.EvalConfig(validation_steps=20), shape, held)
+print("steps", plan.max_steps)
+print("evaluated", sum(evaluated))
+digest(model)
 """
 
 LIGHTNING = """
@@ -312,6 +420,8 @@ def ended(listener: Sessions, count: int) -> list[Session]:
         pytest.param("accelerate", ACCELERATE, (), id="accelerate", marks=pytest.mark.everything),
         pytest.param("accelerate", ACCELERATE, LAUNCH, id="accelerate-launch", marks=pytest.mark.everything),
         pytest.param("lightning", FABRIC, (), id="fabric", marks=pytest.mark.everything),
+        pytest.param("timm", IMAGES, (), id="timm", marks=pytest.mark.everything),
+        pytest.param("nano_gpt", NANO, (), id="nanogpt", marks=pytest.mark.everything),
         pytest.param("skorch", SKORCH, (), id="skorch", marks=pytest.mark.everything),
         pytest.param("ignite", IGNITE, (), id="ignite", marks=pytest.mark.everything),
         pytest.param("torch", RANKS, TORCHRUN, id="torchrun", marks=pytest.mark.everything),
@@ -322,10 +432,15 @@ def ended(listener: Sessions, count: int) -> list[Session]:
 def test_steps_are_counted_and_results_are_the_same(
     module: str, program: str, options: tuple[str, ...], listener: Sessions, run: Run, tmp_path: Path
 ) -> None:
-    need_module(module)
     need_module("numpy")
+    if apart := module == "timm":
+        require(APART.exists(), f"{module} is not installed: make {APART}")
+    else:
+        need_module(module)
+    path = {"PYTHONPATH": str(APART)} if apart else {}
     both = [
-        run(DIGEST + program, *options, arguments=(str(tmp_path / hook),), GPUGAUGE_HOOK=hook) for hook in ("0", "1")
+        run(DIGEST + program, *options, arguments=(str(tmp_path / hook),), GPUGAUGE_HOOK=hook, **path)
+        for hook in ("0", "1")
     ]
     plain, watched = (process.communicate(None, 2 * PATIENCE)[0] for process in both)
     # Frameworks also print other things, and durations.
