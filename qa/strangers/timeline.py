@@ -113,15 +113,10 @@ class Timeline:
         them does not show its size.
         """
         end = self.steps[steps - 1] if 0 < steps <= len(self.steps) else self.begin
-        # A loader that broke after its first batch, before any other and any pass, has trained nothing.
-        first = [event["e"] for event in self.events if event["e"] in {"ask", "got", "stop", "pass", "step"}][:4]
-        broken = float(self.events[0]["t"])
-        if first == ["ask", "got", "ask", "stop"]:
-            broken = next(float(event["t"]) for event in self.events if event["e"] == "stop")
         taken = [
             event
             for event in self.events
-            if broken <= float(event["t"]) <= end
+            if float(event["t"]) <= end
             and (event["e"] == "used" or (event["e"], event.get("mode")) == ("got", "training"))
         ]
         if any(event.get("samples") is None for event in taken):
@@ -199,7 +194,7 @@ class Timeline:
                 asked = None
                 if "evaluating" in base:  # until the next training batch or step, nothing shows that it is over
                     base = frozenset({"evaluating", "training"})
-            elif kind == "step":
+            elif kind in {"pass", "step"}:
                 base = frozenset({"training"}) | (base if "steps" in self.unknown else frozenset())
             elif kind == "enter":
                 phase = frozenset({event["phase"]})

@@ -111,6 +111,25 @@ def counts(found: Session) -> tuple[int | None, int | None]:
             """,
             16,
         ),
+        # The same on another thread.
+        (
+            """
+            import threading
+            model, optimizer = made()
+            def work():
+                step = torch.compile(optimizer.step, backend="eager")
+                for _ in range(2):
+                    batches = iter(loader)
+                    for batch in list(zip(*[batches] * 4))[0]:
+                        model(batch).sum().backward()
+                        step()
+                        optimizer.zero_grad()
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            """,
+            8,
+        ),
         # On another thread, which leaves its loop after a step that nothing reports.
         (
             """
@@ -201,6 +220,70 @@ for _ in range(2):
     assert found.record is not None
     assert found.record.seconds["evaluating"] == 0
     assert set(found.snap.waits or {} if found.snap else {}) == {"training"}
+
+
+# Two loaders, both read while the model is in evaluation mode.
+ZIPPED = """
+model, optimizer = made()
+for batch, other in zip(loader, DataLoader([torch.ones(4)] * 8, batch_size=2)):
+    model.train()
+    time.sleep(0.05)
+    model(batch + other).sum().backward()
+    optimizer.step()
+    model.eval()
+    model(batch)
+"""
+# A thread that fetches without gradients.
+THREAD = """
+import threading
+def work():
+    model, optimizer = made()
+    batches = iter(loader)
+    for _ in range(4):
+        with torch.no_grad():
+            batch = next(batches)
+        time.sleep(0.2)
+        model(batch).sum().backward()
+        optimizer.step()
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+# A thread that sums up the losses of two batches.
+SUMMED = """
+import threading
+def work():
+    model, optimizer = made()
+    loss = 0
+    for number, batch in enumerate(loader):
+        time.sleep(0.05)
+        loss = loss + model(batch).sum()
+        if number % 2:
+            loss.backward()
+            optimizer.step()
+            loss = 0
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("program", "samples", "most"),
+    # Without gradients, a first batch looks like one of an evaluation, until the step.
+    [(ZIPPED, 16, 0.05), (THREAD, 8, 0.3), (SUMMED, 8, 0.0)],
+    ids=["zipped", "thread", "summed"],
+)
+def test_batches_of_a_training_are_no_evaluation(
+    program: str, samples: int, most: float, listener: Sessions, fork: RunFork
+) -> None:
+    finished(fork(REAL + program))
+    found = session(listener)
+    assert found.snap is not None
+    assert found.record is not None
+    assert (found.snap.samples, set(found.snap.waits or {})) == (samples, {"training"})
+    assert found.record.seconds["evaluating"] <= most
 
 
 @pytest.mark.torch

@@ -294,10 +294,9 @@ class Observer:
             return
         phase = TRAINING if torch.is_grad_enabled() else EVALUATING
         taken = self.purposes.elsewhere(threading.get_ident(), phase)
-        taken.waited += now - start
+        taken.take_elsewhere(start, now, brought)
         if not brought:
             return
-        taken.count, taken.last = taken.count + 1, now
         self.state.count_unreported_step(now, training=phase == TRAINING)
         read = self._reader(self._run_of(source), source, batch) if _is_torchs(source) else unknown_size
         read(batch, taken.work)
@@ -323,7 +322,7 @@ class Observer:
         """Handle the end of a backward pass."""
         now, trains = self._clock(), self.record.on_training_thread()
         self.state.backward_passes += 1
-        if trains and self.purposes.fetched_ahead:  # several steps on them come before the next batch
+        if trains and self.purposes.fetches_ahead:
             self.state.count_unreported_step(now, training=True)
         if not trains and self.recorder.source is None:
             trains = self.state.follow_caller()

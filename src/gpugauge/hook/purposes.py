@@ -30,7 +30,8 @@ class Run:
     `without_grad` are how the last batch was fetched: the model in evaluation mode, gradients off. `in_a_row` is
     whether two of them came without one of another iterator in between. `trained_so` is whether batches that were
     fetched without gradients have turned out to be for the training. `loader` refers to what all iterators of its
-    DataLoader share. Of a thread that does not train, `last` is the time of the last batch.
+    DataLoader share. `along` is whether the last batch was not used before one of another iterator was fetched. Of a
+    thread that does not train, `last` is the time of the last batch.
     """
 
     def __init__(self, work: Work, loader: weakref.ref[Any] | None = None) -> None:
@@ -41,8 +42,16 @@ class Run:
         self.count = self.waited = self.used = self.last = 0
         self.effects = 0  # that the program had made when the purpose was decided
         self.steps = self.without_step = 0  # that the program had made before the last batch; batches used without one
-        self.in_eval_mode = self.without_grad = self.in_a_row = self.ended = self.trained_so = False
+        self.in_eval_mode = self.without_grad = self.in_a_row = self.ended = self.trained_so = self.along = False
         self.work = work
+
+    def take_elsewhere(self, start: int, now: int, brought: bool) -> None:
+        """Note a wait of a thread that does not train, and its batch unless it was one for an iterator, or its end."""
+        self.used = 0 if self.ended else self.used + (0 < self.last <= start - _USED_NS)
+        self.ended = not brought
+        self.waited += now - start
+        if brought:
+            self.count, self.last = self.count + 1, now
 
     @property
     def in_use(self) -> bool:
@@ -86,9 +95,9 @@ class Purposes:
         return bool(self._pending) or (current is not None and current.purpose == EVALUATING)
 
     @property
-    def fetched_ahead(self) -> bool:
-        """Whether the program has fetched several batches before it used them."""
-        return self._current is not None and self._current.used < self._current.count - 1
+    def fetches_ahead(self) -> bool:
+        """Whether several steps can come between two batches: they are fetched ahead, or none is seen."""
+        return self._current is None or self._current.used < self._current.count - 1
 
     @property
     def blind(self) -> bool:
@@ -120,6 +129,8 @@ class Purposes:
             for _ in range(run.count):
                 self._recorder.add_batch(run.waited // run.count, run.last)
             purpose = TRAINING if 0 < latest == run.last else phase  # it trains on what it has taken last
+            self._trains_without_grad = self._trains_without_grad or purpose != phase
+            self._accumulates = self._accumulates or (purpose == TRAINING and run.used > 0)
             self.book(None, run.waited, purpose)
             if purpose == TRAINING:
                 self._recorder.work.add(run.work)
@@ -183,7 +194,10 @@ class Purposes:
 
     def _fetch(self, run: Run, start: int, now: int, unsure: bool) -> None:
         """Note whether the program has used the batch before, and in a training whether without a step."""
-        used, steps = bool(run.count) and start - self._arrived >= _USED_NS, self._recorder.record.words[STEPS]
+        at_once, steps = start - self._arrived < _USED_NS, self._recorder.record.words[STEPS]
+        used, before, run.along = bool(run.count) and not at_once, self._current, False
+        if before is not None and before is not run:
+            before.along = at_once
         run.used += used
         run.without_step += used and run.purpose == TRAINING and 0 < steps == run.steps and not unsure
         self._accumulates = self._accumulates or run.without_step > 1  # it has begun to use several for a step
@@ -219,7 +233,7 @@ class Purposes:
             if run is self._doubtful:
                 continue
             # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
-            several = run.in_a_row or (run.in_eval_mode and run.count == 1)
+            several = run.in_a_row or (run.in_eval_mode and run.count == 1 and not run.along)
             unsure = run.in_eval_mode or run.without_grad
             # A loader that has failed is begun again.
             evaluated = (run.ended and (unsure or run.loader is None or run.loader not in self._trained)) or (
