@@ -226,7 +226,7 @@ class Slow:
 train, held = Slow(cycle_dataset(chunk_dataset(shape, rows))), Slow(chunk_dataset(shape, rows))
 trainer.train(model, optimizer, state, plan, train, config.EvalConfig(validation_steps=20), shape, held)
 print("steps", plan.max_steps)
-print("evaluated", sum(evaluated))
+print("evaluated", sum(evaluated[1:]))  # the first one is before the training, while the program starts
 digest(model)
 """
 
