@@ -5,15 +5,21 @@ from functools import partial
 
 import pytest
 from qa.worlds.nodes import draw
+from qa.worlds.reading import Reader
 from qa.worlds.scraped import snapshot_of
 
+from gpugauge.faults.judged import Judged
+from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Health, Section
 from gpugauge.status.history import History
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.node import build
 from gpugauge.status.problem import KINDS
+from gpugauge.terminal.screen import problem_lines
 from gpugauge.terminal.table import table
+from gpugauge.web.page.links import NO_LINKS
+from gpugauge.web.page.render import content
 from gpugauge.web.page.routes import PATH, status_route
 from gpugauge.web.server import Request
 from gpugauge.workload.identity import Workload
@@ -154,6 +160,26 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     (process,) = first["last_processes"]
     assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
     assert "last used by pid 4001 train.py (not seen now)" in table(build(gone, history), False, 1.7e9, 120)
+
+
+def test_since_when_a_fault_is_there_in_every_view() -> None:
+    at, history, before = 1.7e9 - 600, History(), snapshot()
+    history.feed(before)
+    lost = family("gpu_up", ({"uuid": "GPU-b"}, 1), ({"uuid": "GPU-a"}, 0))
+    other = [f for f in before.sections[0].families if f.metric.name in {"gpu_info", "gpugauge_driver_up"}]
+    reset, narrow = ailments(GpuHealth("gpu_reset", lanes=(8, 16), was_narrow=True), 1)
+    faults = Judged("faults", (), {"GPU-b": (replace(reset, since=at), replace(narrow, since=at - 86_400))})
+    found = build(snapshot_of(1.7e9 + 60, 160.0, (Section("all", (lost, *other)), faults)), history)
+
+    expected = [
+        "GPU 0: down: every call returns an unknown error, since 22:13 UTC",
+        "GPU 1: the driver requires a reset of the GPU after an error, since 22:03 UTC",
+        "GPU 1: its PCIe link has 8 of 16 lanes: copies between host and GPU take longer, since 2023-11-13 22:03 UTC",
+    ]
+    page = Reader("".join(content(replace(found, gpus=()), None, NO_LINKS))).text
+    top = " ".join(line for problem in found.problems for line, _ in problem_lines(problem, 200))
+    for text in (page, table(found, False, 1.7e9, 200), top):
+        assert [words for words in expected if words not in text] == []
 
 
 def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:

@@ -191,7 +191,7 @@ class Case:
     @cached_property
     def gpu_problems(self) -> Sequence[Problem]:
         """The problems of the GPUs, the gravest first: those that the daemon lists, or that one reading shows."""
-        found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, None), key=order)
+        found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, 0.0, None), key=order)
         # What is wrong with a driver that does not work here is said by its own check.
         kinds = OF_GPU if self.driver.reason == "ok" else OF_GPU - {"driver"}
         return [problem for problem in found if problem.kind in kinds]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from datetime import datetime, timezone
 
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.failing import PARTS
@@ -103,10 +102,9 @@ def down_phrase(reason: str | None) -> str:
     return f"down: every call returns {reason}" if reason else "does not answer"
 
 
-def unread_words(parts: Collection[str], reason: str, since: float) -> str:
-    """Return which parts of a GPU cannot be read since a Unix time."""
-    names, code = ", ".join(PARTS.get(part, part) for part in parts), reason.replace("_", " ")
-    return f"cannot be read since {datetime.fromtimestamp(since, timezone.utc):%H:%M} UTC: {names}: {code}"
+def unread_words(parts: Collection[str], reason: str) -> str:
+    """Return which parts of a GPU cannot be read."""
+    return f"cannot be read: {', '.join(PARTS.get(part, part) for part in parts)}: {reason.replace('_', ' ')}"
 
 
 def unread_advice(reason: str, vendor: Vendor) -> str:

@@ -81,6 +81,7 @@ NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of
 class Ailment:
     """A fault of one GPU. `grave`: it is not usable until something is done. `runbook` is the name of the fault, and
     `kind` that of a problem of the node (status/problem.py). `reason` has no figures, so that it seldom changes.
+    `since` is the Unix time of its begin, None if it may have been there before the daemon looked.
     """
 
     grave: bool
@@ -90,6 +91,7 @@ class Ailment:
     reason: str = ""
     kind: str = "gpu_health"
     xid: tuple[str, str] = ("", "")  # code and name
+    since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,7 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         yield Ailment(True, "the remapping of a faulty memory row failed", replace, "GpuRowRemapFailed")
     if health.retired_pages >= limits.retired_pages:
         text = f"{health.retired_pages:.0f} of at most 64 memory pages are retired"
-        yield Ailment(False, text, replace, "GpuRowRemapFailed")
+        yield Ailment(False, text, replace, "GpuRowRemapFailed", "retired_pages")
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
         advice = f"programs on it are not affected; to repair it: {reset}"

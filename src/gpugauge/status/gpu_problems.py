@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.driver.api import SUSPENDED
@@ -16,7 +15,7 @@ from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, 
 from gpugauge.status.owner import name, owner, owner_words
 from gpugauge.status.problem import problem
 from gpugauge.status.use import gpus_words, in_use, on_gpus
-from gpugauge.status.words import HOOK_ADVICE, percent, plural
+from gpugauge.status.words import HOOK_ADVICE, clock, percent, plural, since_words
 
 _MAX_NAMED = 3  # programs that an error affects
 _MAX_NAMED_UNHOOKED = 2  # programs without the hook
@@ -24,24 +23,26 @@ _MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
 
 
-def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:
+def gpu_problems(gpus: Sequence[GpuStatus], now: float, site: Site | None) -> Iterator[Problem]:
     """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
-    that their driver is down. Commands are for the site; None if their processes are simulated.
+    that their driver is down. `now` is Unix time. Commands are for the site; None if their processes are simulated.
     """
     hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
     for reason in (_DRIVER_DOWN, REMEMBERED):
         if found := [gpu for gpu in hidden if gpu.down_reason == reason]:
             uuids, advice = tuple(gpu.uuid for gpu in found), found[0].advice
             advice = f"{advice}; and so for each of the others" if advice and len(found) > 1 else advice
-            yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, gpus=uuids, runbook="GpuLost")
+            since = since_words(max((gpu.last_seen for gpu in found if gpu.last_seen), default=None), now)
+            more: dict[str, Any] = {"gpus": uuids, "runbook": "GpuLost", "since_words": since}
+            yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, **more)
     for gpu in gpus:
         subject, uuids = gpus_words([gpu]), (gpu.uuid,)
-        errors = list(_errors(gpu, subject)) if gpu not in hidden else []
+        errors = list(_errors(gpu, subject, now)) if gpu not in hidden else []
         yield from errors
         users = _users(gpu) if not errors else ""  # the users of a GPU are named once
         for fault in gpu.faults:
             if fault.kind in {"gpu_slowed", "narrow_link"}:
-                more = {"detail": users or None, "runbook": fault.runbook}
+                more = {"detail": users or None, "runbook": fault.runbook, "since_words": since_words(fault.since, now)}
                 yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, **more)
                 users = ""
         devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
@@ -66,15 +67,16 @@ class _Error(NamedTuple):
     text: str
     advice: str | None
     runbook: str | None
+    since: float | None = None
 
 
-def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
+def _errors(gpu: GpuStatus, subject: str, now: float) -> Iterator[Problem]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
-    found = [_Error("gpu_health", a.grave, a.text, a.advice, a.runbook) for a in gpu.health]
-    xids = [_Error("xid", False, _xid_words(xid), xid.advice, xid.runbook) for xid in gpu.xids]
+    found = [_Error("gpu_health", a.grave, a.text, a.advice, a.runbook, a.since) for a in gpu.health]
+    xids = [_Error("xid", False, _xid_words(xid, now), xid.advice, xid.runbook) for xid in gpu.xids]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
     if not gpu.up and gpu.down_reason != SUSPENDED:
-        found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost"))
+        found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost", gpu.last_seen))
     if not found:
         return
     first, *others = [*found, *(e for e in xids if not e.advice)]
@@ -83,12 +85,12 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     users = _users(gpu) if gpu.up else last_use(gpu)
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
     more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook}
-    yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), **more)
+    since = since_words(first.since, now)
+    yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), since_words=since, **more)
 
 
-def _xid_words(xid: XidStatus) -> str:
-    at = datetime.fromtimestamp(xid.last, timezone.utc)
-    return f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {at:%H:%M:%S} UTC"
+def _xid_words(xid: XidStatus, now: float) -> str:
+    return f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {clock(xid.last, now)}"
 
 
 def _users(gpu: GpuStatus) -> str:

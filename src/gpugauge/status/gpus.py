@@ -54,11 +54,15 @@ def gpus(
                 own = tuple(mig.uuid for mig in devices if process.process in on_mig.get(mig.uuid, ()))
                 users.append(_using(process, use, mig=own))
         last = history.last_use(uuid)
+        seen = last.timestamp if last and not device.up else None
         there = users if device.up else [p for p in processes if last and p.process in last.processes]
         owned = [(_manager(p), None if simulated else p.pid) for p in there if not p.ended]
         fill = partial(site.fill, uuid=uuid, users=owned if device.up or owned else None)
         found = tuple(
-            FaultStatus(f.grave, f.text, fill(f.advice), f.runbook, FAULTS[f.runbook].action, f.kind)
+            FaultStatus(
+                *(f.grave, f.text, fill(f.advice), f.runbook, FAULTS[f.runbook].action, f.kind),
+                seen if f.kind == "gpu_down" else f.since,
+            )
             for f in faults.get(uuid, ())
         )
         state, holders = _allocation(node, uuid)

@@ -143,6 +143,7 @@ class FaultStatus:
     runbook: str | None = None  #: the label `problem`: a section of [runbook.md](runbook.md)
     action: str = ""  #: `drain` or `reset` if the node has to be drained for it, as the label of its alert
     kind: str | None = _absent()  #: that of the problem; the faults in `health` have none
+    since: float | None = None  #: Unix time of its begin; null if it was there before the daemon looked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,6 +228,7 @@ class Problem:
     subject: str = ""  #: the GPU or the program
     text: str = ""  #: what is wrong
     advice: str | None = None  #: what to do
+    since_words: str | None = None  #: since when a fault of a GPU is there, if that is known
     detail: str | None = None  #: share, pid, owner and GPUs, or further errors and who uses the GPU
     gain_words: str | None = None  #: the expected gain of the advice, if it is known
     gpus: tuple[str, ...] = ()  #: the uuids

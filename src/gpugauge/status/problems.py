@@ -103,7 +103,7 @@ def problems(facts: Status, site: Site) -> list[Problem]:
     found = [
         *_driver(facts),
         *_exporter(facts),
-        *gpu_problems(facts.gpus, None if facts.simulated else site),
+        *gpu_problems(facts.gpus, facts.timestamp, None if facts.simulated else site),
         *training_problems(facts),
     ]
     return sorted(found, key=order)

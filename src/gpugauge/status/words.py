@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime, timezone
 from itertools import groupby
 
 from gpugauge.base.serving import ROLES
@@ -76,6 +77,17 @@ def duration(seconds: float) -> str:
             amount = seconds / size
             return f"{amount:.1f} {unit}" if amount < 9.95 else f"{amount:.0f} {unit}"
     return f"{digits(1000 * max(0.0, seconds), 3)} ms"
+
+
+def clock(at: float, now: float) -> str:
+    """Return a Unix time as "14:02 UTC", with its date if that is not the one of `now`."""
+    then, today = (datetime.fromtimestamp(time, timezone.utc) for time in (at, now))
+    return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
+
+
+def since_words(at: float | None, now: float) -> str | None:
+    """Return since when a fault is there, None if that is not known."""
+    return None if at is None else f"since {clock(at, now)}"
 
 
 def factor(value: float) -> str:

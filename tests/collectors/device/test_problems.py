@@ -92,3 +92,21 @@ def test_a_fault_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.Log
         "GPU fault GpuHot",
         "GPU fault GpuHot is over",
     ]
+
+
+def test_the_begin_of_a_fault_is_known_unless_it_may_have_been_there_before() -> None:
+    run = Run()
+
+    def since(reason: str = "ok", **reading: Any) -> dict[str, float | None]:
+        return {each.reason or each.runbook: each.since for each in run.tick(reason, **reading).faults["GPU-a"]}
+
+    pending: dict[str, Any] = {"remapped_rows_pending": True}
+    hot = {**pending, "temperature_celsius": 88, "temperature_slowdown_celsius": 90}
+    for _ in range(13):
+        assert since(**pending) == {"row_remap_pending": None}
+    begin = 1e9 + run.now + 5
+    assert since(**hot)["GpuHot"] == since(**hot)["GpuHot"] == begin
+    since(**pending)
+    assert since(**hot)["GpuHot"] == begin  # it wavers
+    since("gpu_is_lost")
+    assert since(**hot, recovery_action="gpu_reset") == {"row_remap_pending": None, "GpuHot": begin, "gpu_reset": None}

@@ -65,8 +65,8 @@ def _unread(device: Device) -> Iterator[Ailment]:
     for reason in sorted({failure.reason for failure in device.failures}):
         failures = [failure for failure in device.failures if failure.reason == reason]
         since = min(failure.since for failure in failures)
-        text = unread_words([failure.reading for failure in failures], reason, since)
-        yield Ailment(False, text, unread_advice(reason, device.vendor), "GpuReadingFailed", reason)
+        text = unread_words([failure.reading for failure in failures], reason)
+        yield Ailment(False, text, unread_advice(reason, device.vendor), "GpuReadingFailed", reason, since=since)
 
 
 _gpu = Table[_Gpu]("uuid")
@@ -94,13 +94,21 @@ METRICS: tuple[Metric, ...] = (
 )
 
 
+class _Known(NamedTuple):
+    """A fault that was logged: Unix time of its begin, None if it is not known, and when it was last there."""
+
+    since: float | None
+    last: float  # monotonic
+
+
 class _State:
     """Counters of one GPU over time, and whether its link was narrow under load and has not been wide since."""
 
     def __init__(self) -> None:
         self.narrow = False
         self.seen: object = None  # what the last judgement depends on
-        self.logged: dict[str, float] = {}  # when each fault that was logged was last there
+        self.first: float | None = None  # monotonic time of the first look at the GPU while it is up
+        self._known: dict[tuple[str, str], _Known] = {}
         self._track, self._now = Track(), 0.0
         self._slowed = dict.fromkeys(SLOWDOWNS, 0.0)  # seconds, where the driver counts none
 
@@ -130,22 +138,33 @@ class _State:
         sampled = {} if active is None else self._slowed
         return {**sampled, **{reason: counted[reason] / 1e9 for reason in SLOWDOWNS if reason in counted}}
 
+    def dated(self, device: Device, faults: Iterable[Ailment], tick: Tick) -> Iterator[Ailment]:
+        """Yield the faults with their begin. Log when one begins, and when it has not been there for a minute: a
+        temperature may waver. What was there within a minute of the first look may have been there before.
+        """
+        now, where = tick.monotonic, fields(index=device.reading.index, uuid=device.uuid)
+        self.first = now if self.first is None else self.first
+        for each in faults:
+            key = each.runbook, "" if each.kind == "gpu_slowed" else each.reason  # the reasons of slowdowns vary
+            known = self._known.get(key)
+            if known is None:
+                log.warning("GPU fault %s: %s", each.runbook, each.text, extra=where)
+                known = _Known(tick.timestamp if now - self.first > _OVER_SECONDS else None, now)
+            self._known[key] = known._replace(last=now)
+            yield replace(each, since=known.since)
+        for key in [key for key, known in self._known.items() if now - known.last > _OVER_SECONDS]:
+            del self._known[key]
+            log.info("GPU fault %s is over%s", key[0], f": {key[1]}" if key[1] else "", extra=where)
+
+    def unseen(self, now: float) -> None:
+        """What cannot be read is not over."""
+        self.first = None
+        self._known = {key: known._replace(last=now) for key, known in self._known.items()}
+
 
 def _share(rates: Mapping[str, float]) -> float | None:
     """Return the share of the observed time in which a GPU was busy, None without any."""
     return min(1.0, rates["busy"] / rates["observed"]) if rates.get("observed") else None
-
-
-def _log(device: Device, faults: Iterable[Ailment], logged: dict[str, float], now: float) -> None:
-    """Log when a fault begins, and when it has not been there for a minute: a temperature may waver."""
-    where = fields(index=device.reading.index, uuid=device.uuid)
-    for each in faults:
-        if each.runbook not in logged:
-            log.warning("GPU fault %s: %s", each.runbook, each.text, extra=where)
-        logged[each.runbook] = now
-    for name in [name for name, at in logged.items() if now - at > _OVER_SECONDS]:
-        del logged[name]
-        log.info("GPU fault %s is over", name, extra=where)
 
 
 class FaultsCollector(RegisteredCollector):
@@ -197,13 +216,12 @@ class FaultsCollector(RegisteredCollector):
             found = list(ailments(health, index, self._limits))
             if health.lanes:
                 state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)
-            _log(device, found, state.logged, tick.monotonic)
-            yield from found
+            yield from state.dated(device, found, tick)
             yield from _unread(device)
-        elif device.reason not in {RELEASED, SUSPENDED}:
-            # What cannot be read is not over.
-            self._states[device.uuid].logged = dict.fromkeys(self._states[device.uuid].logged, tick.monotonic)
-            yield lost(down_reason(device.reason), device.vendor)
+        else:
+            self._states[device.uuid].unseen(tick.monotonic)
+            if device.reason not in {RELEASED, SUSPENDED}:
+                yield lost(down_reason(device.reason), device.vendor)
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}
         for xid in sorted({*recent, *unrepaired}):

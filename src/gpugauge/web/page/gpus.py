@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime, timezone
 
 from gpugauge.driver.advice import down_phrase
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.vendors import product_name
 from gpugauge.status.ended import FAILURES
-from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
+from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
-from gpugauge.status.words import duration, percent, plural
+from gpugauge.status.words import clock, duration, percent, plural, since_words
 from gpugauge.web.page.draw import ABSENT, bar, mark, name, of_sizes, of_watts, sparkline, text
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.process import COLUMNS, cells, level_order, note, owner, process_rows
@@ -89,16 +88,16 @@ class _Table:
         if not gpu.up:
             words = [mark("none" if gpu.down_reason == SUSPENDED else "bad", down_phrase(gpu.down_reason))]
             if gpu.last_seen is not None:
-                at = datetime.fromtimestamp(gpu.last_seen, timezone.utc)
-                words.append(f"since {at:%H:%M:%S} UTC, {duration(self._now - gpu.last_seen)} ago.")
+                ago = duration(self._now - gpu.last_seen)
+                words.append(f"{since_words(gpu.last_seen, self._now)}, {ago} ago.")
             if gpu.advice and (gpu.uuid, gpu.advice) not in self._links.listed:
                 words.append(f"<b>Advice:</b> {self._links.advice(gpu.advice, 'GpuLost')}")
             if gpu.last_processes:
                 words.append("It was used by:")
             yield note(" ".join(words), "down")
-        marks = [self._link("bad" if a.grave else "poor", a.text, a.runbook) for a in gpu.health]
+        marks = [self._fault(fault) for fault in gpu.health]
         marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu.slowed_by]
-        marks += [self._link("poor", f.text, f.runbook) for f in gpu.faults if f.kind == "narrow_link"]
+        marks += [self._fault(fault) for fault in gpu.faults if fault.kind == "narrow_link"]
         marks += [self._xid(xid) for xid in gpu.xids]
         if marks:
             yield note(" ".join(marks), "health")
@@ -108,9 +107,13 @@ class _Table:
             owners = ", ".join(filter(None, (owner(holder, self._links) for holder in gpu.allocated_to)))
             yield note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
 
+    def _fault(self, fault: FaultStatus) -> str:
+        words = ", ".join(filter(None, (fault.text, since_words(fault.since, self._now))))
+        return self._link("bad" if fault.grave else "poor", words, fault.runbook)
+
     def _xid(self, xid: XidStatus) -> str:
-        at = datetime.fromtimestamp(xid.last, timezone.utc)
-        return self._link("poor" if xid.advice else "none", f"{xid.text}, {at:%H:%M} UTC", xid.runbook)
+        level, at = "poor" if xid.advice else "none", clock(xid.last, self._now)
+        return self._link(level, f"{xid.text}, {at}", xid.runbook)
 
     def _link(self, level: str, words: str, section: str | None) -> str:
         return f'<span class="mark {level}">{self._links.section(words, section)}</span>'

@@ -132,6 +132,7 @@ def _list(items: Sequence[str]) -> str:
 def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int]) -> str:
     colon = "" if problem.processes else ":"
     words = f"<strong>{name(problem.subject)}{colon}</strong> {text(problem.text)}"
+    words += f", {text(problem.since_words)}" if problem.since_words else ""
     detail = f" <small>({text(problem.detail)})</small>" if problem.detail else ""
     advice = advice_words(problem, links)
     advice = f" <span>{advice}</span>" if advice else ""
