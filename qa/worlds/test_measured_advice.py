@@ -17,7 +17,8 @@ from gpugauge.web.page.links import parts
 from gpugauge.workload.processfiles import Cgroup
 
 SEEDS = range(60)
-COOLING, SUPPLY = "the cooling (fans, air flow, dust)", "the power supply, which asks the GPU to slow down"
+COOLING = "the cooling (fans, air flow, inlet temperature, coolant)"
+SUPPLY = "the power supply, which asks the GPU to slow down"
 
 
 def change(cause: str, **facts: Any) -> str:

@@ -83,6 +83,9 @@ def test_each_owner_is_drained_before_anything_is_killed_stopped_or_reset(seed: 
 
         assert not re.search(r"[{}]", advice)
         assert order == sorted(order), advice
+        # A step is a command alone: people copy what stands between two semicolons.
+        alone = [one for one in found if steps([one]) and steps([one])[0] in (2, 3, 5)]
+        assert set(alone) <= set(re.split("[;:] ", advice)), advice
         assert {pid for one in found if one.startswith("kill ") for pid in one.split()[1:]} <= killable
         assert all(
             command.startswith("gpugauge ") or "gpugauge" not in command or "systemctl" in command for command in found

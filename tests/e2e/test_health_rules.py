@@ -56,7 +56,8 @@ def reset_with_pods() -> Case:
     summary = f"{WHERE} needs a reset: node_reboot"
     description = (
         "The driver requires it, or memory that had errors is replaced at the next reset. First error: Xid 48 (Double "
-        "bit ECC error). Drain the machine, stop gpugauge, which has the driver open, and reset the GPU, or reboot. "
+        "bit ECC error). Drain the machine, stop gpugauge, which has the driver open, reset the GPU, and start "
+        "gpugauge; if the reset fails, reboot. "
         f"{SINCE_THE_FIRST_SCRAPE}Used by pod ml/train-0. Used by pod ml/train-2. Used by Slurm job 7 of user ann."
     )
 

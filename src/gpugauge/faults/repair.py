@@ -21,8 +21,7 @@ _MAX_PIDS = 8  # in an advice
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
 _UNIT = re.compile(r"/([\w@.:-]+)\.service$", re.MULTILINE)
 _CGROUP = Path("/proc/self/cgroup")
-# In a cluster other services read the GPU as well: only a reboot ends all of them.
-_STOP_TO_START = re.compile(r"\{stop\}.*?\{start\}")
+_FROM_STOP = re.compile(r"\{stop\}.*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +45,8 @@ class Site:
         """Return an advice about a GPU with the commands of this place. Its users are None if they are not known."""
         kinds, node = _MANAGED & self.managers.union(kind for kind, _ in users or ()), quote(self.node)
         if "pod" in kinds:
-            advice = _STOP_TO_START.sub(lambda _: f"systemctl reboot; kubectl uncordon {node}", advice)
+            # In a cluster other services read the GPU as well: only a reboot ends all of them.
+            advice = _FROM_STOP.sub(lambda _: f"systemctl reboot; kubectl uncordon {node}", advice)
         forget = self.command(f"forget {uuid}")
         forget = forget if self.lifecycle else f"start gpugauge with --web.enable-lifecycle, then {forget}"
         # The step that every view and the runbook name, and what it is here.

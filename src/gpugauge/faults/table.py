@@ -41,7 +41,7 @@ _ROWS = (
     Fault("GpuUncorrectedEcc", "warning", "errors", "had uncorrected memory errors", "reset"),
     Fault("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
     Fault("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
-    Fault("GpuHot", "warning", "hot", "is nearly too hot"),
+    Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
     Fault(
         *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
         explains=("GpuHot",),
@@ -60,20 +60,19 @@ NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_
 """Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
 NVLINK_CORRECTED = ("crc_flit", "crc_data", "receive")
 """Errors that the link corrects."""
-_COOLING = "the cooling (fans, air flow, dust)"
+COOLING = "the cooling (fans, air flow, inlet temperature, coolant)"
 # A power cap is the normal state of a busy GPU, and no fault.
 SLOWDOWNS = {
-    "hw_thermal_slowdown": ("thermal slowdown (hardware)", _COOLING),
-    "sw_thermal_slowdown": ("thermal slowdown (software)", _COOLING),
+    "hw_thermal_slowdown": ("thermal slowdown (hardware)", COOLING),
+    "sw_thermal_slowdown": ("thermal slowdown (software)", COOLING),
     "hw_power_brake_slowdown": ("power brake", "the power supply, which asks the GPU to slow down"),
-    "hw_slowdown": ("hardware slowdown", "cooling and power supply"),
-    "vr_thermal_slowdown": ("thermal slowdown (voltage regulators)", _COOLING),
-    "memory_thermal_slowdown": ("thermal slowdown (memory)", _COOLING),
+    "hw_slowdown": ("hardware slowdown", f"{COOLING} and the power supply"),
+    "vr_thermal_slowdown": ("thermal slowdown (voltage regulators)", COOLING),
+    "memory_thermal_slowdown": ("thermal slowdown (memory)", COOLING),
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"
 _LINK = "check the link and the GPU at its other end, reset all GPUs; if it occurs again, have the parts replaced"
-_COOL = "check fans, air flow, inlet temperature and coolant"
 NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
 
 
@@ -145,15 +144,17 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         yield Ailment(False, found, _LINK, "GpuNvlinkErrors")
     temperature, limit = health.temperature, health.slowdown_temperature
     if temperature is not None and limit is not None and temperature >= limit - limits.near_slowdown_celsius:
-        text = f"its temperature is {temperature:.0f} °C, at {limit:.0f} °C it lowers its clocks"
-        yield Ailment(False, text, _COOL, "GpuHot")
+        near = "near" if temperature < limit else "not below"
+        text = f"it is at {temperature:.0f} °C, {near} its slowdown temperature ({limit:.0f} °C)"
+        yield Ailment(False, text, f"check {COOLING}", "GpuHot")
     yield from _under_load(health, limits)
 
 
 def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     slowed = [reason for reason, share in health.slowed.items() if share >= limits.slowed_ratio]
     if slowed and (health.load or 0.0) >= limits.under_load_ratio:
-        text, advice = f"clocks lowered: {', '.join(slowdowns(slowed))}", "check cooling and power supply"
+        text = f"clocks lowered: {', '.join(slowdowns(slowed))}"
+        advice = f"check {' and '.join(dict.fromkeys(SLOWDOWNS[reason][1] for reason in slowed))}"
         yield Ailment(False, text, advice, "GpuThrottled", slowed[0], "gpu_slowed")
     width, most = health.lanes or (0, 0)
     if width < most and (health.was_narrow or (health.link_load or 0.0) >= limits.under_load_ratio):

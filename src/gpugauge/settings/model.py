@@ -224,7 +224,7 @@ class Faults(Section):
     near_slowdown_celsius: float = setting(
         default=5.0,
         within=(0, 50),
-        description="A GPU is too hot from so many degrees below the temperature at which it lowers its clocks.",
+        description="A GPU is hot from so many degrees below its slowdown temperature, where it lowers its clocks.",
     )
     nvlink_errors_per_second: float = setting(
         default=100.0,

@@ -10,7 +10,7 @@ from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import Recording
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
-from gpugauge.faults.table import FAULTS
+from gpugauge.faults.table import COOLING, FAULTS
 
 _LOST_SECONDS = 120  # for which a GPU does not answer
 _WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled"}  # must last for a while
@@ -18,14 +18,14 @@ _WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled"}  # must last for a whil
 IDENTITY = "gpugauge:gpu:info"
 WHERE = "GPU {{ $labels.index }} ({{ $labels.uuid }}) on {{ $labels.instance }}"
 _XID = "Xid {{ $labels.xid }}{{ if $labels.xid_name }} ({{ $labels.xid_name }}){{ end }}"
-_RESET = "Drain the machine, stop gpugauge, which has the driver open, and reset"
+_RESET = "Drain the machine, stop gpugauge, which has the driver open, reset the GPU, and start gpugauge"
 _AFTER_XID = "{{ if $labels.xid }} First error: " + _XID + ".{{ end }}"
 
 # What is wrong and what to do, by class of Xid errors.
 _XIDS = {
     "application": '{{ if eq $labels.xid "94" }}Faulty memory ended the program: restart it, and reset the GPU when no '
     "program uses it.{{ else }}An error of the program: read its log and restart it.{{ end }}",
-    "reset": f"{_RESET} it.",
+    "reset": f"{_RESET}.",
     "workflow": "Memory or NVLink needs the workflow in NVIDIA's catalogue of Xid errors.",
     "node": "Inspect the machine: the GPU is off the bus, or power or firmware failed.",
     "other": "NVIDIA's catalogue of Xid errors may say what to do.",
@@ -104,7 +104,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
         ),
         "GpuNeedsReset": (
             f"The driver requires it, or memory that had errors is replaced at the next reset.{_AFTER_XID} "
-            f"{_RESET} the GPU, or reboot.",
+            f"{_RESET}; if the reset fails, reboot.",
             "the driver requires a reset, or faulty memory is replaced at the next one",
         ),
         "GpuRowRemapFailed": (
@@ -113,7 +113,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
         ),
         "GpuUncorrectedEcc": (
             f"Since the driver was loaded or the GPU was reset.{_AFTER_XID} The program that read the memory has "
-            f"ended or computed with wrong data. {_RESET} the GPU; if the errors occur again, have it replaced.",
+            f"ended or computed with wrong data. {_RESET}; if the errors occur again, have it replaced.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (
@@ -127,13 +127,12 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a GPU under load uses fewer PCIe lanes than it could",
         ),
         "GpuHot": (
-            "It is near the temperature at which it lowers its clocks. Check fans, air flow, inlet temperature and "
-            "coolant.",
-            "a GPU is nearly as hot as the temperature at which it lowers its clocks",
+            f"From that temperature on it lowers its clocks. Check {COOLING}.",
+            "a GPU is near its slowdown temperature, from which on it lowers its clocks",
         ),
         "GpuThrottled": (
-            "For a fifth of the last minutes or more, unless the exporter has another limit. Check fans, air flow and "
-            "power.",
+            "For a fifth of the last minutes or more, unless the exporter has another limit. Check "
+            f"{COOLING} and the power supply.",
             "a busy GPU lowers its clocks for a fifth of the time because of heat or a power brake",
         ),
     }

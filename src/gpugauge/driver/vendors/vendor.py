@@ -9,7 +9,7 @@ from gpugauge.driver.vendors.peaks import Peak
 
 # A reset fails while a program has the GPU open, and gpugauge is one. What depends on the node is filled in later
 # (faults/repair.py).
-REPAIR = "{drain}; {stop}; {reset_one}, or reboot the node; {start}"
+REPAIR = "{drain}; {stop}; {reset_one}; {start}; if the reset fails, reboot the node"
 # A reset needs the index, and one that is down may have another index now.
 REBOOT = "{drain}; systemctl reboot, which ends every program of the node"
 _OF_NODE = {name: f"{{{name}}}" for name in ("drain", "stop", "start", "forget")}
