@@ -146,6 +146,16 @@ def test_the_daemon_is_stopped_where_it_runs(
     assert site(settings, "http", environ, tmp_path / "cgroup").stop == stop.format(pid=4711)
 
 
+def test_the_daemons_of_other_nodes_are_asked_at_their_own_address() -> None:
+    def asked(host: str, scheme: str = "http") -> str:
+        listen = ListenAddress(host, 9100)
+        return site(Settings(web=Web(listen_address=(listen,))), scheme, {}, Path("/dev/null")).on_nodes("status")
+
+    assert asked("") == "for each NODE of the job: gpugauge status --url NODE:9100"
+    assert asked("10.0.0.7", "https") == "for each NODE of the job: gpugauge status --url https://NODE:9100"
+    assert asked("127.0.0.1") == asked("::1") == "on each node of the job: gpugauge status"
+
+
 def test_who_manages_the_node_is_known_from_the_settings_and_the_pod(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/\n")
     found = [

@@ -19,6 +19,7 @@ User: TypeAlias = "tuple[str, int | None]"  # the kind of a program's workload, 
 _MANAGED = {"pod", "slurm"}
 _MAX_PIDS = 8  # in an advice
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _UNIT = re.compile(r"/([\w@.:-]+)\.service$", re.MULTILINE)
 _CGROUP = Path("/proc/self/cgroup")
 _FROM_STOP = re.compile(r"\{stop\}.*")
@@ -36,10 +37,18 @@ class Site:
     lifecycle: bool = False
     managers: frozenset[str] = frozenset()
     node: str = "NODE"
+    port: str = str(DEFAULT_PORT)  # at which other machines ask it, "" if it answers its own only
 
     def command(self, words: str) -> str:
         """Return a command of gpugauge that asks this daemon."""
         return f"gpugauge {words}" + (f" --url {self.url}" if self.url else "")
+
+    def on_nodes(self, words: str) -> str:
+        """Return a command of gpugauge that asks the daemon of each node of a job, and where to run it."""
+        if not self.port:
+            return f"on each node of the job: gpugauge {words}"
+        scheme = "https://" if self.url.startswith("https:") else ""
+        return f"for each NODE of the job: gpugauge {words} --url {scheme}NODE:{self.port}"
 
     def fill(self, advice: str, uuid: str = "UUID", users: Collection[User] | None = None) -> str:
         """Return an advice about a GPU with the commands of this place. Its users are None if they are not known."""
@@ -79,7 +88,8 @@ def site(settings: Settings, scheme: str, environ: Mapping[str, str] = os.enviro
     in_pod = bool(node or environ.get("KUBERNETES_SERVICE_HOST"))
     managers = frozenset(("pod",) * in_pod + ("slurm",) * bool(settings.slurm.job_mapping_dir))
     node = node or ("NODE" if in_pod else socket.gethostname())
-    found = Site(daemon_address(scheme, first.host, first.port), "", "", web.enable_lifecycle, managers, node)
+    port = str(first.port) if first.host not in _LOOPBACK else ""
+    found = Site(daemon_address(scheme, first.host, first.port), "", "", web.enable_lifecycle, managers, node, port)
     where = "" if shares_host_users() else "in the container of gpugauge: "
     if web.enable_lifecycle:
         return replace(found, stop=where + found.command("release --for 10m"), start=where + found.command("attach"))

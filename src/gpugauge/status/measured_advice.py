@@ -191,7 +191,7 @@ def waiting_for_peers(subject: Subject) -> str | None:
     if not ranks or ranks < 2:
         return None
     one = f"the one of its {ranks} ranks that does not wait for the others, and what limits it"
-    return f"find {one}, on each node of the job: {subject.site.command('status')}"
+    return f"find {one}, {subject.site.on_nodes('status')}"
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {
