@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from gpugauge import catalog
 from gpugauge.daemon.trainings import TrainingsFile
 from gpugauge.exposition.trainings import MAX_BYTES, Trainings, members
 from gpugauge.metric import Family, HistogramValue, Metric
-from gpugauge.report import build, jobs, kept, top
+from gpugauge.report import build, jobs, kept, render, top
 from gpugauge.report.kept import Kept
 from gpugauge.report.prices import NO_PRICES
 from gpugauge.report.source import Range
@@ -50,6 +50,7 @@ class Plan:
     end: int
     gpu: str
     lost: dict[str, float]
+    kind: str = "slurm"
 
     def samples(self, start: int, now: int) -> Iterator[tuple[str, dict[str, str], Any]]:
         """Yield its series as a daemon has them that began at `start`."""
@@ -64,7 +65,7 @@ class Plan:
         yield "torch_steps_total", {}, steps
         yield "torch_step_duration_seconds", {}, HistogramValue((0, steps), steps * STEP)
         if now < self.end:
-            owner = {"workload_job_kind": "slurm", "workload_job": self.job, "command": "train.py", "rank": "0"}
+            owner = {"workload_job_kind": self.kind, "workload_job": self.job, "command": "train.py", "rank": "0"}
             yield "torch_process_info", owner, 1
             yield "torch_run_info", {"gpugauge_run": f"run-{self.job}"}, 1
             yield "gpu_process_memory_used_bytes", {"uuid": self.gpu}, 1e9 + now - self.begin
@@ -246,3 +247,23 @@ def test_run_writes_the_report_of_its_own_training(tmp_path: Path) -> None:
     assert made["end_words"] == ["error, exit code 3"] or made["end_words"], made["end_words"]
     assert made["steps"] > 100
     assert made["steps"] == again["steps"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "head"),
+    [
+        ("slurm", "4711", "Slurm job 4711\nprogram train.py; 1 GPU on"),
+        ("declared", "ann/llama", "job llama\nprogram train.py; 1 GPU on"),
+        ("launch", "host/1000/bash-1f", "train.py\n1 GPU on"),  # the shell of a user is no name of a training
+    ],
+)
+def test_the_report_of_a_run_names_its_job_and_its_program(
+    kind: str, name: str, head: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = Plan("a" * 12, name, NOW - 100, NOW - 20, "GPU-1", {})
+    data = body(World([replace(plan, kind=kind)], [(NOW - 200, NOW)]))
+    monkeypatch.setattr(kept, "request", lambda *_, **__: data)
+    made = kept.of_run("http://node", f"run-{name}")
+
+    assert made is not None
+    assert render.as_text(render.blocks(made), 200).startswith(head)

@@ -47,11 +47,14 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     products = by_product(found, facts)
     joules, left_out = energy(found, facts)
     step_shares = _shares(facts.values())
+    programs = sorted({found.owners[process].command for process in facts} - {""})
     return Report(
         kind=job.kind,
         namespace=job.namespace,
         job=job.name,
-        title=job.words,
+        # A launch is called by the topmost process of the user's session, which may be a shell.
+        title=", ".join(programs) if programs and job.kind == "launch" else job.words,
+        programs=programs,
         users=sorted({found.owners[process].user for process in facts} - {""}),
         begin=begin,
         end=end,

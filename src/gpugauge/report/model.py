@@ -135,6 +135,7 @@ class Report:
     namespace: str
     job: str
     title: str  #: what people call the job
+    programs: Sequence[str]  #: their names
     users: Sequence[str]
     begin: float  #: Unix time
     end: float  #: Unix time; of a running job, that of the last sample

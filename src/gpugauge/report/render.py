@@ -60,9 +60,11 @@ def _head(report: Report) -> Block:
     devices = f"{plural(report.devices, 'GPU')} on " if report.devices else ""
     places = f"{devices}{plural(len(report.nodes), 'node')} ({listed(report.nodes)})"
     life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
+    programs = [name for name in report.programs if name not in report.title]
+    named = f"program{'s' * (len(programs) > 1)} {listed(programs)}; " if programs else ""
     products = listed([name for name in report.products if name])
     runs = [f"{report.runs} runs, one after the other: the figures are those of all."] if report.runs > 1 else []
-    return Block(f"{report.title}{users}", [f"{places}{f', {products}' if products else ''}; {life}.", *runs])
+    return Block(f"{report.title}{users}", [f"{named}{places}{f', {products}' if products else ''}; {life}.", *runs])
 
 
 def _hours(report: Report) -> Block:
