@@ -29,8 +29,15 @@ def of_world(seed: int) -> tuple[Node, Status]:
 
 
 def lost_of(program: Program) -> float | None:
-    """Return the share of its time that a program loses: without a GPU, that of the waits for data."""
-    return program.waits if program.condition == "on_cpu" and not program.cause else program.ratio
+    """Return the share of its GPU time that a program loses: without a GPU there is none."""
+    return None if program.condition == "on_cpu" else program.ratio
+
+
+def loses(program: Program) -> float | None:
+    """Return what the order goes by: all of the time of a program that does no work for a GPU, its waits on the CPU."""
+    if program.condition in {"stalled", "idle"} or (program.condition == "on_cpu" and program.cause):
+        return 1.0
+    return program.waits if program.condition == "on_cpu" and program.in_trouble else lost_of(program)
 
 
 @pytest.mark.parametrize("width", [60, 80, 120, 200, 300])
@@ -75,7 +82,7 @@ def test_order_of_processes(seed: int, sort: str) -> None:
     programs = {program.process: program for program in drawn.programs}
     number = {gpu.uuid: gpu.index for gpu in drawn.gpus}
     values_by_sort: dict[str, Callable[[Program], Any]] = {
-        "lost": lost_of,
+        "lost": loses,
         "load": lambda p: p.load if p.gpus else None,
         "memory": lambda p: p.memory * len(p.gpus) if p.gpus else None,
         "age": lambda p: None,

@@ -16,8 +16,11 @@ from click.testing import CliRunner
 from qa.worlds.nodes import GIB, Gpu, Node, Program, facts_of
 
 from gpugauge.cli.top import command
-from gpugauge.status.model import Status, decoded
+from gpugauge.status.details import loss, remark
+from gpugauge.status.model import ProcessStatus, Status, decoded
+from gpugauge.status.words import percent
 from gpugauge.terminal.feed import Feed
+from gpugauge.terminal.screen import chosen
 from tests.needs import require
 
 GPUS = [Gpu(f"GPU-{n}", n, "NVIDIA H100", load=0.5, power=100.0, memory=GIB) for n in range(3)]
@@ -83,7 +86,7 @@ def test_first_the_answer_then_problems_gpus_and_processes() -> None:
             f"node-7: {FACTS['answer'][:40]}", "→ ", "GPU  STATE", "3 processes, sorted by lost", "PID  GPU"
         )]  # fmt: skip
         assert place == sorted(place)
-        row = lines[place[-1] + 1]
+        row = lines[place[-1] + 2]
         assert row.split()[:4] == ["100", "0-1", "20", "%"]
         assert all(words in row for words in ("70 %  slow.py", "waits for its data loader"))
 
@@ -93,7 +96,7 @@ def test_first_the_answer_then_problems_gpus_and_processes() -> None:
 @pytest.mark.parametrize("width", [80, *(pytest.param(width, marks=pytest.mark.everything) for width in (120, 200))])
 def test_keys(width: int) -> None:
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
-        assert rows(app) == ["slow.py", "good.py", "stuck.py"]
+        assert rows(app) == ["stuck.py", "slow.py", "good.py"]
         await pilot.press("s")
         assert rows(app) == ["good.py", "slow.py", "stuck.py"]  # by load
         await pilot.press("r")
@@ -130,7 +133,7 @@ def test_a_daemon_that_goes_away_and_returns() -> None:
             feed.ask()
             await follow(pilot, app)
             assert ("does not answer" in screen(app)[0]) == trouble
-            assert rows(app) == ["slow.py", "good.py", "stuck.py"]  # the last ones known
+            assert rows(app) == ["stuck.py", "slow.py", "good.py"]  # the last ones known
 
     away = AwayError("node7 does not answer")
     watched([away, FACTS, away, FACTS], steps)
@@ -176,3 +179,33 @@ def test_other_commands_do_not_load_textual() -> None:
     code = "import sys, gpugauge.cli.status, gpugauge.cli.top, gpugauge.daemon; print('textual' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_a_long_answer_and_a_long_advice_end_with_an_ellipsis() -> None:
+    facts = json.loads(json.dumps(FACTS))
+    facts["answer"] = " ".join(f"word{n}" for n in range(99))
+    facts["problems"][0]["advice"] = " ".join(f"step{n}" for n in range(99))
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        lines = screen(app)
+        ends = [max(i for i, line in enumerate(lines) if word in line) for word in ("word", "step")]
+        assert [lines[end][-1] for end in ends] == ["…", "…"]
+        assert ends[0] == 2
+        assert any("PID  GPU" in line for line in lines)
+
+    watched([facts], steps, (80, 24))
+
+
+def test_what_loses_most_is_first_also_without_a_share() -> None:
+    def one(name: str, level: str, **more: Any) -> ProcessStatus:
+        return ProcessStatus(process=name, level=level, **more)
+
+    waits = one("waits", "poor", state="training_on_cpu", data_wait_ratio=0.8)
+    stuck = one("stuck", "bad", state="stalled")
+    slow = one("slow", "poor", state="training", limited_by_words="waits for its data loader", lost_ratio=0.4)
+    on_cpu = one("works", "good", state="training_on_cpu", data_wait_ratio=0.99)
+    found = Status(answer="", timestamp=0.0, version=None, without_gpu=(on_cpu, slow, waits, stuck))
+
+    assert [p.facts.process for p in chosen(found, "lost", False, "")] == ["stuck", "waits", "slow", "works"]
+    assert [percent(loss(p)[0]) for p in (waits, stuck, slow, on_cpu)] == ["-", "-", "40 %", "-"]
+    assert remark(waits) == loss(waits)[1] == "waits for data 80 % of its time"

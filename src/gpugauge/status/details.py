@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpugauge.status.model import GpuStatus, ProcessStatus
 from gpugauge.status.standstill import words
-from gpugauge.status.words import cause_phrase, duration, loader_advice, percent, plural, quantity
+from gpugauge.status.words import duration, loader_advice, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
@@ -68,21 +68,19 @@ def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
 
 def remark(process: ProcessStatus) -> str:
     """Return what limits a process, with its share, or what makes its causes decidable; "" if nothing does."""
-    on_cpu, ratio = process.state == "training_on_cpu", process.lost_ratio
-    if process.limited_by_words:
-        # Without a GPU in use no GPU time is lost.
-        lost = f": {percent(ratio)} of its GPU time is lost" if ratio is not None and not on_cpu else ""
-        return f"{process.limited_by_words}{lost}"
-    if on_cpu and process.level == "poor":
-        return f"waits for data {percent(process.data_wait_ratio or 0.0)} of its time"
-    return loader_advice(process.undecidable, process.data_wait_ratio)
+    ratio, cause = loss(process)
+    lost = f": {percent(ratio)} of its GPU time is lost" if ratio is not None else ""
+    return f"{cause}{lost}" if cause else loader_advice(process.undecidable, process.data_wait_ratio)
 
 
 def loss(process: ProcessStatus) -> tuple[float | None, str]:
-    """Return the share of its time that a process loses, and to what, as far as known. On the CPU it waits for data."""
-    if process.limited_by_words or process.state != "training_on_cpu":
+    """Return the share of its GPU time that a process loses, and what limits it, as far as known. One that trains on
+    the CPU uses no GPU, and so loses none of its time.
+    """
+    if process.state != "training_on_cpu":
         return process.lost_ratio, process.limited_by_words or ""
-    return process.data_wait_ratio, cause_phrase("data_loading") if process.level == "poor" else ""
+    waits = f"waits for data {percent(process.data_wait_ratio or 0.0)} of its time" if process.level == "poor" else ""
+    return None, process.limited_by_words or waits
 
 
 def _named(process: ProcessStatus) -> str:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import TypeAlias
 
 from gpugauge.status.details import last_use, loss
-from gpugauge.status.model import GpuStatus, MigStatus, Problem, Status
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner
 from gpugauge.status.use import gpus_words
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
-from gpugauge.terminal.columns import Column, Grid, row_of, wrap
+from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
 from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
@@ -46,7 +46,7 @@ _PROCESSES: Sequence[Column[Process]] = (
 
 # By name: the value by which processes are sorted, the largest first; None comes last.
 SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
-    "lost": lambda p: loss(p.facts)[0],
+    "lost": lambda p: _lost(p.facts),
     "load": lambda p: p.load,
     "memory": lambda p: p.memory_bytes,
     "age": lambda p: None if p.facts.started is None else -p.facts.started,
@@ -66,10 +66,27 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
     return known + [process for process in found if value(process) is None]
 
 
+def _lost(facts: ProcessStatus) -> float | None:
+    """Return what a process loses, for the order: all where it does no work for a GPU, its waits on the CPU."""
+    lost, _ = loss(facts)
+    if lost is None and facts.level in _ILL:
+        return 1.0 if facts.level == "bad" else facts.data_wait_ratio or 0.0
+    return lost
+
+
 def _searched(process: Process) -> str:
     facts = process.facts
     words = (facts.pid, facts.command, facts.state_words, facts.limited_by, loss(facts)[1], facts.process)
     return " ".join([*(str(word or "") for word in words), process.owner, f"gpu {process.where}"])
+
+
+def clipped(lines: Sequence[tuple[str, str]], height: int, width: int) -> list[tuple[str, str]]:
+    """Return the first of some lines; an ellipsis says that there are more."""
+    shown = list(lines[:height])
+    if len(shown) < len(lines):
+        line, level = shown.pop()
+        shown.append((cut(f"{line} …", width), level))
+    return shown
 
 
 def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:

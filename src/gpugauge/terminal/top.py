@@ -23,6 +23,7 @@ from gpugauge.terminal.rows import Process, problem_words, safe
 _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
+_ANSWER_ROWS = 3
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
 
@@ -36,7 +37,6 @@ class Top(App[None]):
     OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     OptionList, VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     #answer, #worst, #gpus-heading, #processes-heading, #details { padding: 0 1; }
-    #answer { max-height: 3; } #worst { max-height: 25%; }
     #problems, #gpus, #processes { height: 1fr; }
     #details { height: 3fr; background: $boost; }
     #filter { height: 1; display: none; }
@@ -179,15 +179,18 @@ class Top(App[None]):
 
     def _draw_answer(self, answer: LastStatus) -> None:
         """Draw the answer and the most severe problem."""
-        lines, status = Text(), answer.status
-        worst = screen.problem_lines(status.problems[0], self._width) if status and status.problems else []
+        status, lines, worst = answer.status, [], []
         if answer.trouble:
-            lines.append(f"{safe(answer.trouble)} (trying again)\n", f"bold {_STYLES['bad']}")
+            lines = [(line, "bad") for line in wrap(f"{safe(answer.trouble)} (trying again)", self._width)]
         if status:
-            simulated, style = "SIMULATED " if status.simulated else "", _STYLES.get(status.level, "")
-            lines.append(f"{simulated}{safe(status.host)}: {safe(status.answer)}", f"bold {style}")
-        self.query_one("#answer", Static).update(lines)
-        self.query_one("#worst", Static).update(Text("\n").join(_styled(*line) for line in worst))
+            words = f"{'SIMULATED ' if status.simulated else ''}{safe(status.host)}: {safe(status.answer)}"
+            lines += [(line, status.level) for line in wrap(words, self._width)]
+            worst = screen.problem_lines(status.problems[0], self._width) if status.problems else []
+        for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, self.size.height // 4)):
+            text = Text("\n").join(_styled(*line) for line in screen.clipped(found, height, self._width))
+            if name == "answer":
+                text.stylize("bold")
+            self.query_one(f"#{name}", Static).update(text)
 
     def _draw_list(self, name: str, heading: str, lines: list[screen.Line]) -> None:
         if heading:

@@ -269,6 +269,17 @@ def test_parts_of_the_steps_of_a_training_on_the_cpu() -> None:
     assert "30 % the rest" not in read(with_process(state="training", step_shares=shares)).text
 
 
+def test_a_training_on_the_cpu_that_waits_slows_no_gpu() -> None:
+    def group(**facts: Any) -> str:
+        found = with_process(**facts)
+        found["without_gpu"] = found["gpus"][0]["processes"]
+        return re.findall(r"with torch.*?<span class=.mark[^>]*>(.*?)</span>", "".join(drawn(found)), re.DOTALL)[0]
+
+    assert group(state="training_on_cpu", level="poor", data_wait_ratio=0.71) == "waits for data"
+    assert group(state="training_on_cpu", level="good") == group(state="training_on_cpu", level="bad") == "on the CPU"
+    assert group(state="training", level="poor") == "slowed"
+
+
 def test_what_makes_a_cause_decidable() -> None:
     text = read(with_process(state="training", undecidable=["data_loading", "host_bound"])).text
 

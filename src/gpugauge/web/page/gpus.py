@@ -19,8 +19,9 @@ _MAX_PROCESSES_PER_GPU = 64  # the API has all
 _MAX_UNFOLDED_PROCESSES = 48  # on nodes with more, the GPUs are folded
 _UNSORTED = frozenset({"chart", "running"})  # columns by which GPUs cannot be sorted
 
-# The state of processes without a GPU, by level.
+# The state of processes without a GPU, by level, and of trainings on the CPU, which slow no GPU.
 _LEVELS = {"bad": "wasted", "poor": "slowed", "good": "on the CPU", "none": ""}
+_ON_CPU = {"bad": "on the CPU", "poor": "waits for data"}
 
 
 def gpu_table(status: Status, links: Links) -> str:
@@ -50,11 +51,13 @@ class _Table:
 
     def without_gpu(self, processes: Sequence[ProcessStatus], any_gpu: bool) -> str:
         """Return the processes with torch that use no GPU: before the GPUs, because a training may be among them."""
-        level = max((process.level for process in processes), key=level_order)
+        worst = max(processes, key=lambda process: level_order(process.level))
+        level = worst.level
+        words = (_ON_CPU if worst.state == "training_on_cpu" else {}).get(level, _LEVELS[level])
         folded = any_gpu and level in {"none", "good"}
         count = plural(len(processes), "process", "es")
         heading = f'{_fold(folded)}<span class="index">No GPU</span> {count} with torch'
-        row = _row(heading, [("state", mark(level, _LEVELS[level]) if _LEVELS[level] else "", level_order(level))])
+        row = _row(heading, [("state", mark(level, words) if words else "", level_order(level))])
         return _body("no GPU", level, row + self._processes(processes, "no GPU"), folded)
 
     def ended(self, processes: Sequence[ProcessStatus]) -> str:
