@@ -273,7 +273,10 @@ def test_a_training_on_the_cpu_that_waits_slows_no_gpu() -> None:
     def group(**facts: Any) -> str:
         found = with_process(**facts)
         found["without_gpu"] = found["gpus"][0]["processes"]
-        return re.findall(r"with torch.*?<span class=.mark[^>]*>(.*?)</span>", "".join(drawn(found)), re.DOTALL)[0]
+        marks: list[str] = re.findall(
+            r"with torch.*?<span class=.mark[^>]*>(.*?)</span>", "".join(drawn(found)), re.DOTALL
+        )
+        return marks[0]
 
     assert group(state="training_on_cpu", level="poor", data_wait_ratio=0.71) == "waits for data"
     assert group(state="training_on_cpu", level="good") == group(state="training_on_cpu", level="bad") == "on the CPU"
