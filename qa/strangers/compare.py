@@ -266,6 +266,6 @@ def _state_seconds(truth: Timeline, last: Poll) -> Iterator[Statement]:
         elif state == "not_training":
             high += max(0.0, truth.first_progress - truth.started - START_LIMIT)
         stalled = reported.get("stalled", 0.0) + reported.get("unknown", 0.0) + reported.get("starting", 0.0)
-        slack = max(1.0, 0.05 * high)
+        slack = max(1.0, truth.longest_step(), 0.05 * high)
         holds = low - slack - stalled <= value <= high + slack
         yield right(f"seconds {state}", f"{low:.2f} to {high:.2f} s", f"{value:.2f}", holds)

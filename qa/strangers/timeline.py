@@ -113,10 +113,15 @@ class Timeline:
         them does not show its size.
         """
         end = self.steps[steps - 1] if 0 < steps <= len(self.steps) else self.begin
+        # A loader that does not show its samples, and broke after its first batch, before any other, trained nothing.
+        first = [event for event in self.events if event["e"] in {"ask", "got", "stop", "step"}][:4]
+        broken = float(self.events[0]["t"])
+        if [event["e"] for event in first] == ["ask", "got", "ask", "stop"] and first[1].get("samples") is None:
+            broken = float(first[3]["t"])
         taken = [
             event
             for event in self.events
-            if float(event["t"]) <= end
+            if broken <= float(event["t"]) <= end
             and (event["e"] == "used" or (event["e"], event.get("mode")) == ("got", "training"))
         ]
         if any(event.get("samples") is None for event in taken):
@@ -155,9 +160,9 @@ class Timeline:
         return Waits(dict(known), dict(other), dict(delayed), dict(undecided))
 
     def longest_step(self) -> float:
-        """Return the longest time between two steps or batches, of those below a second."""
+        """Return the longest time between two steps or batches, of those below 1.5 seconds."""
         gaps = [b - a for a, b in zip(self.progress, self.progress[1:], strict=False)]
-        return max((gap for gap in gaps if gap < 1), default=0.0)
+        return max((gap for gap in gaps if gap < 1.5), default=0.0)
 
     def quiet(self, before: float) -> float:
         """Return the seconds since the last step or batch at that time; since the begin if there was none."""

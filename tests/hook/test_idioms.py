@@ -287,6 +287,27 @@ def test_batches_of_a_training_are_no_evaluation(
 
 
 @pytest.mark.torch
+def test_an_evaluation_between_updates_by_hand_is_one(listener: Sessions, fork: RunFork) -> None:
+    program = f"""{REAL}
+model, _ = made()
+del _
+for turn in range(3):
+    for _ in range(5):
+        model(torch.ones(2, 4)).sum().backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.01 * p.grad
+    for batch in loader:
+        time.sleep(0.02)
+        model(batch)
+"""
+    finished(fork(program))
+    found = session(listener)
+    assert found.snap is not None
+    assert set(found.snap.waits or {}) == {"evaluating"}
+
+
+@pytest.mark.torch
 @pytest.mark.parametrize("fetched", ["iter", "without_gradients"])
 def test_batches_that_are_summed_up_later_in_the_run_are_no_evaluation(
     fetched: str, listener: Sessions, fork: RunFork

@@ -224,6 +224,20 @@ def test_ticks_replace_the_steps_of_optimizers(listener: Sessions, run: Run, sit
     assert (snap.step_source, snap.steps.count, snap.errors) == ("tick", 5, 0)
 
 
+def test_the_first_tick_is_reported_although_the_program_then_waits(listener: Sessions, run: Run, site: str) -> None:
+    program = """
+        import sys, torch, gpugauge.hook
+        gpugauge.hook.watch()
+        with gpugauge.hook.phase("load"):
+            pass
+        gpugauge.hook.tick()
+        sys.stdin.read()
+    """
+    process = run(program, PYTHONPATH=site)
+    until(lambda: [s.snap.step_source for s in listener.view() if s.snap] == ["tick"])
+    process.communicate()
+
+
 DEEPSPEED = """
 class DeepSpeedEngine:
     def __init__(self, optimizer):

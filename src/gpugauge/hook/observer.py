@@ -369,7 +369,10 @@ class Observer:
         """Count a step of `point`, and set the phase: whatever the program did before, it trains."""
         if self.record.on_training_thread():
             self.purposes.effect()
+        source = self.recorder.source
         count(now)
+        if self.recorder.source != source:
+            self.publish_soon()  # the program may do something else for long
         if self.evaluated is not None:
             module, self.evaluated = self.evaluated(), None
             if module is not None and not module.training and self.state.trains(module):

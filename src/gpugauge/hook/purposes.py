@@ -20,7 +20,7 @@ from gpugauge.wire.record import STEPS, WAITED
 MOST_PENDING, _MOST_BLIND = 64, 2
 _MOST_RUNS = 16
 _MOST_ELSEWHERE = 64
-_MOST_STEPS = 2  # on one batch: then others come from elsewhere
+_MOST_STEPS, _MOST_EFFECTS = 2, 4  # on one batch, the second where no step is seen: then others come from elsewhere
 # A batch that is followed by another one within this time was only fetched: programs fetch several before a step.
 _USED_NS = 2_000_000
 
@@ -78,7 +78,7 @@ class Purposes:
         self._elsewhere: dict[tuple[int, int], Run] = {}  # by thread and phase
         self._current: Run | None = None
         self._doubtful: Run | None = None  # an effect has followed its batches, which were used as in an evaluation
-        self._steps = 0  # that were made before
+        self._steps = self._doubted = 0  # that were made before, and effects
         self._arrived = 0  # when the last batch came, of any iterator
         self._unserved = 0  # nanoseconds of waits that were for what the next one is for
 
@@ -216,13 +216,14 @@ class Purposes:
         unlike = current is not None and self._is_unlike_training(current)
         self._effects += 1
         doubtful = self._doubtful
-        if current is not None or steps - self._steps >= _MOST_STEPS:
+        elsewhere = self._effects - self._doubted >= _MOST_EFFECTS if steps == 0 else steps - self._steps >= _MOST_STEPS
+        if current is not None or elsewhere:
             self._doubtful = None
         if current is not None and unlike and (current.in_eval_mode or current.without_grad):
             self._decide(current, EVALUATING)
             self._current, current.effects = None, -1  # the next effect says otherwise
         elif current is not None and unlike and doubtful is None:
-            self._doubtful, self._current, self._steps = current, None, steps
+            self._doubtful, self._current, self._steps, self._doubted = current, None, steps, self._effects
             current.count = current.used = 1
         elif current is not None and current.purpose != TRAINING:
             self._accumulates = self._accumulates or (current.in_a_row and current.in_use)
