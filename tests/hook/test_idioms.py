@@ -233,6 +233,24 @@ for batch, other in zip(loader, DataLoader([torch.ones(4)] * 8, batch_size=2)):
     model.eval()
     model(batch)
 """
+# A loop of two batches, left early, in which the model is evaluated after each.
+LEFT = """
+model, optimizer = made()
+loss = 0
+for turn in range(3):
+    for number, batch in enumerate(loader):
+        model.train()
+        time.sleep(0.02)
+        loss = loss + model(batch).sum()
+        if (2 * turn + number) % 3 == 2:
+            loss.backward()
+            optimizer.step()
+            loss = 0
+        model.eval()
+        model(batch)
+        if number:
+            break
+"""
 # A thread that fetches without gradients.
 THREAD = """
 import threading
@@ -272,8 +290,8 @@ thread.join()
 @pytest.mark.parametrize(
     ("program", "samples", "most"),
     # Without gradients, a first batch looks like one of an evaluation, until the step.
-    [(ZIPPED, 16, 0.05), (THREAD, 8, 0.3), (SUMMED, 8, 0.0)],
-    ids=["zipped", "thread", "summed"],
+    [(ZIPPED, 16, 0.5), (THREAD, 8, 0.3), (SUMMED, 8, 0.0), (LEFT, 12, 0.5)],
+    ids=["zipped", "thread", "summed", "left"],
 )
 def test_batches_of_a_training_are_no_evaluation(
     program: str, samples: int, most: float, listener: Sessions, fork: RunFork

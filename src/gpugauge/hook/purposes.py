@@ -54,6 +54,11 @@ class Run:
             self.count, self.last = self.count + 1, now
 
     @property
+    def kind(self) -> tuple[weakref.ref[Any] | None, bool, bool]:
+        """Its DataLoader, and how its last batch was fetched."""
+        return self.loader, self.in_eval_mode, self.without_grad
+
+    @property
     def in_use(self) -> bool:
         """Whether the program has used most batches before it fetched the next one."""
         return 2 * self.used >= self.count > 0
@@ -68,7 +73,7 @@ class Purposes:
         self._accumulates = False  # the program uses several batches for an effect
         self._left_in_eval_mode = False  # by an evaluation without gradients
         self._effects = 0
-        self._trained = deque[Any](maxlen=_MOST_RUNS)  # the loaders of batches that had an effect
+        self._trained = deque[Any](maxlen=_MOST_RUNS)  # the kinds of batches that had an effect
         self._pending: list[Run] = []
         self.clear()
 
@@ -235,17 +240,15 @@ class Purposes:
                 continue
             # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
             several = run.in_a_row or (run.in_eval_mode and run.count == 1 and not run.along)
-            unsure = run.in_eval_mode or run.without_grad
-            # A loader that has failed is begun again.
-            evaluated = (run.ended and (unsure or run.loader is None or run.loader not in self._trained)) or (
-                several and (unsure or run.in_use)
-            )
+            several = several and (run.in_use or run.in_eval_mode or run.without_grad)
+            # A loader that has failed, or a loop that was left early, is begun again.
+            evaluated = (run.ended or several) and not self._has_trained(run)
             self._decide(run, EVALUATING if evaluated else TRAINING)
 
     def close(self) -> None:
         """Decide what is pending by its use: the program ends, or another thread trains."""
         for run in tuple(self._pending):
-            unlike = run.in_use and not self.blind
+            unlike = self._is_unlike_training(run) or (run.in_use and not self._effects and not self.blind)
             self._decide(run, EVALUATING if run.in_eval_mode or run.without_grad or unlike else TRAINING)
 
     def _decide_by_use(self, run: Run) -> None:
@@ -260,12 +263,14 @@ class Purposes:
             self._decide(run, EVALUATING)
 
     def _is_unlike_training(self, run: Run) -> bool:
-        """Return whether several batches were used, each without the effect that others have had in this program. For
-        the loader of the training only a mode shows that: a step can use all of its batches.
+        """Return whether several batches were used, each without the effect that others have had in this program. Of
+        what has trained before, a step can use all batches.
         """
         used = run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
-        evaluates = run.loader is None or run.in_eval_mode or run.without_grad
-        return used and (evaluates or run.loader not in self._trained)
+        return used and not self._has_trained(run)
+
+    def _has_trained(self, run: Run) -> bool:
+        return run.loader is not None and run.kind in self._trained
 
     def _decide(self, run: Run, purpose: int) -> None:
         if run in self._pending:
@@ -277,8 +282,8 @@ class Purposes:
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
-            if run.loader is not None and run.loader not in self._trained:
-                self._trained.append(run.loader)
+            if run.loader is not None and run.kind not in self._trained:
+                self._trained.append(run.kind)
             self._recorder.work.take(run.work)
         run.waited = 0
         run.work.clear()
