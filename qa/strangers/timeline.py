@@ -33,13 +33,15 @@ _WAITS = ("ask", "got", "stop")
 class Waits:
     """Seconds by mode of the stepping thread's waits for batches: declared or in a DataLoader, and others. `delayed`:
     for how long of both it had no CPU, which may have been before or after what the hook sees of a wait. `undecided`:
-    those of the first kind of which a killed process could not show what they were for, since no step came after them.
+    those of the first kind of which a killed process could not show what they were for, since no step came after them,
+    and those of a program whose steps are not seen, in another phase by its modes, where they are `possible`.
     """
 
     known: dict[str, float]
     other: dict[str, float]
     delayed: dict[str, float]
     undecided: dict[str, float]
+    possible: dict[str, float]
 
 
 class Timeline:
@@ -143,6 +145,8 @@ class Timeline:
         other: dict[str, float] = defaultdict(float)
         delayed: dict[str, float] = defaultdict(float)
         undecided: dict[str, float] = defaultdict(float)
+        possible: dict[str, float] = defaultdict(float)
+        inside: list[str] = []
         killed = not self.ends or "killed" in self.ends[-1][1]
         last = self.steps[-1] if self.steps else self.begin
         asked: Event | None = None
@@ -153,11 +157,20 @@ class Timeline:
                 delayed[asked["mode"]] += event.get("delayed", 0.0) - asked.get("delayed", 0.0)
                 seconds = float(event["t"]) - float(asked["t"])
                 (known if asked["known"] and not self.hidden else other)[asked["mode"]] += seconds
-                undecided[asked["mode"]] += seconds if killed and last <= float(asked["t"]) else 0.0
+                if other_phase := [
+                    phase for phase in inside if phase not in {"", asked["mode"]} and "steps" in self.unknown
+                ]:
+                    possible[other_phase[-1]] += seconds
+                if other_phase or (killed and last <= float(asked["t"])):
+                    undecided[asked["mode"]] += seconds
                 asked = None
+            elif event["e"] == "enter":
+                inside.append("" if event["certain"] else event["phase"])
+            elif event["e"] == "leave" and inside:
+                inside.pop()
         if asked is not None:
             (known if asked["known"] and not self.hidden else other)[asked["mode"]] += self.ended - float(asked["t"])
-        return Waits(dict(known), dict(other), dict(delayed), dict(undecided))
+        return Waits(dict(known), dict(other), dict(delayed), dict(undecided), dict(possible))
 
     def longest_step(self) -> float:
         """Return the longest time between two steps or batches, of those below 1.5 seconds."""

@@ -300,7 +300,7 @@ class Observer:
         self.state.count_unreported_step(now, training=phase == TRAINING)
         read = self._reader(self._run_of(source), source, batch) if _is_torchs(source) else unknown_size
         read(batch, taken.work)
-        if self.record.base == STARTING:
+        if self.record.base == STARTING and (phase == TRAINING or self.purposes.blind):
             self.record.set_base(phase, now)
         if now >= self.publish_due:
             self.publish(now)

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gpugauge.hook.record import EVALUATING, TRAINING
+from gpugauge.hook.record import EVALUATING, STARTING, TRAINING
 from gpugauge.hook.recorder import Recorder
 from gpugauge.hook.work import Reader, Work
 from gpugauge.hook.wrappers import attempt
@@ -212,8 +212,10 @@ class Purposes:
         """Return the phase to show after a batch."""
         if run.purpose is not None:
             return run.purpose
-        guessed = run.in_eval_mode or (run.without_grad and not self._trains_without_grad)
-        return EVALUATING if guessed or self._is_unlike_training(run) else TRAINING
+        fetched_so = run.without_grad and not self._trains_without_grad
+        if fetched_so and not (run.in_eval_mode or self._effects or self.blind):
+            return STARTING  # the first effect shows whether it is a training
+        return EVALUATING if run.in_eval_mode or fetched_so or self._is_unlike_training(run) else TRAINING
 
     def effect(self) -> None:
         """Decide what is pending: the program has made a backward pass or a step."""
