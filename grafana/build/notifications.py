@@ -30,8 +30,7 @@ INHIBITIONS = (
     Inhibition("TrainingOnCpu|GpuHeldIdle", _LOW, _JOB),
     Inhibition("TrainingLoadVeryLow", "TrainingLoadLow", _JOB),
     Inhibition(_LOW, "AllocatedGpuUnused|TorchCpuBuildBusy", _JOB),
-    Inhibition("TrainingLimitedBy.*|TrainingStraggler", "TrainingLoadLow", _JOB),
-    Inhibition("TrainingStraggler", "TrainingLimitedByWaitingForPeers", _JOB),
+    Inhibition("TrainingLimitedBy.*", "TrainingLoadLow", _JOB),
 )
 # By severity: its rank, the value of the series below, and its colour.
 SEVERITIES = {"critical": (3, "red"), "warning": (2, "orange"), "info": (1, "blue")}

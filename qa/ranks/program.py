@@ -46,6 +46,13 @@ def blocking(name: str) -> Callable[[], object]:
     return calls[name]
 
 
+def compute(seconds: float) -> None:
+    """Use the CPU for so long."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        torch.rand(64, 64) @ torch.rand(64, 64)
+
+
 class Rows(Dataset[Any]):  # type: ignore[misc]  # torch is Any to mypy
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
@@ -56,6 +63,8 @@ class Rows(Dataset[Any]):  # type: ignore[misc]  # torch is Any to mypy
     def __getitem__(self, number: int) -> Any:
         if self.faults("loader", number // 4):
             self.faults.block()  # stuck: loader
+        if self.faults("reads", number // 4):
+            time.sleep(self.faults.case["extra"] / 4)
         return torch.rand(WIDTH), torch.rand(WIDTH)
 
 
@@ -71,7 +80,7 @@ class Faults:
 class Training:
     def __init__(self, case: dict[str, Any], rank: int) -> None:
         self.case, self.rank, self.size = case, rank, case["size"]
-        self.faults = Faults(case, rank)
+        self.faults, self.paused = Faults(case, rank), False
         self.rest = dist.new_group(list(range(self.size)), group_desc="metrics")
         torch.manual_seed(0)
         self.model = torch.nn.Sequential(torch.nn.Linear(WIDTH, 32), torch.nn.ReLU(), torch.nn.Linear(32, WIDTH))
@@ -92,6 +101,8 @@ class Training:
         loss = torch.nn.functional.mse_loss(self.forward(x), y)
         if self.faults("mismatch", number):
             dist.barrier()
+        if self.faults("computes", number) or self.faults("uneven", number):
+            compute(self.case["extra"])
         loss.backward()
         if self.case["kind"] in ("hand", "groups"):
             handles = [dist.all_reduce(each.grad, async_op=True) for each in self.model.parameters()]
@@ -130,6 +141,9 @@ class Training:
                 self.faults.block()  # stuck: save
             if self.case["fault"] == "saves" and self.faults.own:
                 time.sleep(self.case["saves"])
+            if self.faults("once", number) and not self.paused:
+                self.paused = True
+                time.sleep(self.case["extra"])
         if self.case["fault"] == "pause" and self.faults.own:
             time.sleep(self.case["pause"])
 
@@ -144,7 +158,7 @@ class Training:
         loader = DataLoader(Rows(self.faults), batch_size=4, num_workers=0)
         for number, (x, y) in enumerate(loader):
             self.step(number, x, y)
-            time.sleep(0.02)
+            time.sleep(self.case.get("base", 0.02))
             if number % 10 == 9:
                 self.save(number)
                 self.evaluate(number)

@@ -14,9 +14,18 @@ from tests.e2e.ruletester import promtools
 from gpugauge.artifacts.rules import ranks
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.ranks import RANK, RANK_BEHIND, RANK_EXCUSED, RANK_POSITION, STALLED
+from gpugauge.artifacts.rules.ranks import (
+    RANK,
+    RANK_BEHIND,
+    RANK_EXCUSED,
+    RANK_POSITION,
+    RANK_SLOW,
+    RANK_WORK,
+    STALLED,
+)
+from gpugauge.artifacts.rules.recording import ARMED
 from gpugauge.sessions.inquiry import ELSEWHERE, ENDED, SILENT, WAITING
-from gpugauge.verdict.ranks import behind
+from gpugauge.verdict.ranks import behind, slow
 from gpugauge.wire.shares import NAMED_PHASES
 from qa.bench.alerts.replay import dump
 
@@ -54,6 +63,39 @@ def test_the_rule_names_the_ranks_that_the_verdict_names(tmp_path: Path, seed: i
     assert len(expected) < len(series) / 2
 
     _hold(tmp_path, [RANK_BEHIND], series, {"expr": RANK_BEHIND, "eval_time": "2m", "exp_samples": expected})
+
+
+@pytest.mark.e2e
+@seeds(range(3))
+def test_the_rule_names_the_slow_ranks_that_the_verdict_names(tmp_path: Path, seed: int) -> None:
+    """By whichever of them is slow all the time; a rank that is slow for some minutes of it is not."""
+    chance = random.Random(seed)
+    series, expected = [], []
+    for job in range(60):
+        owner = dict(zip(JOB_LABELS, ("slurm", "", str(job)), strict=True))
+        usual = chance.uniform(0.1, 1.0)
+        works = {
+            f"p{job}-{rank}": min(1.0, usual * chance.choice([1.0, 1.0, 1.1, chance.uniform(1.2, 3.0)]))
+            for rank in range(chance.randint(2, 9))
+        }
+        judged, once = chance.random() < 0.9, chance.random() < 0.3
+        series.append({"series": f"{ARMED}{_text(owner)}", "values": f"{'1' if judged else '_'}x40"})
+        late = slow(works)
+        for process, work in works.items():
+            labels = {**owner, "process": process, "instance": chance.choice("ab"), "rank": process.partition("-")[2]}
+            labels |= {"run_id": "r", "world_size": "9"}
+            values = f"{work}x40"
+            if once and process in late:
+                values = f"{usual}x26 {work}x4 {usual}x8"
+            series.append({"series": f"{RANK_WORK}{_text(labels)}", "values": values})
+            if process in late and judged and not once:
+                text = _text({**labels, "position": "slow"})
+                expected.append({"labels": f"{RANK_BEHIND}{text}", "value": round(late[process], 4)})
+    assert expected
+    query = f"round({RANK_BEHIND}, 0.0001)"
+    expected = [{**each, "labels": str(each["labels"]).removeprefix(RANK_BEHIND)} for each in expected]
+    test = {"expr": query, "eval_time": "30m", "exp_samples": expected}
+    _hold(tmp_path, [RANK_SLOW, RANK_BEHIND], series, test)
 
 
 @pytest.mark.e2e

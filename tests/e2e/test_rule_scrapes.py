@@ -95,9 +95,9 @@ def even_ranks(seed: int) -> Case:
         ]
         series += scraped(draw, f"n{rank}", rates, twice=draw.random() < 0.3)
 
-    expected = firing("TrainingStraggler", MINUTES - 1, MINUTES - 1, None, {})
+    expected = firing("TrainingRankBehind", MINUTES - 1, MINUTES - 1, None, {})
 
-    return case(f"even ranks have no straggler, drawn by seed {seed}", series, expected)
+    return case(f"no even rank is behind, drawn by seed {seed}", series, expected)
 
 
 def test_while_exporters_are_replaced(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def crashed_attempts() -> Case:
     ] + clocks([("n1", None)])
 
     name = "attempts that crashed are no measure for the living"
-    return case(name, series, firing("TrainingStraggler", 160, 160, None, {}))
+    return case(name, series, firing("TrainingRankBehind", 160, 160, None, {}))
 
 
 NODE, SIDECAR = {"job": "gpugauge", "instance": "n1"}, {"job": "ml/gpugauge-sidecar", "instance": "n1", "pod": "t-0"}

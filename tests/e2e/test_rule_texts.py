@@ -12,7 +12,7 @@ import pytest
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES
-from tests.artifacts.rules.rule_stories import DEFAULT, JOB, STORIES, Row
+from tests.artifacts.rules.rule_stories import DEFAULT, INFO, JOB, STORIES, Row, ranks
 from tests.e2e.ruletester import HERE, SECONDS, Case, annotated, check, firing, of_rows, story_identity
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
@@ -21,6 +21,10 @@ LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
 # Five minutes after the first one at which half of the window was spent in training steps.
 PHASES = [("bad", 61)]
 BEGIN = "1970-01-01 00:12:00 +0000 UTC"
+WHERE = (
+    "On the node, `gpugauge stack 'llm'` shows where each rank is that makes no progress, and `gpugauge status` what "
+    "limits it. "
+)
 LOST = "It waits for its data loader (70% of its GPU time is lost), and loses GPU time, the cause is not known (5%)"
 
 
@@ -114,18 +118,23 @@ def many_places() -> Case:
     return case(name, [*SIX_LEFT, *OWNER, *places(7, 8)], annotated(LOW, texts))
 
 
-def straggler() -> Case:
-    story = next(story for story in STORIES if story.alert == "TrainingStraggler")
+def slow_rank() -> Case:
+    story = next(story for story in STORIES if story.alert == "TrainingRankBehind")
     texts = {
-        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} works 2 times as long as the "
-        "median rank",
-        "description": "Slowest: rank 3 on node-2 works 90% of the time, the median rank 45%. Mean over 15m. On "
-        "node-1, node-2; programs fit.py.",
-        "runbook_url": f"{RUNBOOK_URL}#trainingstraggler",
+        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1, "
+        "node-2 GPU 6",
+        "description": "Behind: rank 3 on node-2 GPU 6 works 2.0 times as long as the median rank: it waits for its "
+        f"data loader. {WHERE}On node-1, node-2 GPU 6; programs fit.py.",
+        "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
     }
-    rows = named(story.rows, "gpu_process_host_info", workload_command="fit.py")
-
-    return case("texts of a straggler have its node", rows, annotated(story, texts), story.parameters)
+    gpu, rank = {"instance": "node-2", "uuid": "GPU-6"}, {"instance": "node-2", "process": "p3"}
+    rows = [
+        *named(ranks(2.0), "gpu_process_host_info", workload_command="fit.py"),
+        Row("gpu_info", {**gpu, "index": "6"}, 1, 1),
+        Row("gpu_process_memory_used_bytes", {**gpu, **rank}, 1, 1),
+        Row("training_limited_by", {**rank, "cause": "data_loading"}, 1, 0),
+    ]
+    return case("texts of a slow rank have its GPU and its cause", rows, annotated(story, texts))
 
 
 def on_cpu() -> Case:
@@ -156,11 +165,13 @@ def behind(size: int) -> Case:
             Row("training_state", {**who, "state": "stalled"}, 1, 0),
             Row("training_rank_position", {**who, "position": "waiting", "function": "all_reduce"}, 1, None),
         ]
+    rows += [INFO, Row("torch_phase", {"process": "p0", "phase": "checkpointing"}, 1, 0)]
     waits = f"{size - 1} rank{'s wait' if size > 2 else ' waits'} in all_reduce"
     texts = {
-        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1",
-        "description": f"Behind: rank 0 on node-1 waits for no other rank; {waits}. Where each rank is, with its "
-        "stack, shows `gpugauge stack 'llm'` on the node. On node-1.",
+        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1 "
+        "GPU 3",
+        "description": f"Behind: rank 0 on node-1 GPU 3 waits for no other rank while checkpointing; {waits}. {WHERE}"
+        "On node-1 GPU 3.",
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
     }
     return case(f"texts of {size} ranks", rows, annotated(story, texts), story.parameters)
@@ -291,7 +302,7 @@ def test_texts(tmp_path: Path) -> None:
     commands = [("fit.py", "python fit.py", 0.3, 30), ("my.trainer", "python -m my.trainer", 0.3, 30)]
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
-        *(places_and_loss(), gain_after_the_advice(), many_places(), straggler(), on_cpu(), blind()),
+        *(places_and_loss(), gain_after_the_advice(), many_places(), slow_rank(), on_cpu(), blind()),
         small_losses(),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpugauge.artifacts.rules.options import Parameters
-from tests.artifacts.rules.rule_stories import DEFAULT, JOB, QUIET, STORIES, Row, Story
+from tests.artifacts.rules.rule_stories import DEFAULT, JOB, QUIET, STORIES, Row, Story, ranks
 from tests.drawn import draws
 from tests.e2e.ruletester import HERE, SECONDS, Case, Phases, check, firing, of_rows, story_identity
 
@@ -149,12 +149,11 @@ def late_name() -> Case:
 
 
 def two_runs() -> Case:
-    story = next(story for story in STORIES if story.alert == "TrainingStraggler")
     rows = [
         replace(row, labels={**row.labels, "run_id": "other"})
         if row.name == "torch_process_info" and row.labels["process"] == "p3"
         else row
-        for row in story.rows
+        for row in ranks(2.0)
     ]
 
     return low("ranks of two runs are not compared", rows, [("bad", 90)], [firing("", 89, 89, None, {})])

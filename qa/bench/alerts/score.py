@@ -14,7 +14,7 @@ from qa.bench.alerts.story import Expectation, Story
 
 # Minutes after the end of a fault in which an alert may still begin, because it averages over a window.
 GRACE = 15
-CAUSE_ALERTS = ("TrainingLimitedBy", "TrainingStraggler")
+CAUSE_ALERTS = ("TrainingLimitedBy",)
 NAIVE_METRIC = "DCGM_FI_DEV_GPU_UTIL"
 NAIVE = {
     "GPU_UTIL < 10 for 30m": (f"{NAIVE_METRIC} < 10", "30m"),

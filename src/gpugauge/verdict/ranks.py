@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Mapping
 
 from gpugauge.sessions.inquiry import WAITING
 
 FOR_ONE = ("send", "recv", "wait")  # functions that may wait for one other rank only
+SLOW_ABOVE = 1.25  # by default, of the work of the median rank
+LEAST_WORK = 0.4  # share of the time as which a smaller median counts: longer work costs the others little
 Position = tuple[str, str]  # a position of sessions.inquiry, and the function of torch in which it waits
 
 
@@ -23,3 +26,12 @@ def behind(positions: Mapping[str, Position]) -> frozenset[str]:
         few = {rank for rank, other in collective.items() if other != function}
         return frozenset(few if most > len(few) else ())
     return frozenset(others if len(others) <= len(waiting) else ())
+
+
+def slow(works: Mapping[str, float]) -> dict[str, float]:
+    """Return how many times as long as the median rank, or as the other of two, each slow one works, by the shares of
+    their time.
+    """
+    usual = min if len(works) == 2 else statistics.median
+    least = max(usual(works.values()), LEAST_WORK) if works else 1.0
+    return {rank: work / least for rank, work in works.items() if work > SLOW_ABOVE * least}

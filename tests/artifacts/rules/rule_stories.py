@@ -135,7 +135,7 @@ def _unused() -> tuple[Row, ...]:
     )
 
 
-def _ranks(slow: float) -> tuple[Row, ...]:
+def ranks(slow: float) -> tuple[Row, ...]:
     """Four ranks on two nodes; the last is slow."""
     ranks = range(4)
     work = {rank: 0.9 if rank == 3 else 0.9 / slow for rank in ranks}
@@ -176,13 +176,13 @@ _CPU_BUILD = (
 )
 _OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_PROCESS_0, **UUID}, 0.01, 0, counter=True))
 _EXPORTER = {"instance": "node-1"}
-_INFO = _same("gpu_info", 1, {**UUID, "index": "3", "name": "NVIDIA H100"})
+INFO = _same("gpu_info", 1, {**UUID, "index": "3", "name": "NVIDIA H100"})
 
 
 def _fault(alert: str, *, lasting: bool = False, **words: str) -> Story:
     """Return the story of a fault that the exporter judges, with some of its words."""
     fault, own = FAULTS[alert], {**UUID, "problem": alert}
-    rows = _INFO, Row("gpu_problem", own, 1, None), Row("gpu_problem_info", {**own, **words}, 1, None)
+    rows = INFO, Row("gpu_problem", own, 1, None), Row("gpu_problem_info", {**own, **words}, 1, None)
     action = {"action": fault.action} if fault.action else {}
     return Story(alert, {**GPU, **words, **action}, rows, fault.severity, lasting)
 
@@ -203,12 +203,12 @@ STORIES = (
             *("waiting_elsewhere", "offloaded"),
         )
     ),
-    Story("TrainingStraggler", JOB, _ranks(2.0), parameters=PER_CAUSE),
     Story("GpuHeldIdle", JOB, (*_PROCESS, *_state("held_idle"))),
     Story("TrainingOnCpu", JOB, _ON_CPU),
     Story("TorchCpuBuildBusy", JOB, _CPU_BUILD, "info"),
     Story("TrainingStalled", JOB, _stalled(0.0)),
     Story("TrainingRankBehind", JOB, _behind()),
+    Story("TrainingRankBehind", JOB, ranks(2.0)),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", JOB, _unused(), "info"),
     *(_fault(name, lasting=True) for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot")),
@@ -218,7 +218,7 @@ STORIES = (
     Story(
         "GpuReadingFailed",
         {**GPU, "reading": "ecc", "reason": "unknown"},
-        (_INFO, Row("gpu_reading_failed", {**UUID, "reading": "ecc", "reason": "unknown"}, 1, None)),
+        (INFO, Row("gpu_reading_failed", {**UUID, "reading": "ecc", "reason": "unknown"}, 1, None)),
     ),
     Story("ExporterOutdated", _EXPORTER, (_same("gpu_up", 1, UUID), Row("gpu_problems", UUID, None, 0))),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),

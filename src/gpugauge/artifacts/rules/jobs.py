@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.load import CPU_CAUSES, is_low
 from gpugauge.artifacts.rules.promql import HAS_JOB, Selectors
-from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_EXCUSED, STALLED
+from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_EXCUSED, SLOW, STALLED
 from gpugauge.artifacts.rules.recording import PROBLEM, Recording, problem
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
@@ -17,6 +17,8 @@ def of_processes(s: Selectors) -> list[Alert]:
     t = Texts(s)
     alone = f"({_only(s, 'stalled', s.stall_patience, 0.5)} {s.on_process('unless', RANK_EXCUSED)})"
     stalled = s.by_job("max", alone)
+    # A low load has its own alert, which names the rank, too.
+    slow = f"max by ({s.job}) ({SLOW})" + s.settled(SLOW) + s.unless_job(is_low(s))
     return [
         Alert(
             "TrainingStalled",
@@ -30,11 +32,14 @@ def of_processes(s: Selectors) -> list[Alert]:
         ),
         Alert(
             "TrainingRankBehind",
-            stalled + s.and_job(RANK_BEHIND),
+            f"({stalled}{s.and_job(RANK_BEHIND)})\nor ({slow})",
             f"A rank of training {t.job()} holds the others up{t.nodes(', on ')}",
-            f"{t.behind()}Where each rank is, with its stack, shows {t.stack()} on the node.{t.places()}",
+            f"{t.behind()}On the node, {t.stack()} shows where each rank is that makes no progress, and `gpugauge "
+            f"status` what limits it.{t.places()}",
             s.stall_patience,
-            f"a training makes no step for {format_duration(s.stall_patience)}, and its ranks wait for one of them",
+            f"a training makes no step for {format_duration(s.stall_patience)}, and its ranks wait for one of them; or "
+            f"a rank works more than {s.straggler_above:g} times as long as the median rank, "
+            f"{format_duration(s.patience + s.settle)}",
         ),
     ]
 

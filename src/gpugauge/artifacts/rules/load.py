@@ -5,8 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.options import Severity
 from gpugauge.artifacts.rules.promql import Selectors
-from gpugauge.artifacts.rules.ranks import RANK_WORK
-from gpugauge.artifacts.rules.recording import ALIVE, ARMED, DOMINANT, LOAD, LOW, PROBLEM, Recording
+from gpugauge.artifacts.rules.recording import ARMED, DOMINANT, LOAD, LOW, PROBLEM, Recording
 from gpugauge.artifacts.rules.texts import Texts, cases
 from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, STALLS, Cause
@@ -74,7 +73,8 @@ def _level(s: Selectors, name: str, condition: str, below: str, severity: Severi
         name,
         condition + s.unless_job(PROBLEM),
         f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(', on ')}",
-        f"{t.causes()}{t.advice()}{t.gain()}{t.since(name)}Mean over {format_duration(s.patience)}.{t.places()}",
+        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.since(name)}Mean over {format_duration(s.patience)}."
+        f"{t.places()}",
         s.settle,
         f"a training uses less than {shown} of its GPU time, mean over {format_duration(s.patience)}",
         severity,
@@ -114,20 +114,3 @@ def _causes(s: Selectors) -> list[Alert]:
         for cause in CAUSES.values()
         if cause.name not in _CAUSES_WITHOUT_ALERT
     ]
-
-
-def of_ranks(s: Selectors) -> list[Alert]:
-    """Return the alert about slow ranks. A low load that they cause has its own alert."""
-    t = Texts(s)
-    # Within a run, because only its ranks do the same work; a job may contain several runs.
-    run = f"{s.job}, run_id, world_size"
-    slower = f"max by ({run}) ({RANK_WORK})\n/ (quantile by ({run}) (0.5, {RANK_WORK}) > 0)"
-    found = Alert(
-        "TrainingStraggler",
-        f"max by ({s.job}) ({slower}) > {s.straggler_above:g}" + s.and_job(ARMED) + s.settled(ARMED) + s.and_job(ALIVE),
-        f"A rank of training {t.job()} works {t.value()} times as long as the median rank",
-        f"{t.ranks()}Mean over {format_duration(s.patience)}.{t.places()}",
-        s.settle,
-        f"the slowest rank works more than {s.straggler_above:g} times as long as the median rank",
-    )
-    return [found] if s.per_cause else []

@@ -16,6 +16,7 @@ from gpugauge.base.serving import COMMANDS, IDLE_SECONDS
 from gpugauge.settings.kinds import RUNBOOK_URL, URL_PATTERN, ConfigError
 from gpugauge.settings.yaml_model import YamlModel, hint
 from gpugauge.settings.yaml_text import Document
+from gpugauge.verdict.ranks import SLOW_ABOVE
 
 # No \w: names are ASCII in Prometheus 2.
 _LABEL = "[a-zA-Z_][a-zA-Z0-9_]*"
@@ -123,8 +124,8 @@ class Parameters(BaseModel):
     )
     per_cause: bool = Field(
         default=False,
-        description="Adds an alert for each cause of a low load, and TrainingStraggler, for routes by cause. They fire "
-        "in addition to TrainingLoadLow.",
+        description="Adds an alert for each cause of a low load, for routes by cause. They fire in addition to "
+        "TrainingLoadLow.",
     )
     patience: Duration = Field(
         default=900, description="Time over which the training load and its causes are averaged."
@@ -142,10 +143,9 @@ class Parameters(BaseModel):
         default=300, description="Time for which most conditions must hold before their alert fires."
     )
     straggler_above: float = Field(
-        default=1.25,
+        default=SLOW_ABOVE,
         gt=1,
-        description="The slowest rank is a straggler if its own work takes more than this multiple of the median "
-        "rank's.",
+        description="A rank holds the others up if its own work takes more than this multiple of the median rank's.",
     )
     release_patience: Duration = Field(
         default=1800, description="Time for which the driver may be released before DriverReleasedLong fires."

@@ -42,7 +42,7 @@ class Group(NamedTuple):
 # The alert about the load comes first.
 GROUPS: dict[str, Group] = {
     "jobs": Group([recording.of_jobs, load.recordings], [load.of_load], halved=True),
-    "processes": Group([recording.of_processes, ranks.recordings], [jobs.of_processes, load.of_ranks]),
+    "processes": Group([recording.of_processes, ranks.recordings], [jobs.of_processes]),
     "use": Group([jobs.problems, recording.of_gains, recording.of_use], [jobs.of_use]),
     "owners": Group([recording.of_owners], []),
     "devices": Group([recording.of_devices, health.recordings], [health.alerts], "GPU"),

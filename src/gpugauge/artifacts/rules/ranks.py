@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.recording import ALIVE, Recording, problem
-from gpugauge.verdict.ranks import FOR_ONE
+from gpugauge.artifacts.rules.recording import ALIVE, ARMED, Recording, problem
+from gpugauge.base.duration import format_duration
+from gpugauge.verdict.ranks import FOR_ONE, LEAST_WORK
 from gpugauge.wire.shares import NAMED_PHASES
 
 STALLED = "gpugauge:process_training_stalled:bool"
 RANK_WORK = "gpugauge:rank_local_work:ratio"
+RANK_SLOW = "gpugauge:rank_slow:ratio"
 RANK = "gpugauge:rank:info"
 RANK_EXCUSED = "gpugauge:rank_excused:bool"
 RANK_POSITION = "gpugauge:rank_position:info"
-RANK_BEHIND = "gpugauge:rank_behind:bool"
+RANK_BEHIND = "gpugauge:rank_behind:ratio"
+SLOW = f'{RANK_BEHIND}{{position="slow"}}'
+# The share of the evaluations in which a slow rank may be as fast as the others.
+_FAST_SHARE = 0.1
 
 
 def recordings(s: Selectors) -> list[Recording]:
     """Return the rules."""
     stalled = s.by_process(f"max_over_time({s('training_state', s.lookback, state='stalled')}) == 1")
     return [
-        *([Recording(RANK_WORK, _rank_work(s))] if s.per_cause else []),
-        Recording(RANK, f"({_rank(s, 'world_size', world_size='!~|1')})\n{_of_job(s)}"),
+        Recording(RANK, f"({_rank(s, 'world_size', 'run_id', world_size='!~|1')})\n{_of_job(s)}"),
+        Recording(RANK_WORK, _rank_work(s)),
+        Recording(RANK_SLOW, _rank_slow(s)),
         Recording(RANK_EXCUSED, _rank_excused(s)),
         Recording(STALLED, f"{stalled}\n{s.on_process('unless', RANK_EXCUSED)}"),
         Recording(RANK_POSITION, _rank_position(s)),
@@ -30,15 +36,25 @@ def recordings(s: Selectors) -> list[Recording]:
 
 
 def _rank_work(s: Selectors) -> str:
-    """Return the share of its time that each living rank older than the window computes itself, with its labels."""
+    """Return the share of its time that each living rank older than the window works itself, with its labels."""
     process = s.keys("process")
     name = "torch_local_work_seconds_total"
     # Relative to the observed time, so that the restart of an exporter, or a second scrape, changes nothing.
-    observed = f"sum by ({process}) ({s.rate('training_seconds_total', s.patience)})"
-    share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, s.patience)})"
+    observed = f"sum by ({process}) ({s.rate('training_seconds_total', s.lookback)})"
+    share = f"sum by ({s.keys('process', 'instance')}) ({s.rate(name, s.lookback)})"
     alive = s.on_process("and", s("training_state", state="training"))
-    work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, s.patience)})"
-    return f"{work}\n* {_with(s, 'rank, world_size, run_id')} ({_rank(s, 'world_size', 'run_id')})\n{_of_job(s)}"
+    work = f"({share}\n/ on ({process}) group_left () ({observed} > 0)\n{alive}\n{s.before(name, s.lookback)})"
+    return f"{work}\n* {_with(s, ', '.join(('rank', 'world_size', 'run_id', *JOB_LABELS)))} {RANK}"
+
+
+def _rank_slow(s: Selectors) -> str:
+    """Return how many times as long as the median rank, or as the other of two, each one works. Within a run, because
+    only its ranks do the same work; a job may contain several runs.
+    """
+    run = f"{s.job}, run_id, world_size"
+    one = f"min by ({run}) ({RANK_WORK}) and count by ({run}) ({RANK_WORK}) == 2"
+    median = f"clamp_min({one} or quantile by ({run}) (0.5, {RANK_WORK}), {LEAST_WORK:g})"
+    return f"{RANK_WORK}\n/ on ({run}) group_left () {median}"
 
 
 def _rank_position(s: Selectors) -> str:
@@ -84,11 +100,17 @@ def _rank_excused(s: Selectors) -> str:
 
 
 def _rank_behind(s: Selectors) -> str:
-    """Return 1 for the ranks that hold the others up, as verdict.ranks.behind() decides on one node."""
+    """Return the ranks that hold the others up: 1 for those of a job that stalls, as verdict.ranks.behind() decides on
+    one node, and for slow ones how many times as long as the median rank they work. One that pauses once is not slow.
+    """
     others, waiting = (f'{RANK_POSITION}{{position{sign}"waiting"}}' for sign in ("!=", "="))
     count, by_function = f"count by ({s.job})", f"{s.job}, function"
     few = f"{others}{s.and_job(f'({count} ({others}) <= on ({s.job}) {count} ({waiting}))')}"
     collective = f'{RANK_POSITION}{{position="waiting",function!~"{"|".join(FOR_ONE)}"}}'
     most = f"2 * count by ({by_function}) ({collective}) > on ({s.job}) group_left () {count} ({collective})"
     other = f"{collective} unless on ({by_function}) ({most})"
-    return f"({few})\nor ({other}{s.and_job(f'({most})')}{s.unless_job(others)})"
+    stuck = f"({few})\nor ({other}{s.and_job(f'({most})')}{s.unless_job(others)})"
+    window, above = format_duration(s.patience + s.settle), f"> {s.straggler_above:g}"
+    lasting = f"(quantile_over_time({_FAST_SHARE:g}, {RANK_SLOW}[{window}]) {above}\nand {RANK_SLOW} {above})"
+    slow = f'label_replace({lasting}, "position", "slow", "", ""){s.and_job(ARMED)}{s.unless_job(RANK_POSITION)}'
+    return f"{stuck}\nor ({slow})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
-from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION, RANK_WORK
+from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
@@ -215,31 +215,34 @@ class Texts:
         return self._each(begin, " Since {{ .Value | humanizeTimestamp }}.")
 
     def behind(self) -> str:
-        """Return the ranks that hold the others up, with their nodes, and what they do; nothing for Grafana."""
+        """Return the ranks that hold the others up, with their GPUs, and what they do; nothing for Grafana."""
         if not self._queries:
             return ""
         waits = "waits{{ with $one.Labels.function }} in {{ . }}{{ end }}"
-        does = {"silent": "does not answer", "ended": "has ended", "waiting": waits}
-        item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }} "
-        item += cases("$one.Labels.position", does, "waits for no other rank")
+        slow = 'works {{ printf "%.1f" $one.Value }} times as long as the median rank'
+        process, node = "$one.Labels.process", "$one.Labels.instance"
+        slow += self._each(
+            self._query(f"topk(1, training_limited_by{{process=%q{self._targets}}} == 1)", process),
+            f": it {_phrase('.Labels.cause')}",
+        )
+        phase = self._query(f'topk(1, torch_phase{{phase!="other",process=%q{self._targets}}} == 1)', process)
+        here = "waits for no other rank" + self._each(phase, " while {{ .Labels.phase }}")
+        does = {"silent": "does not answer", "ended": "has ended", "waiting": waits, "slow": slow}
+        held = f"gpu_process_memory_used_bytes{{instance=%q,process=%q{self._targets}}}"
+        devices = f"max by (index) (gpu_info{{instance=%q{self._targets}}} and on ({self.selectors.gpu}) {held})"
+        item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }}"
+        item += self._listed("indexes", self._query(devices, node, node, process), "index", before=" GPU ") + " "
+        item += cases("$one.Labels.position", does, here)
         ranks = self._query(f"{RANK_BEHIND}{{@job}}")
         waiting = self._query(f'topk(1, count by (function) ({RANK_POSITION}{{@job,position="waiting"}}))')
         others = "{{ .Value }} {{ if eq .Value 1.0 }}rank waits{{ else }}ranks wait{{ end }}"
-        others += "{{ with .Labels.function }} in {{ . }}{{ end }}. "
-        return self._listed("ranks", ranks, "rank", item, "Behind: ") + self._each(waiting, f"; {others}")
+        others += "{{ with .Labels.function }} in {{ . }}{{ end }}. {{ else }}. "
+        listed = self._listed("ranks", ranks, "rank", item, "Behind: ")
+        return f"{listed}{{{{ if $ranks }}}}{self._each(waiting, f'; {others}')}{{{{ end }}}}"
 
     def stack(self) -> str:
         """Return the command that shows the ranks of the job on a node."""
         return "`gpugauge stack '{{ $labels.workload_job }}'`"
-
-    def ranks(self) -> str:
-        """Return the slowest rank and the median rank."""
-        slowest = self._query(f"topk(1, {RANK_WORK}{{@job}})")
-        median = self._query(f"quantile(0.5, {RANK_WORK}{{@job}})")
-        percent = '{{ printf "%.2f" .Value | humanizePercentage }}'
-        return self._each(
-            slowest, f"Slowest: rank {{{{ .Labels.rank }}}} on {{{{ .Labels.instance }}}} works {percent} of the time"
-        ) + self._each(median, f", the median rank {percent}. ")
 
     # --- GPUs and exporters ---
 
