@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gpugauge.collectors.training.collective_rows import COLLECTIVES
 from gpugauge.metric import Metric, Table
 from gpugauge.node import training
 from gpugauge.sessions import ends
@@ -26,7 +27,6 @@ _SETTINGS = (
     *("autocast", "deterministic", "cudnn_benchmark", "cudnn_deterministic", "allocator", "alloc_conf"),
     *("current_device", "batch_device"),
 )
-_GROUP = ("group", "description", "size")
 _RUNS = ("wandb_run", "mlflow_run", "azureml_run", "torchrun_run", "tensorboard_dir", "gpugauge_run")
 
 
@@ -79,19 +79,6 @@ def _by_device_and_dtype(
 def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
     devices = session.snap.devices if session.snap else ()
     return {(d.uuid, str(d.index), d.capability or "", d.name or ""): 1 for d in devices if d.uuid is not None} or None
-
-
-def _groups(figure: Callable[[wire.Group], int]) -> Callable[[Session], dict[tuple[str, ...], int] | None]:
-    return lambda session: {key: figure(group) for key, group in training.groups(session).items()} or None
-
-
-def _in_flight(session: Session) -> dict[tuple[str, ...], float] | None:
-    return dict(training.in_flight(session).items()) or None
-
-
-def _position(session: Session) -> dict[tuple[str, ...], int] | None:
-    found = training.position(session)
-    return {found: 1} if found else None
 
 
 def _phase(session: Session) -> dict[str, int] | None:
@@ -168,35 +155,7 @@ LIVE: tuple[Metric, ...] = (
         "Unix time at which the current phase of the training thread began; also correct while the thread is blocked.",
         lambda s: s.record.since if s.record else None,
     ),
-    _process.counter(
-        "torch_collectives_enqueued_total",
-        "Collectives that a rank has enqueued in a process group, by name, description and number of ranks of it; "
-        "of the 8 groups with the most. Absent where the flight recorder of torch is off.",
-        _groups(lambda group: group.enqueued),
-        *_GROUP,
-        source="torch._C._distributed_c10d: flight recorder",
-    ),
-    _process.counter(
-        "torch_collectives_completed_total",
-        "Those of torch_collectives_enqueued_total that have completed.",
-        _groups(lambda group: group.completed),
-        *_GROUP,
-        source="torch._C._distributed_c10d: flight recorder",
-    ),
-    _process.gauge(
-        "torch_collective_in_flight_seconds",
-        "Time for which a collective of the group has not completed, of a rank without progress; read every 10 s.",
-        _in_flight,
-        *_GROUP,
-    ),
-    _process.gauge(
-        "training_rank_position",
-        "Where a rank of a distributed training is that made no step, took no batch and changed no phase for 10 s: "
-        "waiting (for other ranks), elsewhere, or silent (it does not answer), and the function of torch in which it "
-        "waits. Always 1; absent while there is progress.",
-        _position,
-        *("position", "function"),
-    ),
+    *COLLECTIVES,
     _parameters.gauge(
         "torch_parameter_elements",
         "Number of elements in the optimizers' parameters. Of sharded parameters, only the part of this process is "
