@@ -399,20 +399,34 @@ def _ranks() -> list[Panel]:
     run = keys("run_id", "world_size")
     info = _S.select("torch_process_info")
     rank = f"topk by ({jobs.PROCESS_KEY}) (1, group by ({jobs.PROCESS_KEY}, run_id, world_size) ({info}))"
-    work = jobs.by_process(_S.rate("torch_local_work_seconds_total", jobs.RANGE)).then(
-        f"({{}} * on ({jobs.PROCESS_KEY}) group_left (run_id, world_size) {rank})"
+    work, steps = (
+        jobs.by_process(expr).then(f"({{}} * on ({jobs.PROCESS_KEY}) group_left (run_id, world_size) {rank})")
+        for expr in (_S.rate("torch_local_work_seconds_total", jobs.RANGE), _S.read("torch_steps_total"))
     )
     # Within a run, because only its ranks do the same work.
     relative = Expr(f"{work} / on ({run}) group_left () (quantile by ({run}) (0.5, {work}) > 0)", _TIMES)
+    still = _S.read("training_rank_position")
+    # Only of ranks that stand still: scrapes of nodes are seconds apart.
+    stopped = f"({steps} and on ({jobs.PROCESS_KEY}) {still})"
+    behind = Expr(f"max by ({run}) ({stopped}) - on ({run}) group_right () {stopped}", COUNT)
     return [
         table(
             "Ranks",
-            "The processes that report through the hook: duration of a step, own work in it, also relative to the "
-            "median rank, waits for data, limit of the loader and the number of loader workers that helps. The others "
-            "wait for a rank far above 1: check its node and its data.",
+            "The processes that report through the hook, 50 at most, those that are behind first: where one is that "
+            "makes no progress, in which collective it waits, steps behind the furthest rank; duration of a step, own "
+            "work in it, also relative to the median rank, waits for data, limit of the loader and the number of "
+            "loader workers that helps. The others wait for a rank that is elsewhere, or far above 1: check its node "
+            "and its data. The page of the node has the line of the program (docs/hangs.md).",
             Column("Rank", "rank", size=60),
             Column("Node", "instance", link=common.TO_NODE, size=130),
-            Column("Step", of(ratio("torch_step_duration_seconds_sum", "torch_step_duration_seconds_count")), size=80),
+            Column("Where", "position", names={"elsewhere": ("", "red"), "silent": ("", "red")}, size=90),
+            Column("Waits in", "function", size=100),
+            Column("Phase", "phase", size=100),
+            Column("Steps", of(steps.with_unit(COUNT)), size=80),
+            Column("Behind by", of(behind), size=80),
+            Column(
+                "Step time", of(ratio("torch_step_duration_seconds_sum", "torch_step_duration_seconds_count")), size=80
+            ),
             Column("Own work", of(ratio("torch_local_work_seconds_total", "torch_steps_total")), size=80),
             Column("Of median", of(relative), size=80, steps=((None, "green"), (1.25, "red")), decimals=2),
             Column("Data wait", of(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True, size=110),
@@ -424,9 +438,14 @@ def _ranks() -> list[Panel]:
             Column("Last step ago", of(_S.age("training_last_step_timestamp_seconds")), size=90),
             Column("Cluster", CLUSTER, size=80),
             common.CHOICE,
-            *dropped(of(_S.read("training_loader_limited_by").then("({} == 1)"), "reason"), "process"),
-            sort="Rank",
-            ascending=True,
+            *dropped(
+                of(_S.read("training_loader_limited_by").then("({} == 1)"), "reason"),
+                of(still, "position", "function"),
+                of(_S.read("torch_phase").then("({} == 1)"), "phase"),
+                "process",
+            ),
+            order=("Rank", "Of median", "Behind by", "Where"),
+            most=50,
             height=9,
             empty_text=_OUTSIDE,
         ),

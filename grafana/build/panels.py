@@ -230,6 +230,7 @@ def table(
     sort: str = "",
     ascending: bool = False,
     order: Sequence[str] = (),
+    most: int = 0,
     width: int = 24,
     height: int = 8,
     cells: str = "sm",
@@ -238,7 +239,7 @@ def table(
     """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `cells` is the
     height of a line, lg for texts that stand in place of values: Grafana counts the lines of the values. `empty_text`
     is shown in place of an empty table. `order` are titles of columns: the order of the last counts most, values from
-    the highest on.
+    the highest on. `most` is the number of lines that are shown.
     """
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
@@ -270,6 +271,7 @@ def table(
     transformations = [
         {"id": "merge", "options": {}},
         *({"id": "sortBy", "options": {"fields": {}, "sort": [each]}} for each in sorts),
+        *([{"id": "limit", "options": {"limitField": most}}] if most else []),
         {"id": "organize", "options": organize},
     ]
     return Panel({**made.body, "transformations": transformations}, width, height)

@@ -41,6 +41,7 @@ class Reader(HTMLParser):
         self.links: list[str] = []
         self.items: list[str] = []  # the problems
         self.groups: list[Group] = []
+        self._grouped = False  # in the table of the GPUs
         self._words: list[str] = []
         self.feed(html)
         assert self.open == []
@@ -56,11 +57,13 @@ class Reader(HTMLParser):
             self.links.append(values["href"])
         elif tag == "li":
             self.items.append("")
-        elif tag == "tbody":
+        elif tag == "table":
+            self._grouped = values.get("id") == "gpus"
+        elif tag == "tbody" and self._grouped:
             self.groups.append(Group(values["data-key"], values["class"].split()[0]))
-        elif tag == "tr" and self.groups:
+        elif tag == "tr" and self.groups and self._grouped:
             self.groups[-1].rows.append(Row(values["class"].split()[0], values["data-key"]))
-        elif tag in {"th", "td"} and self.groups:
+        elif tag in {"th", "td"} and self.groups and self._grouped:
             self.groups[-1].rows[-1].cells.append("")
         if tag not in VOID:
             self.open.append(tag)
@@ -77,7 +80,7 @@ class Reader(HTMLParser):
         self._words.append(data)
         if "li" in self.open:
             self.items[-1] += data
-        elif "tbody" in self.open and {"td", "th"}.intersection(self.open):
+        elif "tbody" in self.open and self._grouped and {"td", "th"}.intersection(self.open):
             self.groups[-1].rows[-1].cells[-1] += data
 
     @property

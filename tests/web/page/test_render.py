@@ -354,6 +354,61 @@ def test_without_gpus_and_processes_there_is_no_table() -> None:
     assert "GPUs 0" not in read(facts).text
 
 
+def with_ranks(*ranks: dict[str, Any], world_size: int = 8) -> dict[str, Any]:
+    """Return the status of a node with these ranks of one job on its first GPU."""
+    facts = node_facts()
+    process = facts["gpus"][0]["processes"][0] | {"phase": "training", "world_size": world_size}
+    found = [process | {"process": f"p{number}", "rank": number, **rank} for number, rank in enumerate(ranks)]
+    facts["gpus"] = [facts["gpus"][0] | {"processes": found}]
+    return facts
+
+
+def table_of_ranks(facts: dict[str, Any]) -> list[list[str]]:
+    """Return the cells of the table of ranks."""
+    found = re.search('<table class="ranks">(.*?)</table>', "".join(drawn(facts)), re.DOTALL)
+    assert found
+    rows = found[1].split("<tr>")[2:]
+    return [
+        [unescape(re.sub("<.*?>", "", cell)) for cell in re.findall("<t[hd].*?>(.*?)</t[hd]>", row)] for row in rows
+    ]
+
+
+def test_the_rank_for_which_the_others_wait_stands_first() -> None:
+    frame = {"file": "train.py", "line": 88, "function": "main"}
+    waits = {"position": "waiting", "function": "all_reduce", "since": 1.7e9 - 120, "stack": [frame]}
+    late = {"position": "elsewhere", "since": 1.7e9 - 180, "behind": True, "stack": [frame | {"line": 31}]}
+    facts = with_ranks(*({"steps": 9, "standstill": waits} for _ in range(2)), {"steps": 7, "standstill": late})
+
+    assert table_of_ranks(facts) == [
+        ["2", "7", "-", "training", "-", "train.py:31", "3.0 min", "the others wait for it, 2 steps"],
+        ["0", "9", "-", "training", "all_reduce", "train.py:88", "2.0 min", "-"],
+        ["1", "9", "-", "training", "all_reduce", "train.py:88", "2.0 min", "-"],
+    ]
+    assert "3 of 8 ranks here" in read(facts).text
+    assert "<details open>" in "".join(drawn(facts))
+
+
+def test_a_rank_that_works_longer_stands_first() -> None:
+    shares = [{"step_shares": {"peers": peers}, "steps": 5} for peers in (0.5, 0.5, 0.5, 0.1)]
+
+    assert [row[:4:2] + row[-1:] for row in table_of_ranks(with_ranks(*shares))] == [
+        ["3", "90 %", "works 1.8 times as long as the median"],
+        *(["012"[rank], "50 %", "-"] for rank in range(3)),
+    ]
+
+
+def test_ranks_that_advance_are_folded_and_bounded() -> None:
+    drawn_page = "".join(drawn(with_ranks(*({"steps": 5 + rank} for rank in range(40)), world_size=4096)))
+
+    assert "<details><summary>" in drawn_page
+    assert "40 of 4096 ranks here, 24 not shown" in drawn_page
+    assert drawn_page.count('<tr><th scope="row">') == 16
+
+
+def test_a_process_of_its_own_has_no_table_of_ranks() -> None:
+    assert "ranks" not in read(with_ranks({}, world_size=1)).text
+
+
 def test_many_devices_with_many_processes_stay_bounded() -> None:
     facts = node_facts()
     gpu = facts["gpus"][0]

@@ -7,15 +7,14 @@ from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpugauge.driver.advice import NO_GPU_ADVICE
-from gpugauge.status.model import Problem, ProcessStatus, Status, Totals
-from gpugauge.status.owner import job_key
-from gpugauge.status.standstill import roll_call
+from gpugauge.status.model import Problem, Status, Totals
 from gpugauge.status.use import is_without_gpu
 from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, percent, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
 from gpugauge.web.page.gpus import gpu_table
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.process import advice_words
+from gpugauge.web.page.ranks import ranks
 
 _MAX_LISTED_PROBLEMS = 8  # the others are folded
 _MAX_PROBLEMS = 200  # the API has all
@@ -106,7 +105,7 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
     table = gpu_table(status, links)
     tools = _TOOLS if table else ""
     before, after = _exporter(status)
-    answer = _answer(status, links) + _roll_calls(status) + _no_hook(status)
+    answer = _answer(status, links) + ranks(status) + _no_hook(status)
     if is_without_gpu(status):
         answer += f'<p class="hint"><b>No GPU:</b> {links.advice(NO_GPU_ADVICE, None)}</p>\n'
     return f"{banner(scenario)}{answer}{_overview(status.totals)}{tools}{table}{before}", after
@@ -141,17 +140,6 @@ def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int
     anchor = "no-hook" if problem.kind == "unjudged" else f"problem-{number}"
     subjects, level = text(" ".join(problem.processes or problem.gpus)), "bad" if problem.grave else "poor"
     return f'<li id="{anchor}" class="{level}" data-of="{subjects}">{shown}</li>\n'
-
-
-def _roll_calls(status: Status) -> str:
-    """Return where the ranks are that make no progress, by job."""
-    jobs: dict[tuple[str, ...], dict[str, ProcessStatus]] = {}
-    for process in (*(p for gpu in status.gpus for p in gpu.processes), *status.without_gpu, *status.ended):
-        if process.standstill:
-            jobs.setdefault(job_key(process.workload), {})[process.process] = process
-    lines = [each for ranks in jobs.values() for each in roll_call(ranks.values()).items()]
-    items = [f'<li class="{"bad" if behind else "poor"}">{text(line)}</li>\n' for line, behind in lines]
-    return f'<section aria-label="Ranks that make no progress">\n{_list(items)}</section>\n' if items else ""
 
 
 def _pids(status: Status) -> dict[str, int]:
