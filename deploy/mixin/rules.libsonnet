@@ -6,11 +6,11 @@ local template = [
     "rules": [
       {
         "record": "gpugauge:job_training_held:gpus",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) ((increase(training_gpu_held_seconds_total{@selector%@}[15m]) / 900 and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) ((sum without (pod) (increase(training_gpu_held_seconds_total{@selector%@}[15m]) / 900) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
       },
       {
         "record": "gpugauge:job_training_lost:ratio",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((((increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[15m]) / 900 > 0) or increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[15m]) / 900) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () (gpugauge:job_training_held:gpus > 0)"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((((sum without (pod) (increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[15m]) / 900) > 0) or sum without (pod) (increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[15m]) / 900)) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)\n/ on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () (gpugauge:job_training_held:gpus > 0)"
       },
       {
         "record": "gpugauge:job_training_lost:gpus",
@@ -18,11 +18,11 @@ local template = [
       },
       {
         "record": "gpugauge:job_training_held_5m:gpus",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) ((increase(training_gpu_held_seconds_total{@selector%@}[5m]) / 300 and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (\n  max by (@cluster@, process) ((sum without (pod) (increase(training_gpu_held_seconds_total{@selector%@}[5m]) / 300) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n)"
       },
       {
         "record": "gpugauge:job_training_lost_5m:gpus",
-        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((((increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[5m]) / 300 > 0) or increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[5m]) / 300) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n))"
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_job) (sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, cause) (\n  max by (@cluster@, process, cause) ((((sum without (pod) (increase(training_lost_seconds_total{cause!=\"unknown\",@selector%@}[5m]) / 300) > 0) or sum without (pod) (increase(training_lost_seconds_total{cause=\"unknown\",@selector%@}[5m]) / 300)) and on (@cluster@, process) gpugauge:process_training:bool))\n  * on (@cluster@, process) group_left (workload_job_kind, workload_namespace, workload_job) gpugauge:process_job:info\n))"
       },
       {
         "record": "gpugauge:job_training_load:ratio",

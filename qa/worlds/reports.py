@@ -11,6 +11,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import product
 
 from gpugauge.report.source import Range, Series
 
@@ -77,6 +78,8 @@ def drawn(seed: int, now: int, longest: int = 30_000) -> World:
         gaps = (
             [(at := world.begin + draw.randrange(length), at + draw.randrange(30, 200))] if draw.random() < 0.4 else []
         )
+        moved = draw.random() < 0.5  # a restarted exporter is another target
+        pods = [(start, f"exporter-{at if moved else 0}") for at, start in enumerate([0, *restarts])]
         plans: list[Plan] = []
         for _ in range(draw.choice((1, 2, 4))):
             plans += _ranks(draw, world, node, rank)
@@ -88,8 +91,8 @@ def drawn(seed: int, now: int, longest: int = 30_000) -> World:
         for uuid, watts in {f"GPU-{node}-{plan.rank}": draw.randrange(100, 700) for plan in plans}.items():
             own = [plan for plan in plans if f"GPU-{node}-{plan.rank}" == uuid]
             world.joules += watts * sum(plan.end - plan.begin for plan in own)
-            _energy(world, node, uuid, watts, servers, own)
-        unseen = [_scraped(draw, world, node, server, plans, restarts, gaps) for server in servers]
+            _energy(world, node, uuid, watts, servers, own, pods)
+        unseen = [_scraped(draw, world, node, server, plans, pods, gaps) for server in servers]
         world.unseen += sum(max(each) for each in zip(*unseen, strict=True))
     return world
 
@@ -117,12 +120,11 @@ def _scraped(
     node: str,
     server: str,
     plans: list[Plan],
-    restarts: list[int],
+    pods: list[tuple[int, str]],
     gaps: list[tuple[int, int]],
 ) -> list[float]:
     """Append what a server scrapes of a node; return the GPU seconds of each process that it cannot have seen."""
-    starts = [0, *restarts]
-    moved = draw.random() < 0.5  # a restarted exporter is another target
+    starts = [start for start, _ in pods]
     phase = draw.randrange(world.interval)
     scrapes = [
         moment
@@ -132,8 +134,7 @@ def _scraped(
     known: defaultdict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
 
     def put(moment: int, value: float, **labels: str) -> None:
-        at = max(n for n, start in enumerate(starts) if start <= moment)
-        place = {"instance": node, "replica": server, "job": "gpugauge", "pod": f"exporter-{at if moved else 0}"}
+        place = {"instance": node, "replica": server, "job": "gpugauge", "pod": _pod(pods, moment)}
         known[tuple(sorted({**place, **labels}.items()))].append((moment, value))
 
     every = []
@@ -173,6 +174,10 @@ def _scraped(
     return every
 
 
+def _pod(pods: list[tuple[int, str]], moment: int) -> str:
+    return max((start, name) for start, name in pods if start <= moment)[1]
+
+
 def _job(world: World) -> dict[str, str]:
     return {"workload_job_kind": KIND, "workload_job": world.job, "command": "train.py"}
 
@@ -181,20 +186,27 @@ def _uuid(plan: Plan) -> str:
     return f"GPU-{plan.node}-{plan.rank}"
 
 
-def _energy(world: World, node: str, uuid: str, watts: int, servers: list[str], plans: list[Plan]) -> None:
+def _energy(
+    world: World,
+    node: str,
+    uuid: str,
+    watts: int,
+    servers: list[str],
+    plans: list[Plan],
+    pods: list[tuple[int, str]],
+) -> None:
     """Append the energy of a GPU, which uses nothing while no process runs."""
-    for server in servers:
-        labels = {"__name__": "gpu_energy_joules_total", "instance": node, "uuid": uuid, "replica": server}
-        moments = range(world.begin - 600, world.end + 600, world.interval)
-        spent = [(float(t), 1e6 + watts * sum(plan.held(0, t) for plan in plans)) for t in moments]
-        world.series.append(Series(labels, spent))
-        busy = [(t, BUSY * (joules - 1e6) / watts) for t, joules in spent]
-        one = [(t, 1.0) for t, _ in spent]
+    moments = range(world.begin - 600, world.end + 600, world.interval)
+    for server, pod in product(servers, sorted({pod for _, pod in pods})):
+        labels = {"instance": node, "uuid": uuid, "replica": server, "job": "gpugauge", "pod": pod}
+        own = [t for t in moments if _pod(pods, t) == pod]
+        ran = [(float(t), float(sum(plan.held(0, t) for plan in plans))) for t in own]
         for name, points, more in (
-            ("gpu_info", one, {"name": "NVIDIA H200", "index": uuid[-1]}),
-            ("gpu_memory_total_bytes", [(t, 4e9) for t, _ in spent], {}),
-            ("gpu_busy_seconds_total", busy, {"engine": "gpu"}),
-            ("gpu_observed_seconds_total", [(t, t - world.begin + 600) for t, _ in spent], {"engine": "gpu"}),
+            ("gpu_energy_joules_total", [(t, 1e6 + watts * seconds) for t, seconds in ran], {}),
+            ("gpu_info", [(t, 1.0) for t, _ in ran], {"name": "NVIDIA H200", "index": uuid[-1]}),
+            ("gpu_memory_total_bytes", [(t, 4e9) for t, _ in ran], {}),
+            ("gpu_busy_seconds_total", [(t, BUSY * seconds) for t, seconds in ran], {"engine": "gpu"}),
+            ("gpu_observed_seconds_total", [(t, t - world.begin + 600) for t, _ in ran], {"engine": "gpu"}),
         ):
             world.series.append(Series({**labels, "__name__": name, **more}, points))
 

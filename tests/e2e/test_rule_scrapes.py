@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpugauge.artifacts.rules import pack
+from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.recording import HOURS_HELD, HOURS_LOST, TRAINING
 from tests.artifacts.rules.rule_stories import PER_CAUSE
 from tests.drawn import draws
 from tests.e2e.ruletester import HERE, SECONDS, Case, Series, check, clocks, firing
@@ -35,7 +39,11 @@ def lives(draw: random.Random) -> list[tuple[str, int, int]]:
 
 
 def scraped(
-    draw: random.Random, node: str, rates: Sequence[tuple[str, Mapping[str, str], float]], *, twice: bool = False
+    pods: Sequence[tuple[str, int, int]],
+    node: str,
+    rates: Sequence[tuple[str, Mapping[str, str], float]],
+    *,
+    twice: bool = False,
 ) -> list[Series]:
     """Return series of a node: the counters with a rate above 0 a second or at it, and the infos with rate -1."""
     jobs = ("one-gpugauge", "two-gpugauge") if twice else ("gpugauge",)
@@ -47,7 +55,7 @@ def scraped(
             + (f"1x{length - 1}" if rate < 0 else f"0+{60 * rate:g}x{length - 1}")
             + " stale",
         )
-        for pod, first, length in lives(draw)
+        for pod, first, length in pods
         for job in jobs
         for name, labels, rate in (*rates, ("gpugauge_snapshot_timestamp_seconds", {}, 1.0))
     ]
@@ -61,7 +69,7 @@ def held_gpu(seed: int) -> Case:
         ("training_state", {**process, "state": "held_idle"}, -1.0),
         ("gpu_process_host_info", {**process, **JOB}, -1.0),
     ]
-    series = scraped(draw, "n1", rates, twice=draw.random() < 0.5)
+    series = scraped(lives(draw), "n1", rates, twice=draw.random() < 0.5)
     expected = firing("GpuHeldIdle", MINUTES - 2, 150, 150, {"severity": "warning", **JOB})
 
     return case(f"a held GPU stays held, drawn by seed {seed}", series, expected)
@@ -75,7 +83,7 @@ def unused_gpu(seed: int) -> Case:
         ("gpu_observed_seconds_total", {**gpu, "engine": "gpu"}, 1.0),
         ("gpu_allocation_info", {**gpu, **JOB}, -1.0),
     ]
-    series = scraped(draw, "n1", rates, twice=draw.random() < 0.5)
+    series = scraped(lives(draw), "n1", rates, twice=draw.random() < 0.5)
     expected = firing("AllocatedGpuUnused", MINUTES - 2, 150, 150, {"severity": "info", **JOB})
 
     return case(f"an unused GPU stays unused, drawn by seed {seed}", series, expected)
@@ -93,17 +101,45 @@ def even_ranks(seed: int) -> Case:
             ("training_start_timestamp_seconds", process, -1.0),
             ("torch_process_info", {**process, **JOB, "rank": str(rank), "world_size": "4", "run_id": "r"}, -1.0),
         ]
-        series += scraped(draw, f"n{rank}", rates, twice=draw.random() < 0.3)
+        series += scraped(lives(draw), f"n{rank}", rates, twice=draw.random() < 0.3)
 
     expected = firing("TrainingRankBehind", MINUTES - 1, MINUTES - 1, None, {})
 
     return case(f"no even rank is behind, drawn by seed {seed}", series, expected)
 
 
-def test_while_exporters_are_replaced(tmp_path: Path) -> None:
-    drawn = draws(2, 20)
+def gpu_hours(*, twice: bool) -> Case:
+    process = {"process": "p"}
+    rates = [
+        ("training_gpu_held_seconds_total", process, 8.0),
+        ("training_lost_seconds_total", {**process, "cause": "unknown"}, 2.0),
+        ("torch_process_info", {**process, **JOB}, -1.0),
+    ]
+    begins = [0, 62, 122, 182, MINUTES]
+    pods = [(f"pod-{n}", first, after - first) for n, (first, after) in enumerate(pairwise(begins))]
+    sums = [
+        f'sum_over_time({name}{{cluster="{HERE}"}}[{MINUTES}m:5m]) * 5 / {gpus}'
+        for name, gpus in ((HOURS_HELD, 8), (HOURS_LOST, 2))
+    ]
+    whole = " and ".join(f"abs({minutes} - {MINUTES}) < 5" for minutes in sums)
+    labels = ",".join(f'{key}="{value}"' for key, value in sorted({"cluster": HERE, **JOB}.items()))
+    expected = {
+        "expr": f"({whole}) > bool 0",
+        "eval_time": f"{MINUTES}m",
+        "exp_samples": [{"labels": f"{{{labels}}}", "value": 1}],
+    }
+    names = {PROCESS_JOB, TRAINING, HOURS_HELD, HOURS_LOST}
+    rules = [rule for group in pack.groups(PER_CAUSE)["groups"] for rule in group["rules"]]
+    tree = {"groups": [{"name": "hours", "rules": [rule for rule in rules if rule.get("record") in names]}]}
+    series = scraped(pods, "n1", rates, twice=twice)
 
-    check(tmp_path, [each(seed) for seed in drawn for each in (held_gpu, unused_gpu, even_ranks)])
+    return Case(f"GPU hours go on{', scraped twice' * twice}", series, [expected], PER_CAUSE, tree=tree)
+
+
+def test_while_exporters_are_replaced(tmp_path: Path) -> None:
+    cases = [each(seed) for seed in draws(2, 20) for each in (held_gpu, unused_gpu, even_ranks)]
+
+    check(tmp_path, [*cases, gpu_hours(twice=False), gpu_hours(twice=True)])
 
 
 def crashed_attempts() -> Case:

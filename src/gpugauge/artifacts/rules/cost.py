@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from gpugauge.artifacts.rules.promql import HAS_JOB, JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import TRAINING, Recording, gpus
+from gpugauge.base.duration import format_duration
 
 OWNER = "gpugauge:process_held_by:info"
 _PROCESS_USER, _PROCESS_GPU = "gpugauge:process_user:info", "gpugauge:process_gpu:info"
@@ -97,6 +98,10 @@ def _energy(s: Selectors) -> str:
     number.
     """
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) (last_over_time({s(_MEMORY, s.lookback)}))"
-    watts = f"max by ({s.gpu}) ({s.rate('gpu_energy_joules_total', s.lookback)})"
+    # The driver counts, whatever becomes of exporters, until it is loaded again.
+    joules, window = "gpu_energy_joules_total", s.lookback
+    now = f"max by ({s.gpu}) (last_over_time({s(joules, window)}))"
+    before = f"max by ({s.gpu}) (last_over_time({s(joules, window)} offset {format_duration(window)}))"
+    watts = f"((({now} - {before}) >= 0) / {window} or max by ({s.gpu}) ({s.rate(joules, window)}))"
     each = f"({held} > bool -1) * on ({s.gpu}) group_left () ({watts} / count by ({s.gpu}) ({held}))"
     return f"sum by ({s.keys('process')}) ({each} {s.on_process('and', TRAINING)})"

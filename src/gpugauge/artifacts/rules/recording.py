@@ -107,12 +107,12 @@ def gpus(s: Selectors, window: int, *cause: str) -> str:
     about GPU time comes from here.
     """
     if not cause:
-        seconds = s.rate("training_gpu_held_seconds_total", window)
+        seconds = s.replaced("training_gpu_held_seconds_total", window)
     else:
         # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
         # without losses has a load.
         known, unknown = (
-            s.rate("training_lost_seconds_total", window, cause=cause) for cause in ("!unknown", "unknown")
+            s.replaced("training_lost_seconds_total", window, cause=cause) for cause in ("!unknown", "unknown")
         )
         seconds = f"(({known} > 0) or {unknown})"
     return f"({seconds} {s.on_process('and', TRAINING)})"
