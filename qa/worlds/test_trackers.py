@@ -106,6 +106,7 @@ def test_an_offline_run_of_wandb_has_the_series_of_its_job(tmp_path: Path) -> No
     environ = {name: value for name, value in os.environ.items() if name not in OF_TESTS}
     with daemon(tmp_path, "--simulate=bottlenecks") as running:
         wait_for(lambda: 'workload_job="501"' in running.metrics(), 60, "the job is known")
+        wait_for(lambda: running.series("gpu_power_watts", "uuid"), 60, "the power is known")
         others = {uuid for (uuid,) in running.series("gpu_power_watts", "uuid")}
         (tmp_path / "run.py").write_text(RUN)
         command = [sys.executable, str(tmp_path / "run.py"), running.url, str(tmp_path)]
