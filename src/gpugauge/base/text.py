@@ -13,3 +13,14 @@ def whole(text: str) -> int | None:
 def printable(text: str) -> str:
     """Return the text with `?` for each character that is not printable, so that no text can control a terminal."""
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def cpu_set(text: str) -> frozenset[int]:
+    """Return the CPUs of a list such as 0-7,16; empty for another text."""
+    cpus: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if not first.isdigit() or not (last or first).isdigit():
+            return frozenset()
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from gpugauge.base.text import cpu_set
 from gpugauge.exposition.trainings import CPU, CPUS, HOST_LIMIT, HOST_MEMORY, MEMORY
 from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Device, Found
@@ -35,7 +36,7 @@ def comment(report: Report, found: Found) -> str:
 def _node(found: Found, processes: Sequence[str]) -> dict[str, Any]:
     """Return what a node has of the job: CPUs and memory of the host, and its GPUs by index."""
     facts = [found.facts[process] for process in processes]
-    cpus = {cpu for each in facts for (text,) in each.of(CPUS) for cpu in _listed(text)}
+    cpus = {cpu for each in facts for (text,) in each.of(CPUS) for cpu in cpu_set(text)}
     spent = [each.by(CPU) for each in facts]
     seconds = sum(parts.get("process", 0.0) + parts.get("children", 0.0) for parts in spent)
     limit, used = _largest(facts, HOST_LIMIT), _largest(facts, HOST_MEMORY)
@@ -68,11 +69,3 @@ def _gpu(device: Device, uuid: str, facts: Sequence[Facts]) -> dict[str, float |
 
 def _largest(facts: Iterable[Facts], name: str) -> float | None:
     return max((value for each in facts for points in each.of(name).values() for _, value in points), default=None)
-
-
-def _listed(text: str) -> Iterable[int]:
-    """Return the numbers in a list such as 0-7,16."""
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            yield from range(int(first), int(last or first) + 1)

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpugauge.collectors.training.surroundings import cpu_set
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.verdict import mistakes
 from tests.virtual import VirtualDaemon
-
-
-def test_lists_of_cpus() -> None:
-    lists: dict[str, set[int]] = {"0-3,8": {0, 1, 2, 3, 8}, "5": {5}, "0-": {0}}
-    lists |= {text: set() for text in ("", "a-b", "3-1", "1,,2")}
-
-    assert {text: cpu_set(text) for text in lists} == lists
 
 
 def test_batches_on_another_gpu() -> None:

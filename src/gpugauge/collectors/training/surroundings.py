@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from gpugauge.base.text import cpu_set
 from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import LabelValues
 from gpugauge.node.node import NO_READING, Node
@@ -38,17 +39,6 @@ def homes(session: Session) -> set[str]:
     snap = session.snap
     places = {entry.device for entry in snap.parameters} if snap else set()
     return {d.uuid for d in (snap.devices if snap else ()) if d.uuid is not None and f"cuda:{d.index}" in places}
-
-
-def cpu_set(text: str) -> frozenset[int]:
-    """Return the CPUs of a list such as 0-7,16; empty for another text."""
-    cpus: set[int] = set()
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        if not first.isdigit() or not (last or first).isdigit():
-            return frozenset()
-        cpus.update(range(int(first), int(last or first) + 1))
-    return frozenset(cpus)
 
 
 def _near(lists: Sequence[frozenset[int] | None], own: frozenset[int] | None) -> str:
