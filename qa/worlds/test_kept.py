@@ -163,7 +163,7 @@ def test_sums_are_those_of_the_plans(seed: int, monkeypatch: pytest.MonkeyPatch)
         assert made.energy_joules is None or made.energy_joules == pytest.approx(joules, abs=3 * WATTS * (late + 200))
         assert made.running or all(plan.end <= world.lives[-1][1] for plan in own) or world.lives[-1][1] < NOW
         assert not made.running or any(plan.end > NOW - 150 for plan in own)
-        of_run = kept.of_run("http://node", f"run-{name}")
+        of_run = kept.of(Kept("http://node", run=f"run-{name}"))
         assert of_run is not None
         assert {use.process for use in of_run.processes} == {use.process for use in made.processes}
     if seen:

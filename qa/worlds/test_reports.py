@@ -295,6 +295,23 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
     assert "GPU h" not in text.partition("Change first")[2]
 
 
+def test_a_gpu_that_others_use_is_left_out_whatever_the_pod_of_its_exporter() -> None:
+    gpu = {"instance": "n", "uuid": "G"}
+    held = {"ours-a": (100, 400), "other-a": (0, 200), "other-b": (500, 600)}
+    series = [
+        Series({**gpu, "__name__": "gpu_process_memory_used_bytes", "process": name[:-2], "pod": name[-1]}, points)
+        for name, span in held.items()
+        for points in [[(float(second), 1e9) for second in span]]
+    ]
+    joules = [(float(second), 300.0 * second) for second in range(0, 700, 10)]
+    double: Prometheus = Double([*series, Series({**gpu, "__name__": "gpu_energy_joules_total"}, joules)])  # type: ignore[assignment]  # as above
+
+    device = jobs._devices(double, series, Range(0, 1000))["n", "G"]
+
+    assert device.joules(100, 400, ["ours"]) is None
+    assert device.joules(100, 400, ["ours", "other"]) == pytest.approx(300 * 300)
+
+
 def test_runs_one_after_the_other_add_up() -> None:
     parts = {"data": 0.1, "peers": 0.0, "rest": 0.2}
     first, second = (run_of("7", {"torch_process_info": {"rank": ""}}, parts, steps) for steps in (3000, 1000))

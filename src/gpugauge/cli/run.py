@@ -87,10 +87,10 @@ def _report(url: str, run: str, suffix: str) -> str:
     from gpugauge.report.model import Report
 
     deadline = time.monotonic() + _SETTLED_SECONDS
-    made = kept.of_run(url, run)
-    while not (made and all(use.end_words for use in made.processes)) and time.monotonic() < deadline:
+    while not ((made := kept.of(kept.Kept(url, run=run))) and all(use.end_words for use in made.processes)):
+        if time.monotonic() > deadline:
+            break
         time.sleep(0.5)
-        made = kept.of_run(url, run)
     if made is None:
         raise ReportError("the daemon has not seen a training in it")
     form = {".html": "html", ".md": "markdown", ".json": "json"}.get(suffix, "text")

@@ -166,7 +166,7 @@ def command(
         if ended < _ENDED:
             time.sleep(interval)
     try:
-        made = kept.of_processes(kept.Kept(url), processes)
+        made = kept.of(kept.Kept(url), processes)
         text = render.as_text(render.blocks(made)) if made else ""
     except RequestError as error:
         text = f"{error}\n"

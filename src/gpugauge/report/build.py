@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gpugauge.base.text import whole
@@ -34,7 +34,6 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     facts = found.facts
     uses = sorted((_use(process, found) for process in facts), key=lambda use: (use.node, use.rank or 0, use.begin))
     begin, end = min(use.begin for use in uses), max(use.end for use in uses)
-    hours = whole_hours(facts.values())
     peaks = [use for use in uses if use.memory_peak_bytes is not None]
     fullest = max(peaks, key=lambda use: (use.memory_peak_bytes or 0) / (use.memory_limit_bytes or 1e15), default=None)
     runs = _merged((use.begin, use.end) for use in uses)
@@ -45,6 +44,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     steps = sum(max(ranks.values()) for ranks in by_run.values())
     running = [use for use in uses if use.end_words is None and facts[use.process].last_seen > now - _NOW_SECONDS]
     products = by_product(found, facts)
+    hours = GpuHours.sum([*products.values()]) if products else None
     joules, left_out = energy(found, facts)
     step_shares = _shares(facts.values())
     programs = sorted({found.owners[process].command for process in facts} - {""})
@@ -73,7 +73,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         memory_peak_bytes=fullest.memory_peak_bytes if fullest else None,
         memory_limit_bytes=fullest.memory_limit_bytes if fullest else None,
         energy_joules=joules,
-        cost=prices.cost(products, joules) if prices is not NO_PRICES else None,
+        cost=prices.cost(products, joules),
         settings=_settings(facts.values()),
         processes=uses,
         curves=drawn(found, begin, end) if end > begin and source.has_curves else None,
@@ -88,20 +88,19 @@ def run_of(found: Found, number: int) -> Found:
     return replace(found, facts={p: facts for p, facts in found.facts.items() if begin <= facts.begin <= end})
 
 
-def whole_hours(facts: Iterable[Facts]) -> GpuHours | None:
-    """Return the GPU hours of processes together, None if none of them has any."""
-    each = [GpuHours.of(held, one.by(LOST)) for one in facts if (held := one.sum(HELD)) is not None]
-    return GpuHours.sum(each) if each else None
+def _hours(facts: Facts, share: float = 1.0) -> GpuHours | None:
+    held, lost = facts.sum(HELD), facts.by(LOST)
+    return None if held is None else GpuHours.of(share * held, {cause: share * lost[cause] for cause in lost})
 
 
-def by_product(found: Found, facts: Mapping[str, Facts]) -> dict[str, GpuHours]:
-    """Return the GPU hours by product, "" where that is not known."""
+def by_product(found: Found, processes: Iterable[str]) -> dict[str, GpuHours]:
+    """Return the GPU hours of processes by product, "" where that is not known; of those that have any."""
     parts: defaultdict[str, list[GpuHours]] = defaultdict(list)
-    for process, each in facts.items():
+    for process in processes:
         products = [found.devices[place].product for place in found.of(process)] or [""]
-        if hours := whole_hours([each]):
+        if hours := _hours(found.facts[process], 1 / len(products)):
             for product in products:
-                parts[product].append(hours.part(1 / len(products)))
+                parts[product].append(hours)
     return {product: GpuHours.sum(each) for product, each in sorted(parts.items())}
 
 
@@ -147,7 +146,7 @@ def _use(process: str, found: Found) -> ProcessUse:
         end=facts.end,
         uncounted_seconds=facts.uncounted,
         end_words=end_words(ended["reason"], ended["exit_code"], ended["signal"]) or None if ended else None,
-        gpu_hours=whole_hours([facts]),
+        gpu_hours=_hours(facts),
         steps=facts.sum(STEPS),
         step_seconds=_step_seconds([facts]),
         step_shares=_shares([facts]),
@@ -183,10 +182,7 @@ def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Cha
     known = (cause for cause in lost if cause != "unknown" and hours and lost[cause] >= _WORTH * hours.held)
     cause = next(known, None) or next(iter(lost), None)
     if not (hours and hours.held):
-        named = Counter[str]()
-        for each in facts:
-            named.update({key[0]: len(points) for key, points in each.of("training_limited_by").items()})
-        cause = next((cause for cause, _ in named.most_common(1)), "data_loading" if waits >= WAITING_RATIO else None)
+        cause = _usual(facts, "training_limited_by") or ("data_loading" if waits >= WAITING_RATIO else None)
     if cause is None:
         return None
     limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)]
@@ -196,6 +192,14 @@ def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Cha
     if cause == "data_loading" and (loader := _loader(limited)):
         text, gain = loader[0], gain or loader[1]
     return Change(cause, text, lost.get(cause, 0.0), gain, gain_words(gain, cause) if gain else None)
+
+
+def _usual(facts: Iterable[Facts], name: str) -> str | None:
+    """Return the first label that a series had for most of the time."""
+    seen = Counter[str]()
+    for each in facts:
+        seen.update({key[0]: len(points) for key, points in each.of(name).items()})
+    return next((label for label, _ in seen.most_common(1)), None)
 
 
 def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
@@ -215,10 +219,7 @@ def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
 
 def _loader(facts: Sequence[Facts]) -> tuple[str, Gain | None] | None:
     """Return the change of the loader with its gain, as its diagnosis was for most of the time."""
-    reasons: Counter[str] = Counter()
-    for each in facts:
-        reasons.update({key[0]: len(points) for key, points in each.of("training_loader_limited_by").items()})
-    reason = next((reason for reason, _ in reasons.most_common(1)), None)
+    reason = _usual(facts, "training_loader_limited_by")
     one = next((each for each in facts if (reason or "",) in each.of("training_loader_limited_by")), None)
     if reason is None or one is None:
         return None

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from gpugauge.report.model import VERSION, Report
 from gpugauge.report.render import Block, listed, when
 from gpugauge.status.words import duration, factor, percent
 from gpugauge.wire.shares import parts as worded
 
+_Value = TypeVar("_Value")
 _SAME = 0.05  # share by which the steps of two equal jobs may differ
 # By part of a step: what the names of the settings that change it begin with, those that change it most first.
 _CHANGES: Mapping[str, tuple[str, ...]] = {
@@ -39,21 +41,15 @@ class Comparison:
 
 def compare(a: Report, b: Report) -> Comparison:
     """Return what differs between two runs."""
-    parts = {part: (_part(a, part), _part(b, part)) for part in {**a.step_shares, **b.step_shares}}
-    causes = sorted({cause for report in (a, b) if report.gpu_hours for cause in report.gpu_hours.lost})
-    mine, theirs = _settings(a), _settings(b)
-    changed = {
-        name: (mine.get(name, ""), theirs.get(name, ""))
-        for name in {**mine, **theirs}
-        if mine.get(name, "") != theirs.get(name, "")
-    }
+    parts = {part: pair for part, pair in _both(_parts(a), _parts(b), 0.0).items() if any(pair)}
+    changed = {name: pair for name, pair in _both(_settings(a), _settings(b), "").items() if pair[0] != pair[1]}
     first, second = (f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b))
     return Comparison(
         first,
         second,
         (a.step_seconds, b.step_seconds),
-        {part: pair for part, pair in parts.items() if any(pair)},
-        {cause: (_lost(a, cause), _lost(b, cause)) for cause in causes},
+        parts,
+        _both(_lost(a), _lost(b), 0.0),
         changed,
         [*_programs(a, b), *_answer(a, b, parts, changed)],
     )
@@ -68,13 +64,17 @@ def _programs(a: Report, b: Report) -> list[str]:
     return [f"They are different programs ({names}): their steps are not the same work."]
 
 
-def _part(report: Report, part: str) -> float:
-    return report.step_shares.get(part, 0.0) * (report.step_seconds or 0.0)
+def _both(a: Mapping[str, _Value], b: Mapping[str, _Value], absent: _Value) -> dict[str, tuple[_Value, _Value]]:
+    return {name: (a.get(name, absent), b.get(name, absent)) for name in {**a, **b}}
 
 
-def _lost(report: Report, cause: str) -> float:
+def _parts(report: Report) -> dict[str, float]:
+    return {part: share * (report.step_seconds or 0.0) for part, share in report.step_shares.items()}
+
+
+def _lost(report: Report) -> dict[str, float]:
     found = report.gpu_hours
-    return found.lost.get(cause, 0.0) / found.held if found and found.held else 0.0
+    return {cause: lost / found.held for cause, lost in found.lost.items()} if found and found.held else {}
 
 
 def _settings(report: Report) -> dict[str, str]:
@@ -121,9 +121,9 @@ def blocks(found: Comparison) -> list[Block]:
     steps += [(f"  {words.get(part, part)}", *map(duration, pair)) for part, pair in found.parts.items()]
     lost = [(cause, *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]
     settings = [(name, a or "-", b or "-") for name, (a, b) in found.settings.items()]
-    return [
-        Block(f"A: {found.a}; B: {found.b}", found.answer),
+    tables = [
         Block("Steps", table=steps, numbers=frozenset({1, 2})),
-        *([Block("Lost GPU time", table=[("cause", "A", "B"), *lost], numbers=frozenset({1, 2}))] if lost else []),
-        *([Block("Settings that differ", table=[("setting", "A", "B"), *settings])] if settings else []),
+        Block("Lost GPU time", table=[("cause", "A", "B"), *lost], numbers=frozenset({1, 2})),
+        Block("Settings that differ", table=[("setting", "A", "B"), *settings]),
     ]
+    return [Block(f"A: {found.a}; B: {found.b}", found.answer), *(table for table in tables if len(table.table) > 1)]

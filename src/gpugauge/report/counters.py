@@ -53,11 +53,6 @@ def rises(points: Points, since: float, began: Sequence[float] = ()) -> list[Ris
     return found
 
 
-def total(found: Iterable[Rise]) -> float:
-    """Return the sum of rises."""
-    return sum(rise.amount for rise in found)
-
-
 def binned(found: Iterable[Rise], begin: float, width: float, count: int) -> list[float]:
     """Return the sums of rises in `count` bins of `width` seconds from `begin` on."""
     bins = [0.0] * count
@@ -75,31 +70,22 @@ def binned(found: Iterable[Rise], begin: float, width: float, count: int) -> lis
 
 
 @cache
-def _own(name: str) -> frozenset[str]:
-    labels = {row.name: row.labels for row in catalog.metrics()}
-    base = name.removesuffix("_sum").removesuffix("_count")
-    return frozenset(labels.get(name, labels.get(base, ())))
-
-
 def own_names(name: str) -> list[str]:
     """Return the labels that the exporter gives the series of a metric, without `process`."""
-    return sorted(_own(name) - {"process"})
+    labels = {row.name: row.labels for row in catalog.metrics()}
+    base = name.removesuffix("_sum").removesuffix("_count")
+    return sorted({*labels.get(name, labels.get(base, ()))} - {"process"})
 
 
-def own_labels(series: Series) -> tuple[str, ...]:
-    """Return the name of a series, and the values of own_names."""
-    return (series.name, *(series.labels.get(label, "") for label in own_names(series.name)))
-
-
-def target(series: Series) -> Target:
+def _target(series: Series) -> Target:
     """Return the labels that the exporter has not given: those of the target and of the server."""
-    ours = _own(series.name) | {"__name__"}
+    ours = {*own_names(series.name), "process", "__name__"}
     return frozenset(pair for pair in series.labels.items() if pair[0] not in ours)
 
 
 def once(series: Iterable[Series]) -> dict[tuple[str, ...], Points]:
-    """Return the samples of each series of one process, by own_labels. Series that several servers or scrape jobs have
-    at the same time count once; those of one exporter after the other are one series.
+    """Return the samples of each series of one process, by the name and the values of own_names. Series that several
+    servers or scrape jobs have at the same time count once; those of one exporter after the other are one series.
     """
     groups: defaultdict[str, list[Series]] = defaultdict(list)
     for each in series:
@@ -116,13 +102,14 @@ def _of_one(series: Sequence[Series]) -> dict[tuple[str, ...], Points]:
     extents: dict[Target, list[float]] = {}
     for each in series:
         first, last = each.points[0][0], each.points[-1][0]
-        known = extents.setdefault(target(each), [first, last, 0.0])
+        known = extents.setdefault(_target(each), [first, last, 0.0])
         known[:] = min(known[0], first), max(known[1], last), known[2] + len(each.points)
     lane = max(_lanes(extents), key=lambda lane: sum(extents[place][2] for place in lane))
     found: defaultdict[tuple[str, ...], Points] = defaultdict(list)
     # Where samples are those of windows, one target follows another in the same.
-    for each in sorted((each for each in series if target(each) in lane), key=lambda each: extents[target(each)][0]):
-        found[own_labels(each)] += each.points
+    for each in sorted((each for each in series if _target(each) in lane), key=lambda each: extents[_target(each)][0]):
+        key = each.name, *(each.labels.get(label, "") for label in own_names(each.name))
+        found[key] += each.points
     return {key: sorted(points, key=lambda point: point[0]) for key, points in found.items()}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpugauge.exposition.trainings import HELD, LOST, MEMORY
-from gpugauge.report.counters import Points, Rise, binned
+from gpugauge.report.counters import Rise, binned
 from gpugauge.report.jobs import Found
 from gpugauge.report.model import Curves
 
@@ -30,15 +31,11 @@ def drawn(found: Found, begin: float, end: float) -> Curves:
     edges = [(begin + at * width, begin + (at + 1) * width) for at in range(_BINS)]
     memory, watts = [_memory(found, *each) for each in edges], [_watts(found, *each) for each in edges]
     gpus = mean(held)
-    _level([gpus, *causes.values()], mean(_evenly(found)))
+    # As if a process held the same GPUs all the time.
+    evenly = [(facts, max(1.0, (facts.end - facts.begin) / facts.seconds)) for facts in found.facts.values()]
+    most = mean(Rise(facts.begin, facts.end, (facts.sum(HELD) or 0.0) * longer) for facts, longer in evenly)
+    _level([gpus, *causes.values()], most)
     return Curves(begin, width, gpus, causes, memory, watts)
-
-
-def _evenly(found: Found) -> Iterator[Rise]:
-    """Yield what each process held as if its GPUs were the same ones all the time."""
-    for facts in found.facts.values():
-        seconds, length = facts.seconds, facts.end - facts.begin
-        yield Rise(facts.begin, facts.end, (facts.sum(HELD) or 0.0) * max(1.0, length / seconds if seconds else 1.0))
 
 
 def _level(layers: Sequence[list[float]], most: Sequence[float]) -> None:
@@ -57,13 +54,9 @@ def _memory(found: Found, begin: float, end: float) -> float | None:
     """Return the memory in the middle of a time; a sample is the last one of a window that ends with it."""
     middle = (begin + end) / 2
     alive = [facts for facts in found.facts.values() if facts.begin <= middle <= facts.end]
-    held = [_next(points, middle) for facts in alive for points in facts.of(MEMORY).values()]
-    known = [value for value in held if value is not None]
+    of_gpus = [points for facts in alive for points in facts.of(MEMORY).values()]
+    known = [points[at][1] for points in of_gpus if (at := bisect_left(points, (middle,))) < len(points)]
     return sum(known) if known else None
-
-
-def _next(points: Points, moment: float) -> float | None:
-    return next((value for second, value in points if second >= moment), None)
 
 
 def _watts(found: Found, begin: float, end: float) -> float | None:

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from gpugauge.exposition.trainings import SECONDS
-from gpugauge.report.counters import VERDICT, Points, Rise, once, own_names, resets, rises, total
+from gpugauge.report.counters import VERDICT, Points, Rise, once, own_names, resets, rises
 from gpugauge.report.source import Series
 
 _LATE = 4.0  # intervals between two samples after which they are a gap
@@ -25,7 +25,7 @@ class Facts:
         counted = [points for key, points in self._points.items() if key[0] == SECONDS]
         seen = sorted({second for points in counted for second, _ in points if second > since})
         changed = [rise for points in counted for rise in rises(points, since, self._began) if rise.amount > 0]
-        self.seconds = total(changed)
+        self.seconds = sum(rise.amount for rise in changed)
         first = min((rise.end for rise in changed), default=seen[0] if seen else since)
         began = [rise.amount for rise in changed if rise.begin == rise.end == first]
         # What its counters had at their first sample is the time before it, by the exporter's own clock.
@@ -60,7 +60,7 @@ class Facts:
 
     def by(self, name: str) -> dict[str, float]:
         """Return what a counter rose by, by its label."""
-        return {key: total(found) for key, found in self.rises(name).items()}
+        return {key: sum(rise.amount for rise in found) for key, found in self.rises(name).items()}
 
     def sum(self, name: str) -> float | None:
         """Return what a counter rose by, None without it."""

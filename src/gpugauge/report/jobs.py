@@ -93,20 +93,16 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
         matcher = f"workload_job=~{quoted(f'(.*[/ ])?{tail}(-[0-9a-f-]+)?')}"
     found: dict[str, Owner] = {}
     for metric in OWNERS:
-        most: dict[str, float] = {}
-        known = {}
-        for series in source.counts(metric, matcher, span):
-            labels = series.labels
-            process, count = labels.get("process", ""), series.points[0][1]
-            if process and count > most.get(process, 0.0):
-                job = JobId(*(labels.get(f"workload_{key}", "") for key in ("job_kind", "namespace", "job")))
-                user, command = (
-                    labels.get("workload_user", ""),
-                    labels.get("workload_command", labels.get("command", "")),
-                )
-                most[process], known[process] = count, Owner(job, user, labels.get("instance", ""), command)
-        found = known | found
+        by_count = sorted(source.counts(metric, matcher, span), key=lambda series: series.points[0][1])
+        found = {series.labels.get("process", ""): _owner(series.labels) for series in by_count} | found
+    found.pop("", None)
     return found
+
+
+def _owner(labels: Mapping[str, str]) -> Owner:
+    job = JobId(*(labels.get(f"workload_{key}", "") for key in ("job_kind", "namespace", "job")))
+    command = labels.get("workload_command", labels.get("command", ""))
+    return Owner(job, labels.get("workload_user", ""), labels.get("instance", ""), command)
 
 
 def chosen(found: Mapping[str, Owner], name: str) -> JobId:
@@ -144,31 +140,26 @@ def read(
 
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:
     uuids = sorted({each.labels.get("uuid", "") for each in series if each.name == MEMORY})
-    info: dict[tuple[str, str], Mapping[str, str]] = {}
-    memory: dict[tuple[str, str], float] = {}
-    users: defaultdict[tuple[str, str], dict[str, tuple[float, float]]] = defaultdict(dict)
-    counted: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
-    for each in source.gauges([INFO, TOTAL, MEMORY], "uuid", uuids, span):
-        if each.name == INFO:
-            info[_place(each)] = each.labels
-        elif each.name == TOTAL:
-            memory[_place(each)] = each.points[-1][1]
-        else:
-            users[_place(each)][each.labels.get("process", "")] = each.points[0][0], each.points[-1][0]
-    for each in source.counters([ENERGY, BUSY, OBSERVED], "uuid", uuids, span):
+    of: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
+    found = source.gauges([INFO, TOTAL, MEMORY], "uuid", uuids, span)
+    for each in [*found, *source.counters([ENERGY, BUSY, OBSERVED], "uuid", uuids, span)]:
         if each.labels.get("engine", "gpu") == "gpu":
-            counted[_place(each)].append(each)
-    found = {}
-    for place in users:
-        rose = {key[0]: rises(points, span.start) for key, points in once(counted[place]).items()}
-        labels = info.get(place, {})
-        of = labels.get("name", ""), labels.get("index", ""), memory.get(place), rose
-        found[place] = Device(*of, users[place], source.step(span))
-    return found
+            of[each.labels.get("instance", ""), each.labels.get("uuid", "")].append(each)
+    devices = {place: _device(series, span, source.step(span)) for place, series in of.items()}
+    return {place: device for place, device in devices.items() if device.users}
 
 
-def _place(series: Series) -> tuple[str, str]:
-    return series.labels.get("instance", ""), series.labels.get("uuid", "")
+def _device(series: Sequence[Series], span: Range, step: float) -> Device:
+    info = {each.name: each for each in series if each.name in {INFO, TOTAL}}
+    labels = info[INFO].labels if INFO in info else {}
+    memory = info[TOTAL].points[-1][1] if TOTAL in info else None
+    counted = once(each for each in series if each.name in {ENERGY, BUSY, OBSERVED})
+    rose = {key[0]: rises(points, span.start) for key, points in counted.items()}
+    held: defaultdict[str, list[float]] = defaultdict(list)
+    for each in series:
+        held[each.labels.get("process", "")] += [second for second, _ in each.points] if each.name == MEMORY else []
+    users = {process: (min(seconds), max(seconds)) for process, seconds in held.items() if seconds}
+    return Device(labels.get("name", ""), labels.get("index", ""), memory, rose, users, step)
 
 
 def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:

@@ -59,12 +59,7 @@ class Kept(Prometheus):
         return 5
 
 
-def of_run(url: str, run: str) -> Report | None:
-    """Return the report on the processes of `gpugauge run`, None if there are none. Raises RequestError."""
-    return of_processes(Kept(url, run=run))
-
-
-def of_processes(source: Kept, processes: Collection[str] | None = None) -> Report | None:
+def of(source: Kept, processes: Collection[str] | None = None) -> Report | None:
     """Return the report on some processes of one job, or on all, None if there are none."""
     now = time.time()
     span = Range(0.0, now)

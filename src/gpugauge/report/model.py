@@ -60,14 +60,15 @@ class GpuHours:
             lost.update(part.lost)
         return cls.of(3600 * sum(part.held for part in parts), {cause: 3600 * hours for cause, hours in lost.items()})
 
-    def part(self, share: float) -> GpuHours:
-        """Return a share of the hours."""
-        return GpuHours(share * self.held, share * self.used, {cause: share * h for cause, h in self.lost.items()})
-
     @property
     def all_lost(self) -> float:
         """Those lost to all causes."""
         return sum(self.lost.values())
+
+    @property
+    def lost_share(self) -> float:
+        """The share of those that are held."""
+        return self.all_lost / self.held if self.held else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,10 @@ class Prices(BaseModel):
     pue: Annotated[float, Field(ge=1)] | None = None
     co2e_grams_per_kilowatt_hour: _Amount | None = None
 
-    def cost(self, products: Mapping[str, GpuHours], joules: float | None) -> Cost:
-        """Return what GPU hours by product, and energy, cost."""
+    def cost(self, products: Mapping[str, GpuHours], joules: float | None) -> Cost | None:
+        """Return what GPU hours by product, and energy, cost, None without a file."""
+        if self is NO_PRICES:
+            return None
         known = bool(products) and not self._without(products)
         each = [(self.gpu_hour.get(product, 0.0), hours) for product, hours in products.items()]
         held = sum(price * hours.held for price, hours in each) if known else None
@@ -38,10 +40,8 @@ class Prices(BaseModel):
 
     def missing(self, products: Mapping[str, GpuHours]) -> list[str]:
         """Return sentences about the products without a price."""
-        without = [product or "GPUs whose name is not known" for product in self._without(products)]
-        return (
-            [f"The cost is not known, without a price of: {', '.join(without)}."] if self.gpu_hour and without else []
-        )
+        without = ", ".join(product or "GPUs whose name is not known" for product in self._without(products))
+        return [f"The cost is not known, without a price of: {without}."] if self.gpu_hour and without else []
 
     def _without(self, products: Mapping[str, GpuHours]) -> list[str]:
         return [product for product, hours in products.items() if hours.held and product not in self.gpu_hour]

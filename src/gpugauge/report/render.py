@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from gpugauge.base.text import printable
-from gpugauge.report.model import GpuHours, ProcessUse, Report
+from gpugauge.report.model import Cost, GpuHours, Report
 from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
@@ -80,7 +80,7 @@ def _hours(report: Report) -> Block:
         for cause, lost in found.lost.items()
         if lost >= 0.005 * found.held
     ]
-    line = f"{answer} {hours(found.all_lost)} ({_share(found.all_lost, found)}) were lost."
+    line = f"{answer} {hours(found.all_lost)} ({percent(found.lost_share)}) were lost."
     return Block(lines=[line], table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
 
 
@@ -113,62 +113,45 @@ def _figures(report: Report) -> Block:
     each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
     shares = sentence(report.step_shares)
     steps = f"{quantity(report.steps)} steps{each}" if report.steps else ""
-    memory, limit = report.memory_peak_bytes, report.memory_limit_bytes
+    memory, limit = (
+        f"{size / _GIB:.1f} GiB" if size else "" for size in (report.memory_peak_bytes, report.memory_limit_bytes)
+    )
     tensors = " in tensors" if all(use.hook for use in report.processes) else ""
-    peak = f"{memory / _GIB:.1f} GiB{tensors}" if memory is not None else ""
     kwh = None if report.energy_joules is None else report.energy_joules / 3.6e6
+    cost = report.cost or Cost("", None, None, None, None)
     rows = [
         ("Steps", "; ".join(filter(None, (steps, shares)))),
-        (
-            "Memory",
-            f"at most {peak}{f' of {limit / _GIB:.1f} GiB' if limit else ''}, on the fullest GPU" if peak else "",
-        ),
-        ("Energy", f"{quantity(kwh)} kWh, of the GPUs only" if kwh is not None else ""),
-        *cost_rows(report),
+        ("Memory", f"at most {memory}{tensors}{f' of {limit}' if limit else ''}, on the fullest GPU" if memory else ""),
+        ("Energy", f"{amount(kwh, 'kWh')}, of the GPUs only"),
+        ("Cost", f"{amount(cost.held, cost.currency)}, {amount(cost.lost, cost.currency)} of it for lost time"),
+        ("With the PUE", amount(cost.kilowatt_hours, "kWh")),
+        ("CO2e", amount(None if cost.co2e_grams is None else cost.co2e_grams / 1000, "kg")),
     ]
     return Block("Figures", table=[("", ""), *(row for row in rows if row[1] and not row[1].startswith("-"))])
 
 
-def cost_rows(report: Report) -> list[tuple[str, str]]:
-    """Return what the job cost, as far as there are prices."""
-    cost = report.cost
-    if cost is None:
-        return []
-    unit = cost.currency
-    return [
-        ("Cost", f"{amount(cost.held, unit)}, {amount(cost.lost, unit)} of it for lost time"),
-        ("With the PUE", amount(cost.kilowatt_hours, "kWh")),
-        ("CO2e", amount(None if cost.co2e_grams is None else cost.co2e_grams / 1000, "kg")),
-    ]
-
-
 def _ranks(report: Report) -> Block:
     """Return the processes where they differ in what they lost, or in their steps."""
-    uses = [use for use in report.processes if use.gpu_hours and use.gpu_hours.held]
-    shares = [_lost_share(use) for use in uses]
-    steps = [use.step_seconds for use in uses if use.step_seconds]
+    uses = [(use, use.gpu_hours) for use in report.processes if use.gpu_hours and use.gpu_hours.held]
+    uses.sort(key=lambda each: -each[1].lost_share)
+    steps = [use.step_seconds for use, _ in uses if use.step_seconds]
     slower = bool(steps) and max(steps) > _DIFFERENT_STEP * min(steps)
-    if len(uses) < 2 or not (max(shares) - min(shares) > _DIFFERENT_SHARE or slower):
+    if len(uses) < 2 or not (uses[0][1].lost_share - uses[-1][1].lost_share > _DIFFERENT_SHARE or slower):
         return Block()
-    worst = sorted(uses, key=lambda use: -_lost_share(use))
     rows = [
         (
             use.node,
             "-" if use.rank is None else str(use.rank),
-            "-" if use.gpu_hours is None else hours(use.gpu_hours.held),
-            percent(_lost_share(use)),
-            next(iter(use.gpu_hours.lost), "-") if use.gpu_hours else "-",
+            hours(of.held),
+            percent(of.lost_share),
+            next(iter(of.lost), "-"),
             duration(use.step_seconds) if use.step_seconds else "-",
         )
-        for use in worst[:_MOST_RANKS]
+        for use, of in uses[:_MOST_RANKS]
     ]
-    more = [f"And {len(worst) - _MOST_RANKS} more, which lost less."] if len(worst) > _MOST_RANKS else []
+    more = [f"And {len(uses) - _MOST_RANKS} more, which lost less."] if len(uses) > _MOST_RANKS else []
     head = ("node", "rank", "held", "lost", "most of it to", "step")
     return Block("The processes differ", more, [head, *rows], frozenset({1, 2, 3, 5}))
-
-
-def _lost_share(use: ProcessUse) -> float:
-    return use.gpu_hours.all_lost / use.gpu_hours.held if use.gpu_hours and use.gpu_hours.held else 0.0
 
 
 def _unknown(report: Report) -> Block:

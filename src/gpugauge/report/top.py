@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from gpugauge.exposition.trainings import HELD, LOST, MEMORY, SECONDS
 from gpugauge.report import jobs
-from gpugauge.report.build import by_product, energy, whole_hours
+from gpugauge.report.build import by_product, energy
 from gpugauge.report.model import VERSION, Cost, GpuHours
-from gpugauge.report.prices import NO_PRICES, Prices
+from gpugauge.report.prices import Prices
 from gpugauge.report.render import Block, amount, hours, when
 from gpugauge.report.source import Prometheus, Range
 from gpugauge.status.words import cause_phrase, percent, plural
@@ -59,18 +59,13 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         raise jobs.ReportError("no training held GPU time in this time")
     rows, missing = [], dict[str, None]()
     for (name, title), processes in groups.items():
-        facts = {process: found.facts[process] for process in processes}
-        total = whole_hours(facts.values())
-        assert total is not None
-        products, (joules, _) = by_product(found, facts), energy(found, processes)
+        products, (joules, _) = by_product(found, processes), energy(found, processes)
         missing |= dict.fromkeys(prices.missing(products))
-        cost = prices.cost(products, joules) if prices is not NO_PRICES else None
-        number = len({owners[process].job for process in processes})
-        rows.append(Row(name, title, number, total, joules, cost))
+        number, hours_of_all = len({owners[process].job for process in processes}), GpuHours.sum([*products.values()])
+        rows.append(Row(name, title, number, hours_of_all, joules, prices.cost(products, joules)))
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
-    partly = [each for each in found.facts.values() if each.uncounted]
     unknown = [*missing, *sorted(source.warnings)]
-    if partly:
+    if partly := [each for each in found.facts.values() if each.uncounted]:
         unknown.append(
             f"{plural(len(partly), 'process', 'es')} of {len(found.facts)} ran for a time that is in no counter, "
             "which does not count as held: the report on the job has more."
@@ -81,24 +76,21 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
 def blocks(top: Top, most: int) -> list[Block]:
     """Return them as a table of at most so many."""
     total = GpuHours.sum([row.gpu_hours for row in top.rows])
-    costs = [row.cost for row in top.rows]
-    priced = any(cost is not None and cost.held is not None for cost in costs)
+    priced = any(row.cost is not None and row.cost.held is not None for row in top.rows)
     head = [top.by, "held", "lost", "share", "most of it to", *(["held costs", "lost costs"] if priced else [])]
     rows = []
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
-        share = percent(found.all_lost / found.held) if found.held else "-"
-        rows.append([row.title, hours(found.held), hours(found.all_lost), share, next(iter(found.lost), "-"), *prices])
+        lost = hours(found.all_lost), percent(found.lost_share), next(iter(found.lost), "-")
+        rows.append([row.title, hours(found.held), *lost, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     known = next((cause for cause in shares if cause != "unknown"), None)
-    largest = (
-        f" The largest cause is {known}, {shares[known]} of it: a training {cause_phrase(known)}." if known else ""
-    )
+    largest = f" The largest cause is {known}, {shares[known]}: a training {cause_phrase(known)}." if known else ""
     largest += f" Of {shares['unknown']}, the cause is not known." if "unknown" in shares else ""
     lines = [
         f"{plural(len(top.rows), top.by)} held {hours(total.held)} from {when(top.begin)} to {when(top.end)}, and lost "
-        f"{hours(total.all_lost)} ({percent(total.all_lost / total.held) if total.held else '-'}).{largest}"
+        f"{hours(total.all_lost)} ({percent(total.lost_share)}).{largest}"
     ]
     if len(top.rows) > most:
         lines.append(f"The {most} that lost most:")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import whole
@@ -13,18 +13,8 @@ from gpugauge.status.words import duration, plural, runs
 _MOST_RANGES = 8
 
 
-def gaps(found: Found, uses: Sequence[ProcessUse], without_energy: int) -> list[str]:
-    """Return the sentences. `without_energy` is the number of GPUs whose energy is left out."""
-    lines = [*_counted(found, uses), *_times(found, uses), *_inside(found, uses)]
-    if without_energy:
-        left_out = plural(without_energy, "GPU")
-        lines.append(
-            f"The energy of {left_out} is left out: not reported, or other programs used them at the same time."
-        )
-    return lines
-
-
-def _counted(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
+def gaps(found: Found, uses: Sequence[ProcessUse], without_energy: int) -> Iterator[str]:
+    """Yield the sentences. `without_energy` is the number of GPUs whose energy is left out."""
     without = [use for use in uses if use.gpu_hours is None]
     if len(without) == len(uses):
         yield "The GPU time is not known: no process has counters of it, as on MIG devices or on the CPU."
@@ -32,6 +22,10 @@ def _counted(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
         yield f"The GPU time of {plural(len(without), 'process', 'es')} of {len(uses)} is not known."
     if cut := [use for use in uses if found.facts[use.process].continues]:
         yield f"{plural(len(cut), 'process', 'es')} began before this time, and only what came later counts (--since)."
+    yield from _times(found, uses)
+    yield from _inside(found, uses)
+    if left_out := plural(without_energy, "GPU") if without_energy else "":
+        yield f"The energy of {left_out} is left out: not reported, or other programs used them at the same time."
 
 
 def _times(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
@@ -54,9 +48,8 @@ def _times(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
 
 
 def _inside(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
-    known = [facts.info("torch_process_info") for facts in found.facts.values()]
-    world = max((whole(info.get("world_size", "")) or 0 for info in known), default=0)
-    seen = {rank for info in known if (rank := whole(info.get("rank", ""))) is not None}
+    known = [facts.info("torch_process_info").get("world_size", "") for facts in found.facts.values()]
+    world, seen = max(whole(size) or 0 for size in known), {use.rank for use in uses} - {None}
     if seen and (missing := set(range(world)) - seen):
         shown = ", ".join(runs(missing)[:_MOST_RANGES])
         yield f"Ranks {shown} of {world} were never seen: no exporter on their nodes, or no hook in them."
@@ -66,5 +59,5 @@ def _inside(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
             "causes are not known (gpugauge run)."
         )
     verdicts = [facts.info("training_verdict_info").get("undecidable", "") for facts in found.facts.values()]
-    if undecided := Counter(cause for causes in verdicts for cause in causes.split(",") if cause):
+    if undecided := {cause for causes in verdicts for cause in causes.split(",") if cause}:
         yield f"Neither shown nor excluded, for want of evidence: {', '.join(sorted(undecided))}."
