@@ -295,6 +295,15 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
     assert "GPU h" not in text.partition("Change first")[2]
 
 
+def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
+    double: Prometheus = Double(run_of("7", {}, {"data": 0.3, "peers": 0.0, "rest": 0.1}, 3000))  # type: ignore[assignment]  # as above
+
+    report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
+
+    text = render.as_text(render.blocks(report), 200)
+    assert "The training waits for its data loader, 75 % of its time." in text
+
+
 def test_a_gpu_that_others_use_is_left_out_whatever_the_pod_of_its_exporter() -> None:
     gpu = {"instance": "n", "uuid": "G"}
     held = {"ours-a": (100, 400), "other-a": (0, 200), "other-b": (500, 600)}

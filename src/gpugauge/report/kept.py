@@ -38,7 +38,7 @@ class Kept(Prometheus):
             raise RequestError(f"{url} does not answer as gpugauge does") from None
         self.series = [Series(dict(labels), sorted(set(points))) for labels, points in known.items()]
         self.warnings.add(
-            f"These are the trainings that the daemon at {self.url} keeps, the newest of at most 1 MB, without curves."
+            f"Curves: the daemon at {self.url} keeps sums of its newest trainings (1 MB). A Prometheus has curves, too."
         )
 
     def counts(self, name: str, matcher: str, span: Range) -> list[Series]:  # noqa: ARG002  (the jobs are chosen by name)

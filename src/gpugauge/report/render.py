@@ -99,7 +99,9 @@ def _change(report: Report) -> Block:
     if change is None or change.gpu_hours < 0.02 * held:
         return Block("Change first", report.mistakes) if report.mistakes else Block()
     most = f"at most the {hours(change.gpu_hours)} lost to {change.cause} come back" if held else ""
-    gains = "; ".join(filter(None, (change.gain_words, most))) or f"The training {cause_phrase(change.cause)}"
+    waits = report.step_shares.get("data", 0.0) if change.cause == "data_loading" else 0.0
+    cause = f"The training {cause_phrase(change.cause)}{f', {percent(waits)} of its time' if waits else ''}"
+    gains = "; ".join(filter(None, (change.gain_words, most))) or cause
     also = [f"Also: {mistake}." for mistake in report.mistakes]
     return Block("Change first", [f"{_capital(change.change)}.", f"{_capital(gains)}.", *also])
 
@@ -111,7 +113,7 @@ def _capital(text: str) -> str:
 
 def _figures(report: Report) -> Block:
     each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
-    shares = sentence(report.step_shares)
+    shares = sentence(report.step_shares) if report.step_shares.get("rest", 0.0) < 0.995 else ""
     steps = f"{quantity(report.steps)} steps{each}" if report.steps else ""
     memory, limit = (
         f"{size / _GIB:.1f} GiB" if size else "" for size in (report.memory_peak_bytes, report.memory_limit_bytes)

@@ -53,7 +53,7 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
     found = jobs.read(source, owners, span, (HELD, LOST, SECONDS), (MEMORY,))
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for process, each in found.facts.items():
-        if each.sum(HELD) is not None:
+        if each.sum(HELD):
             groups[BY[by](owners[process])].append(process)
     if not groups:
         raise jobs.ReportError("no training held GPU time in this time")
