@@ -10,7 +10,6 @@ import uuid
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from gpugauge.base.text import cpu_set
 from gpugauge.simulator.device.activity import Pod
 from gpugauge.simulator.device.pipeline import observe
 from gpugauge.simulator.device.world import UPTIME, Process, World
@@ -206,7 +205,10 @@ def _stat(process: Process, name: str, counted: Figures, pid: int, parent: int) 
 def _cpus(listed: str | None) -> dict[str, str]:
     if listed is None:
         return {}
-    mask = sum(1 << cpu for cpu in cpu_set(listed))
+    mask = 0
+    for part in listed.split(","):
+        first, _, last = part.partition("-")
+        mask |= sum(1 << cpu for cpu in range(int(first), int(last or first) + 1))
     return {"Cpus_allowed": f"{mask:x}", "Cpus_allowed_list": listed}
 
 
