@@ -153,7 +153,7 @@ $(VENV)/e2e $(VENV)/frameworks: $(VENV)/dev
 	@touch $@
 
 $(VENV)/frameworks: $(VENV)/timm
-$(VENV)/timm: $(VENV)/dev # apart, see tests/e2e/test_frameworks.py
+$(VENV)/timm: $(VENV)/dev # apart, see qa/worlds/test_frameworks.py
 	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --target $@ timm==1.0.31 torchvision==0.28.0 pillow
 
 e2e: $(VENV)/e2e ## the daemon with real programs; needs the Debian packages of `make e2e-packages`

@@ -65,3 +65,9 @@ def helm() -> ModuleType:
     """Return Helm's own code as a module, or give up."""
     require(importlib.util.find_spec("helm_python") is not None, "helm-python-sdk is not installed (make e2e does it)")
     return importlib.import_module("helm_python")
+
+
+def need_module(name: str) -> None:
+    """Skip on a user's machine without the framework, fail in CI."""
+    if importlib.util.find_spec(name) is None:
+        give_up(f"{name} is not installed: pip install '.[frameworks]'")

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.e2e.test_frameworks import need_module
+from tests.needs import need_module
 
 ROOT = Path(__file__).parents[2]
 # They sleep, in items and in the collate function: hardly anything else on the machine disturbs them.

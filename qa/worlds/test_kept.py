@@ -263,7 +263,7 @@ def test_the_report_of_a_run_names_its_job_and_its_program(
     plan = Plan("a" * 12, name, NOW - 100, NOW - 20, "GPU-1", {})
     data = body(World([replace(plan, kind=kind)], [(NOW - 200, NOW)]))
     monkeypatch.setattr(kept, "request", lambda *_, **__: data)
-    made = kept.of_run("http://node", f"run-{name}")
+    made = kept.of(Kept("http://node", run=f"run-{name}"))
 
     assert made is not None
     assert render.as_text(render.blocks(made), 200).startswith(head)

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner
 from tests.drawn import OF_TESTS, draws, seeds
 from tests.e2e.programs import daemon, wait_for
-from tests.e2e.test_frameworks import need_module
+from tests.needs import need_module
 
 from gpugauge.cli import track
 from gpugauge.cli.main import main

@@ -12,7 +12,7 @@ from qa.torture.__main__ import FAULTS
 
 from tests.e2e.daily import EVERYTHING, seed, share
 from tests.e2e.documents import ROOT
-from tests.e2e.test_frameworks import need_module
+from tests.needs import need_module
 
 pytestmark = pytest.mark.e2e
 

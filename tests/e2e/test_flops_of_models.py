@@ -10,7 +10,7 @@ import torch
 
 from gpugauge.hook.flopcount import CountingMode
 from gpugauge.hook.models import flops_of_token
-from tests.e2e.test_frameworks import need_module
+from tests.needs import need_module
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.everything]
 

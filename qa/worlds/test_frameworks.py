@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import sys
 from pathlib import Path
 
 import pytest
+from tests.e2e.programs import PATIENCE, wait_for
+from tests.hook.conftest import Run, listener, run
+from tests.needs import need_module, require
 
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
-from tests.e2e.programs import PATIENCE, wait_for
-from tests.hook.conftest import Run, listener, run
-from tests.needs import give_up, require
 
 __all__ = ["listener", "run"]  # fixtures
 
@@ -504,9 +503,3 @@ def test_the_kernel_of_a_notebook_is_counted(listener: Sessions, run: Run, tmp_p
     assert session.snap is not None
     assert session.snap.steps is not None
     assert session.snap.steps.count == 7
-
-
-def need_module(name: str) -> None:
-    """Skip on a user's machine without the framework, fail in CI."""
-    if importlib.util.find_spec(name) is None:
-        give_up(f"{name} is not installed: pip install '.[frameworks]'")
