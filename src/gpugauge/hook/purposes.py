@@ -53,10 +53,10 @@ class Run:
         if brought:
             self.count, self.last = self.count + 1, now
 
-    @property
-    def kind(self) -> tuple[weakref.ref[Any] | None, bool, bool]:
-        """Its DataLoader, and how its last batch was fetched."""
-        return self.loader, self.in_eval_mode, self.without_grad
+    def is_like(self, other: Run) -> bool:
+        """Whether it is of the same DataLoader as another one, and fetched its last batch in the same mode."""
+        modes = [(run.in_eval_mode, run.without_grad) for run in (self, other)]
+        return self.loader is not None and self.loader == other.loader and modes[0] == modes[1]
 
     @property
     def in_use(self) -> bool:
@@ -73,7 +73,7 @@ class Purposes:
         self._accumulates = False  # the program uses several batches for an effect
         self._left_in_eval_mode = False  # by an evaluation without gradients
         self._effects = 0
-        self._trained = deque[Any](maxlen=_MOST_RUNS)  # the kinds of batches that had an effect
+        self._trained = deque[Any](maxlen=_MOST_RUNS)  # the loaders of batches that had an effect
         self._pending: list[Run] = []
         self.clear()
 
@@ -242,15 +242,22 @@ class Purposes:
                 continue
             # Several loaders can be read for one step. An evaluation that the program has cut short takes some batches.
             several = run.in_a_row or (run.in_eval_mode and run.count == 1 and not run.along)
-            several = several and (run.in_use or run.in_eval_mode or run.without_grad)
-            # A loader that has failed, or a loop that was left early, is begun again.
-            evaluated = (run.ended or several) and not self._has_trained(run)
+            unsure = run.in_eval_mode or run.without_grad
+            # A loader that has failed is begun again.
+            evaluated = (run.ended and (unsure or run.loader is None or run.loader not in self._trained)) or (
+                several and (unsure or run.in_use)
+            )
+            # So is a loop that was left early, if it uses several batches for an effect.
+            trained = current is not None and current.purpose == TRAINING and run.is_like(current)
+            if trained and (self._effects == 1 or self._accumulates):
+                evaluated, self._accumulates = False, self._accumulates or run.in_use
             self._decide(run, EVALUATING if evaluated else TRAINING)
 
     def close(self) -> None:
         """Decide what is pending by its use: the program ends, or another thread trains."""
         for run in tuple(self._pending):
-            unlike = self._is_unlike_training(run) or (run.in_use and not self._effects and not self.blind)
+            rest = self._accumulates and (run.loader is None or run.loader in self._trained)  # of an effect to come
+            unlike = run.in_use and not self.blind and not rest
             self._decide(run, EVALUATING if run.in_eval_mode or run.without_grad or unlike else TRAINING)
 
     def _decide_by_use(self, run: Run) -> None:
@@ -265,14 +272,12 @@ class Purposes:
             self._decide(run, EVALUATING)
 
     def _is_unlike_training(self, run: Run) -> bool:
-        """Return whether several batches were used, each without the effect that others have had in this program. Of
-        what has trained before, a step can use all batches.
+        """Return whether several batches were used, each without the effect that others have had in this program. For
+        the loader of the training only a mode shows that: a step can use all of its batches.
         """
         used = run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
-        return used and not self._has_trained(run)
-
-    def _has_trained(self, run: Run) -> bool:
-        return run.loader is not None and run.kind in self._trained
+        evaluates = run.loader is None or run.in_eval_mode or run.without_grad
+        return used and (evaluates or run.loader not in self._trained)
 
     def _decide(self, run: Run, purpose: int) -> None:
         if run in self._pending:
@@ -284,8 +289,8 @@ class Purposes:
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
-            if run.loader is not None and run.kind not in self._trained:
-                self._trained.append(run.kind)
+            if run.loader is not None and run.loader not in self._trained:
+                self._trained.append(run.loader)
             self._recorder.work.take(run.work)
         run.waited = 0
         run.work.clear()

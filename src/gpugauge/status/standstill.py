@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from gpugauge.sessions.inquiry import ENDED, SILENT, WAITING
 from gpugauge.status.model import Frame, ProcessStatus, Standstill
 from gpugauge.status.words import runs
+from gpugauge.verdict.ranks import slow
 from gpugauge.wire.shares import NAMED_PHASES
 
 
@@ -51,6 +52,17 @@ def roll_call(ranks: Iterable[ProcessStatus]) -> dict[str, bool]:
         held = "" if free else f": the others wait for {'it' if len(found) == 1 else 'them'}"
         lines[f"{subject} {one if len(found) == 1 else many}{held}"] = not free
     return lines
+
+
+def own_work(process: ProcessStatus) -> float | None:
+    """Return the share of the last minute in which a rank did not wait for others, None if it is not known."""
+    waits = process.step_shares.get("peers")
+    return None if waits is None else 1.0 - waits
+
+
+def slower(ranks: Iterable[ProcessStatus]) -> dict[str, float]:
+    """Return how many times as long as the median rank of these each slow one works, by process."""
+    return slow({rank.process: work for rank in ranks if (work := own_work(rank)) is not None})
 
 
 def stack_lines(standstill: Standstill) -> Iterator[str]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from gpugauge.status.model import ProcessStatus, Status
 from gpugauge.status.owner import job_key, owner_words
-from gpugauge.status.standstill import place, roll_call
+from gpugauge.status.standstill import own_work, place, roll_call, slower
 from gpugauge.status.words import duration, percent, plural
-from gpugauge.verdict.ranks import slow
 from gpugauge.web.page.draw import ABSENT, mark, name, text
 
 _MAX_RANKS = 16  # of a job; the API has all
@@ -27,8 +26,7 @@ def ranks(status: Status) -> str:
 def _job(found: Sequence[ProcessStatus], now: float) -> str:
     lines = roll_call(found).items()
     items = "".join(f'<li class="{"bad" if behind else "poor"}">{text(line)}</li>\n' for line, behind in lines)
-    works = {p.process: 1.0 - p.step_shares["peers"] for p in found if "peers" in p.step_shares}
-    longer = {} if lines else slow(works)
+    longer = {} if lines else slower(found)
     furthest = max((p.steps for p in found if p.steps is not None), default=0)
 
     def steps_behind(p: ProcessStatus) -> float:
@@ -39,12 +37,12 @@ def _job(found: Sequence[ProcessStatus], now: float) -> str:
         return not late, -longer.get(p.process, 0.0), -steps_behind(p), p.rank or 0
 
     def row(p: ProcessStatus) -> str:
-        still, step, work, times = p.standstill, steps_behind(p), works.get(p.process), longer.get(p.process)
+        still, step, times = p.standstill, steps_behind(p), longer.get(p.process)
         behind = [mark("bad", "the others wait for it")] if still and still.behind else []
         behind += [mark("poor", f"works {times:.1f} times as long as the median")] if times else []
         behind += [plural(round(step), "step")] if step else []
         cells = (
-            *(ABSENT if p.steps is None else f"{p.steps:.0f}", percent(work), text(p.phase) or ABSENT),
+            *(ABSENT if p.steps is None else f"{p.steps:.0f}", percent(own_work(p)), text(p.phase) or ABSENT),
             name(still.function) if still and still.function else ABSENT,
             (name(place(still)) if still else "") or ABSENT,
             *(duration(max(0.0, now - still.since)) if still else ABSENT, ", ".join(behind) or ABSENT),
