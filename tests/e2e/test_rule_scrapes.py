@@ -115,7 +115,7 @@ def gpu_hours(*, twice: bool) -> Case:
         ("training_lost_seconds_total", {**process, "cause": "unknown"}, 2.0),
         ("torch_process_info", {**process, **JOB}, -1.0),
     ]
-    begins = [0, 62, 122, 182, MINUTES]
+    begins = [0, 63, 123, 183, MINUTES]
     pods = [(f"pod-{n}", first, after - first) for n, (first, after) in enumerate(pairwise(begins))]
     sums = [
         f'sum_over_time({name}{{cluster="{HERE}"}}[{MINUTES}m:5m]) * 5 / {gpus}'
