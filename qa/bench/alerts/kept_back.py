@@ -73,6 +73,7 @@ STORIES = (
         },
         expectations=(
             low(501, "waiting_for_peers", only_first=False, required=False),  # half of the time
+            expect(job_labels(501), "health", "TrainingRankBehind", required=False),  # half of the ranks work longer
             expect({"uuid": "node-2/0"}, "health", "GpuThrottled"),
             expect({"uuid": "node-2/1"}, "health", "GpuThrottled"),
         ),
