@@ -59,9 +59,9 @@ class Rows(torch.utils.data.Dataset):
     def __getitem__(self, i):
         time.sleep(@item@)
         return torch.randn(8)
-net = torch.nn.Linear(8, 2)
 done = []
 def trainer(number):
+    net = torch.nn.Linear(8, 2)  # its own: gradients that threads share are freed while others read them
     opt = torch.optim.@kind@(net.parameters())
     for x in truth.each(torch.utils.data.DataLoader(Rows(), batch_size=2)):
         opt.zero_grad()
