@@ -20,7 +20,7 @@ from gpugauge.wire.record import STEPS, WAITED
 MOST_PENDING, _MOST_BLIND = 64, 2
 _MOST_RUNS = 16
 _MOST_ELSEWHERE = 64
-_MOST_STEPS, _MOST_EFFECTS = 2, 4  # on one batch, the second where no step is seen: then others come from elsewhere
+_MOST_STEPS, _MOST_EFFECTS = 2, 4  # steps, or effects without any, on one batch: then others come from elsewhere
 # A batch that is followed by another one within this time was only fetched: programs fetch several before a step.
 _USED_NS = 2_000_000
 
