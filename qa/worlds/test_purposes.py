@@ -52,13 +52,19 @@ class Program:
         """Take a batch of an iterator."""
         start, waited = self.now, self.rng.randrange(10_000_000)
         self.now += waited
-        self.purposes.take(run, start, self.now, self.in_eval_mode, without_grad)
         size = self.rng.randrange(1, 9)
 
         def read(_: object, work: object) -> None:
             work.samples += size  # type: ignore[attr-defined]  # a Work
 
-        self.purposes.book(run, waited, None, None, read)
+        short = run.purpose == TRAINING and purpose == TRAINING and self.rng.random() < 0.7
+        if short and not (self.in_eval_mode or without_grad or self.purposes.pending):  # see hot.py
+            self.record.words[WAITED + TRAINING] += waited
+            read(None, self.recorder.work)
+        else:
+            self.purposes.take(run, start, self.now, self.in_eval_mode, without_grad)
+            self.purposes.book(run, waited, None, None, read)
+        self.record.last_batch = self.now
         self.waited[purpose] += waited
         self.samples += size * (purpose == TRAINING)
 
@@ -110,7 +116,7 @@ class Program:
         """Evaluate: in a mode that shows it, or in none."""
         shown = self.rng.choice(("eval", "eval", "no_grad", "neither"))
         run = self.purposes.start(Loader() if shown == "neither" else self.rng.choice((Loader(), self.loader)))
-        self.in_eval_mode = shown == "eval"
+        self.in_eval_mode, self.purposes.left_in_eval_mode = shown == "eval", False
         batches = self.rng.choice((2, 5, MOST_PENDING + 20))
         for _ in range(batches):
             self.fetch(run, EVALUATING, without_grad=shown == "no_grad")
@@ -137,12 +143,24 @@ class Program:
 
     def change(self) -> None:
         """Use several batches before an effect from now on, also those of whole iterators."""
-        self.in_eval_mode, self.accumulates = False, not self.unseen
+        self.in_eval_mode, self.accumulates = self.rng.random() < 0.5, not self.unseen
+        if self.in_eval_mode:  # and stays so after an evaluation without gradients
+            run = self.purposes.start(Loader())
+            for _ in range(3):
+                self.fetch(run, EVALUATING, without_grad=True)
+                self.now += _USED
+            self.end(run, EVALUATING)
         loader, whole = self.rng.choice((None, self.loader)), self.rng.random() < 0.5
+        shows = self.rng.random() < 0.5  # what it has learned, after each batch
         run = self.purposes.start(loader)
         for _ in range(self.rng.randrange(2, 5) if self.accumulates else 0):
             for _ in range(self.rng.randrange(2, 9)):
+                if shows:
+                    self.in_eval_mode, self.purposes.left_in_eval_mode = True, False
                 self.fetch(run, TRAINING)
+                if shows:
+                    self.in_eval_mode = False
+                    self.purposes.resume(self.now)
                 assert loader is None or self.purposes.phase(run) == TRAINING
                 self.now += _USED
             if whole:
@@ -150,6 +168,8 @@ class Program:
                 run = self.purposes.start(loader)
             self.step()
             self.recorder.work.count()
+        self.in_eval_mode = False
+        self.purposes.resume(self.now)
 
     def run(self) -> None:
         """Do what is drawn, and end."""
@@ -176,7 +196,7 @@ class Blind(Program):
         """Call train() after eval()."""
         if self.in_eval_mode:
             self.in_eval_mode = False
-            self.purposes.resume()
+            self.purposes.resume(self.now)
 
     def run(self) -> None:
         """Train for some epochs with evaluations in them, which end or are cut short."""

@@ -180,6 +180,7 @@ def test_batches_of_a_thread_that_did_not_train_are_dropped() -> None:
 
 
 NESTED = """
+import threading
 import torch
 from torch.utils.data import DataLoader
 from gpugauge import hook
@@ -195,14 +196,18 @@ def around(loader):
 model = torch.nn.Linear(3, 1)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 loader = DataLoader(torch.randn(22, 3), batch_size=4)
-for number, batch in enumerate({loop}):
-    model(batch).sum().backward()
-    if number < 3:
-        optimizer.step()
+def train():
+    for number, batch in enumerate({loop}):
+        model(batch).sum().backward()
+        if number < 3:
+            optimizer.step()
+
+{run}
 """
 
 
 @pytest.mark.torch
+@pytest.mark.parametrize("run", ["train()", "thread = threading.Thread(target=train); thread.start(); thread.join()"])
 @pytest.mark.parametrize(
     ("loop", "samples"),
     [
@@ -214,8 +219,10 @@ for number, batch in enumerate({loop}):
         ("hook.batches([torch.randn(4, 3)] * 5)", None),
     ],
 )
-def test_a_loader_inside_of_another_shows_the_size(loop: str, samples: Any, listener: Sessions, fork: RunFork) -> None:
-    finished(fork(NESTED.format(loop=loop)))
+def test_a_loader_inside_of_another_shows_the_size(
+    loop: str, samples: Any, run: str, listener: Sessions, fork: RunFork
+) -> None:
+    finished(fork(NESTED.format(loop=loop, run=run)))
     until(lambda: [s.connected for s in listener.view()] == [False])
     (session,) = listener.view()
     assert session.snap is not None

@@ -84,7 +84,8 @@ class Observer:
         self.publish_soon()
         self._publishing = threading.Lock()
         self._loader: Callable[[], Any] = lambda: None  # later a weak reference to an iterator
-        self._elsewhere: set[int] = set()  # threads that take a batch elsewhere, see take_elsewhere()
+        # By thread, what reads the batch that it takes elsewhere, known by one taken inside; see take_elsewhere().
+        self._elsewhere: dict[int, Reader] = {}
         # To the iterator of a DataLoader that was read last inside another wait.
         self.inner: Callable[[], Any] = lambda: None
         self._listen_to_effects()
@@ -122,7 +123,7 @@ class Observer:
         if self._trains_in_eval_mode() is module or (self.state.stepping and not trained):
             return
         self._interrupt()
-        self.evaluated = weakref.ref(module)
+        self.evaluated, self.purposes.left_in_eval_mode = weakref.ref(module), False
         self._training.listen()
         self.record.step_due = self.record.batch_due = 0
         if trained:
@@ -136,7 +137,7 @@ class Observer:
             self.evaluated = None
             self._training.ignore()
             if self.record.on_training_thread():
-                self.purposes.resume()
+                self.purposes.resume(self._clock())
             self._change_base(EVALUATING, TRAINING)
 
     def _change_base(self, before: int, after: int) -> None:
@@ -270,14 +271,14 @@ class Observer:
         """Return the next batch, or an iterator, on a thread that does not train or inside another wait."""
         thread, waiting = threading.get_ident(), self._elsewhere
         inside = thread in waiting
-        waiting.add(thread)
+        waiting.setdefault(thread, unknown_size)
         start, found, brought = self._clock(), None, False
         try:
             found, brought = take(source), brings
         finally:
-            if not inside:
-                waiting.discard(thread)
             self._took(start, source, found, brought, inside)
+            if not inside:
+                waiting.pop(thread, None)
         return found
 
     @_guarded
@@ -290,6 +291,8 @@ class Observer:
                 self.inner = weakref.ref(source)
                 self._reader(self._run_of(source), source, batch)
             return
+        if brought and _is_torchs(source):
+            self._elsewhere[threading.get_ident()] = self._reader(self._run_of(source), source, batch)
         if inside:
             return
         phase = TRAINING if torch.is_grad_enabled() else EVALUATING
@@ -298,8 +301,7 @@ class Observer:
         if not brought:
             return
         self.state.count_unreported_step(now, training=phase == TRAINING)
-        read = self._reader(self._run_of(source), source, batch) if _is_torchs(source) else unknown_size
-        read(batch, taken.work)
+        self._elsewhere[threading.get_ident()](batch, taken.work)
         if self.record.base == STARTING and (phase == TRAINING or self.purposes.blind):
             self.record.set_base(phase, now)
         if now >= self.publish_due:

@@ -6,7 +6,6 @@ phase that is shown is a guess.
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -65,15 +64,17 @@ class Run:
 
 
 class Purposes:
-    """The iterators whose batches are pending, and the one that was read last. For the training thread."""
+    """The iterators whose batches are pending, and the one that was read last. `left_in_eval_mode` is whether batches
+    without gradients have come since eval(): then it shows no evaluation of later ones. For the training thread.
+    """
 
     def __init__(self, recorder: Recorder, has_optimizer: Callable[[], bool]) -> None:
         self._recorder, self._has_optimizer = recorder, has_optimizer
         self._trains_without_grad = False  # the last batches that were fetched without gradients were for the training
         self._accumulates = False  # the program uses several batches for an effect
-        self._left_in_eval_mode = False  # by an evaluation without gradients
+        self.left_in_eval_mode = False
         self._effects = 0
-        self._trained = deque[Any](maxlen=_MOST_RUNS)  # the loaders of batches that had an effect
+        self._trained: dict[Any, bool] = {}  # the loaders of batches that had an effect: were they without gradients
         self._pending: list[Run] = []
         self.clear()
 
@@ -113,6 +114,8 @@ class Purposes:
         """Return the run of a new iterator."""
         sampler = getattr(iterator, "_index_sampler", None)
         loader = None if sampler is None else attempt(None, weakref.ref, sampler)
+        if attempt(None, hash, loader) is None:  # a sampler of the program that compares, and has no hash
+            loader = None
         return Run(Work(self._recorder.record), loader)
 
     def elsewhere(self, thread: int, phase: int) -> Run:
@@ -150,8 +153,12 @@ class Purposes:
         """Note a batch for which the program has waited from `start` to `now`."""
         self._fetch(run, start, now, in_eval_mode or (without_grad and not run.trained_so))
         run.count += 1
-        if self.blind and not without_grad:  # then only a mode from the start shows an evaluation
-            in_eval_mode = in_eval_mode and (run.in_eval_mode or run.count == 1) and not self._left_in_eval_mode
+        if without_grad:
+            self.left_in_eval_mode = in_eval_mode
+        else:
+            in_eval_mode = in_eval_mode and not self.left_in_eval_mode
+            if self.blind:  # then only a mode from the start shows an evaluation
+                in_eval_mode = in_eval_mode and (run.in_eval_mode or run.count == 1)
         run.in_a_row = run.in_a_row or self._current is run
         run.in_eval_mode, run.without_grad = in_eval_mode, without_grad
         self._current = run
@@ -167,11 +174,15 @@ class Purposes:
         if run.purpose is None and run.count >= (_MOST_BLIND if self.blind else MOST_PENDING):
             self._decide_by_use(run)
 
-    def resume(self) -> None:
-        """Note that a model trains after an evaluation: on the last batch, where nothing can show an effect."""
-        run, self._left_in_eval_mode = self._current, False
-        if run is not None and run.purpose is None and run.count == 1 and self.blind:
+    def resume(self, now: int) -> None:
+        """Note that a model trains after an evaluation: on the last batch, if it has not been used yet."""
+        run, self.left_in_eval_mode = self._current, False
+        if run is None or run.purpose is not None:
+            return
+        if run.count == 1 and self.blind:
             self._decide(run, TRAINING)
+        elif now - self._arrived < _USED_NS:
+            run.in_eval_mode = False
 
     def book(
         self, run: Run | None, waited: int, named: int | None = None, batch: Any = None, read: Reader | None = None
@@ -199,7 +210,9 @@ class Purposes:
 
     def _fetch(self, run: Run, start: int, now: int, unsure: bool) -> None:
         """Note whether the program has used the batch before, and in a training whether without a step."""
-        at_once, steps = start - self._arrived < _USED_NS, self._recorder.record.words[STEPS]
+        record = self._recorder.record
+        arrived = max(self._arrived, record.last_batch)  # most batches of the training take the short way
+        at_once, steps = start - arrived < _USED_NS, record.words[STEPS]
         used, before, run.along = bool(run.count) and not at_once, self._current, False
         if before is not None and before is not run:
             before.along = at_once
@@ -212,7 +225,7 @@ class Purposes:
         """Return the phase to show after a batch."""
         if run.purpose is not None:
             return run.purpose
-        fetched_so = run.without_grad and not self._trains_without_grad
+        fetched_so = run.without_grad and not (self._trains_without_grad or self._trained.get(run.loader))
         if fetched_so and not (run.in_eval_mode or self._effects or self.blind):
             return STARTING  # the first effect shows whether it is a training
         return EVALUATING if run.in_eval_mode or fetched_so or self._is_unlike_training(run) else TRAINING
@@ -283,14 +296,15 @@ class Purposes:
         if run in self._pending:
             self._pending.remove(run)
         if purpose == EVALUATING and run.without_grad:
-            self._left_in_eval_mode = run.in_eval_mode
             self._trains_without_grad = self._trains_without_grad and run.in_eval_mode
         run.effects = self._effects if purpose == EVALUATING else -1
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
-            if run.loader is not None and run.loader not in self._trained:
-                self._trained.append(run.loader)
+            if run.loader is not None:
+                self._trained[run.loader] = run.without_grad
+            if len(self._trained) > _MOST_RUNS:
+                del self._trained[next(iter(self._trained))]
             self._recorder.work.take(run.work)
         run.waited = 0
         run.work.clear()
