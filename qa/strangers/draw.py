@@ -112,8 +112,11 @@ def _composed(seed: int, random: Random) -> Program:
         feature, start = FEATURES[0], "script"
     if feature.name == "warnings":  # torch itself warns
         optimizer = OPTIMIZERS[0] if optimizer.name.startswith(("scheduled", "averaged", "compiled")) else optimizer
-    if phase.name == "evaluation by step" and optimizer.name in {"by hand", "functional"}:
-        optimizer = OPTIMIZERS[0]  # nothing shows this evaluation (docs/hook.md)
+    if phase.name == "evaluation by step":  # nothing else shows this evaluation (docs/hook.md)
+        optimizer = OPTIMIZERS[0] if optimizer.name in {"by hand", "functional"} else optimizer
+        loader = LOADERS[0] if "known=False" in loader.loop else loader
+    if loader.name == "without gradients" and optimizer.name == "functional":
+        optimizer = OPTIMIZERS[0]  # nothing shows this training (docs/hook.md)
     count, epochs = random.randint(4, 20), random.randint(1, 4)
     seconds = random.uniform(4.0, 9.0)
     share = random.choice((0.02, 0.2, 0.5, 0.8))

@@ -65,6 +65,7 @@ def evaluate():
             time.sleep(@long@ / 8)
             model(y)
         if number == 1:
+            truth.stop()
             break
     model.train()
 """

@@ -72,7 +72,7 @@ class Timeline:
         self.batches = len(list(self._seen()))
         self.hidden = self.beside_main and "steps" in self.unknown
         if self.hidden:
-            self.batches, self.early_batches = 0, self.batches
+            self.batches, self.early_batches = 0, self.batches + self.early_batches
         self.parameters: tuple[int, ...] | None = None
         self.ends: list[tuple[float, tuple[str, ...]]] = []
         self.samples, self.tokens = 0, 0

@@ -18,6 +18,7 @@ T = TypeVar("T")
 
 _now = time.monotonic  # a program may replace the functions of the module
 _files: dict[int, int] = {}  # by pid: a forked child opens its own
+_opening = threading.Lock()  # of several threads, one opens it
 
 
 def _started() -> float:
@@ -41,13 +42,22 @@ def _delayed() -> float:
 def note(event: str, **facts: object) -> None:
     """Write an event of this thread."""
     at = _now()
-    pid = os.getpid()
+    if os.getpid() not in _files:
+        with _opening:
+            _open(os.getpid())
+    _write(_files[os.getpid()], {"t": at, "e": event, **facts})
+
+
+def _open(pid: int) -> None:
     if pid not in _files:
         path = os.path.join(os.environ["TRUTH"], f"{pid}.jsonl")  # noqa: PTH118 - without pathlib
-        _files[pid] = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        note("begin", main=threading.main_thread().ident, started=_started())
-    line = json.dumps({"t": at, "thread": threading.get_ident(), "e": event, **facts})
-    os.write(_files[pid], line.encode() + b"\n")
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        _write(file, {"t": _now(), "e": "begin", "main": threading.main_thread().ident, "started": _started()})
+        _files[pid] = file
+
+
+def _write(file: int, event: dict[str, object]) -> None:
+    os.write(file, json.dumps({"thread": threading.get_ident(), **event}).encode() + b"\n")
 
 
 def step() -> None:
