@@ -27,10 +27,10 @@ _FETCHED, _USED = 2_000, 5_000_000  # nanoseconds between two batches: only fetc
 
 
 class Loader:
-    """The loader of several iterators. They share its sampler, as those of torch do."""
+    """The loader of several iterators. They share its sampler, which can be a list, and its dataset."""
 
-    def __init__(self) -> None:
-        self._index_sampler = self
+    def __init__(self, sampler: object = None) -> None:
+        self._index_sampler, self._dataset = sampler or self, self
 
 
 class Program:
@@ -44,7 +44,7 @@ class Program:
         self.waited = {TRAINING: 0, EVALUATING: 0}
         self.samples = 0
         self.in_eval_mode = False
-        self.loader = Loader()  # of the training
+        self.loader = Loader(rng.choice((None, [[0, 1], [2]])))  # of the training
         self.unseen = rng.random() < 0.3  # it trains on batches of a loader that nobody sees
         self.accumulates = not self.unseen and rng.random() < 0.2  # it uses several batches before an effect
 

@@ -112,11 +112,8 @@ class Purposes:
 
     def start(self, iterator: Any = None) -> Run:
         """Return the run of a new iterator."""
-        sampler = getattr(iterator, "_index_sampler", None)
-        loader = None if sampler is None else attempt(None, weakref.ref, sampler)
-        if attempt(None, hash, loader) is None:  # a sampler of the program that compares, and has no hash
-            loader = None
-        return Run(Work(self._recorder.record), loader)
+        parts = (getattr(iterator, name, None) for name in ("_index_sampler", "_dataset"))
+        return Run(Work(self._recorder.record), next(filter(None, map(_reference, parts)), None))
 
     def elsewhere(self, thread: int, phase: int) -> Run:
         """Return what a thread has taken that does not train. It counts if that thread turns out to be the one."""
@@ -308,3 +305,9 @@ class Purposes:
             self._recorder.work.take(run.work)
         run.waited = 0
         run.work.clear()
+
+
+def _reference(part: Any) -> weakref.ref[Any] | None:
+    """Return a weak reference that has a hash: lists have neither, and what the program compares itself has no hash."""
+    found = None if part is None else attempt(None, weakref.ref, part)
+    return None if attempt(None, hash, found) is None else found
