@@ -60,7 +60,8 @@ def test_what_is_not_known_is_said() -> None:
 def test_a_training_on_the_cpu_where_there_is_no_gpu() -> None:
     gain = {"expected": 5.3, "lower": 4.7, "upper": 6.1, "next": "cpu"}
     advice = {"cause": "data_loading", "topic": "limit", "change": "more workers", "gain": gain}
-    shown = changed(state="training_on_cpu", state_words="on the CPU", changes=[advice])
+    shown = changed(state="training_on_cpu", state_words="on the CPU", changes=[advice], data_wait_ratio=0.6)
+    assert "waits for" not in changed(state="training_on_cpu", changes=[advice], data_wait_ratio=0.04)
 
     assert "training on the CPU · no GPU" in shown
     assert "phase" not in shown

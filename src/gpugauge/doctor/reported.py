@@ -8,6 +8,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
+from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.model import Inside
 from gpugauge.status.words import HOOK_COMMAND, cause_phrase, duration, loader_advice, percent
 from gpugauge.verdict.causes import CAUSES
@@ -65,7 +66,10 @@ def state(case: Case) -> Finding:
     known = cause if cause in CAUSES else None
     if now == "training_on_cpu" and known is None and case.without_gpu:
         parts = sentence(facts.step_shares)
-        return ok(title, f"{found}: there is no GPU here" + (f"; in the last minute {parts}" if parts else ""))
+        found = f"{found}: there is no GPU here" + (f"; in the last minute {parts}" if parts else "")
+        if (facts.data_wait_ratio or 0.0) < WAITING_RATIO:
+            return ok(title, found)
+        return warning(title, found, facts.advice or "", "data_loading")
     if now == "training_on_cpu":
         return failure(title, found, cause=known or "model_on_cpu")
     if now == "stalled":

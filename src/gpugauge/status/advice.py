@@ -55,8 +55,8 @@ def _change(subject: Subject, cause: Cause) -> str:
 
 def _loader(subject: Subject) -> Advice | None:
     """What limits the loader for which the training waits."""
-    found = subject.judged.loader if subject.judged else None
-    if found is None:
+    found, waits = subject.judged.loader if subject.judged else None, subject.process.data_wait_ratio
+    if found is None or (waits is not None and waits < loaders.LEAST):
         return None
     change = measured_advice.diagnosed_change(subject.process.loader, found, _batch_seconds(subject))
     speedup, lower = found.speedup, found.lower

@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
 from gpugauge.status.details import details, remark
+from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
 from gpugauge.status.words import cause_phrase, loader_advice, percent
@@ -112,7 +113,8 @@ class _Screen:
         yield from self._writer.flow(
             [f"{_FILLS[name][0]} {percent(share)} {words}" for name, words, share in parts], "  "
         )
-        if len(parts) == 1 and self._facts.state != "stalled" and not self._facts.standstill:
+        facts = self._facts
+        if len(parts) == 1 and facts.state != "stalled" and not (facts.standstill or facts.limited_by):
             yield from self._text("no wait was seen: the rest is computation, on the GPU or in Python", "  ", DIM)
 
     def _limit(self) -> Iterator[str]:
@@ -124,9 +126,11 @@ class _Screen:
             if facts.evidence:
                 yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
-            waits = next((change.cause for change in facts.changes if change.cause), None)
-            most = f"it {cause_phrase(waits)} [{waits}]; " if waits else ""
-            yield from self._text(f"{safe(most)}there is no GPU here, so no GPU time is lost", "  ")
+            waits = (facts.data_wait_ratio or 0.0) >= WAITING_RATIO
+            most = (
+                f"it {cause_phrase('data_loading')} [data_loading]" if waits else "no wait is large enough to be named"
+            )
+            yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")
         elif facts.hook:
