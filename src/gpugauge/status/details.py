@@ -31,7 +31,7 @@ def details(process: ProcessStatus, now: float) -> list[str]:
 def _running(process: ProcessStatus, now: float) -> list[str]:
     found = []
     if process.judging_since is not None:
-        found.append(f"judging since {duration(max(0.0, now - process.judging_since))}")
+        found.append("not judged yet")
     if process.step_seconds is not None:
         found.append(f"step {duration(process.step_seconds)}")
     rates = {"samples": process.samples_per_second, "tokens": process.tokens_per_second}
