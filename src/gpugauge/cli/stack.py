@@ -46,8 +46,8 @@ def command(subject: str, url: str) -> None:
             lines += ["", *([f"{who}:"] if len(jobs) > 1 else [])]
             lines += _lines(ranks, one or ranks, status.timestamp)
     if not lines:
-        other = "" if chosen[0].pid is None else f"; py-spy dump --pid {chosen[0].pid} shows that of any Python program"
-        fail(1, f"no rank of {subject} has a stack: those of distributed trainings with the hook that stand still{other}")
+        other = "" if chosen[0].pid is None else f"; py-spy dump --pid {chosen[0].pid} shows that of any program"
+        fail(1, f"no rank of {subject} has a stack: those of distributed trainings have one that stand still{other}")
     for line in lines[1:]:
         click.echo(safe(line))
 
