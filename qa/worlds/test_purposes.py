@@ -43,7 +43,7 @@ class Program:
         self.purposes = Purposes(self.recorder, lambda: True)
         self.waited = {TRAINING: 0, EVALUATING: 0}
         self.samples = 0
-        self.in_eval_mode = False
+        self.in_eval_mode = self.without_grad = False  # the second: some batches of the training were fetched so
         self.loader = Loader(rng.choice((None, [[0, 1], [2]])))  # of the training
         self.unseen = rng.random() < 0.3  # it trains on batches of a loader that nobody sees
         self.accumulates = not self.unseen and rng.random() < 0.2  # it uses several batches before an effect
@@ -87,6 +87,7 @@ class Program:
         """Train for an epoch, with so many batches fetched before they are used."""
         run, ahead = self.purposes.start(self.loader), 4 if self.accumulates else self.rng.choice((1, 1, 4))
         without_grad = not self.accumulates and self.rng.random() < 0.3
+        self.without_grad = self.without_grad or without_grad
         batches = self.rng.randrange(3 if self.unseen else 1 + self.accumulates, 20)
         if self.unseen:
             for _ in range(batches):
@@ -115,7 +116,8 @@ class Program:
     def evaluate(self) -> None:
         """Evaluate: in a mode that shows it, or in none."""
         shown = self.rng.choice(("eval", "eval", "no_grad", "neither"))
-        run = self.purposes.start(Loader() if shown == "neither" else self.rng.choice((Loader(), self.loader)))
+        unlike = shown != "neither" and not (shown == "no_grad" and self.without_grad)  # the training on its loader
+        run = self.purposes.start(self.rng.choice((Loader(), self.loader if unlike else Loader())))
         self.in_eval_mode, self.purposes.left_in_eval_mode = shown == "eval", False
         batches = self.rng.choice((2, 5, MOST_PENDING + 20))
         for _ in range(batches):
@@ -152,16 +154,17 @@ class Program:
             self.end(run, EVALUATING)
         loader, whole = self.rng.choice((None, self.loader)), self.rng.random() < 0.5
         shows = self.rng.random() < 0.5  # what it has learned, after each batch
+        without_grad = self.without_grad and not (loader is None or whole or shows or self.in_eval_mode)
         run = self.purposes.start(loader)
         for _ in range(self.rng.randrange(2, 5) if self.accumulates else 0):
             for _ in range(self.rng.randrange(2, 9)):
                 if shows:
                     self.in_eval_mode, self.purposes.left_in_eval_mode = True, False
-                self.fetch(run, TRAINING)
+                self.fetch(run, TRAINING, without_grad=without_grad)
                 if shows:
                     self.in_eval_mode = False
                     self.purposes.resume(self.now)
-                assert loader is None or self.purposes.phase(run) == TRAINING
+                assert loader is None or without_grad or self.purposes.phase(run) == TRAINING
                 self.now += _USED
             if whole:
                 self.end(run, TRAINING)

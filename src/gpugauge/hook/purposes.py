@@ -74,7 +74,7 @@ class Purposes:
         self._accumulates = False  # the program uses several batches for an effect
         self.left_in_eval_mode = False
         self._effects = 0
-        self._trained: dict[Any, bool] = {}  # the loaders of batches that had an effect: were they without gradients
+        self._trained: dict[Any, bool] = {}  # loaders of batches that had an effect; whether some had no gradients
         self._pending: list[Run] = []
         self.clear()
 
@@ -286,7 +286,8 @@ class Purposes:
         the loader of the training only a mode shows that: a step can use all of its batches.
         """
         used = run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
-        evaluates = run.loader is None or run.in_eval_mode or run.without_grad
+        without_grad = run.without_grad and not self._trained.get(run.loader)
+        evaluates = run.loader is None or run.in_eval_mode or without_grad
         return used and (evaluates or run.loader not in self._trained)
 
     def _decide(self, run: Run, purpose: int) -> None:
@@ -299,7 +300,7 @@ class Purposes:
         self._recorder.record.words[WAITED + purpose] += run.waited
         if purpose == TRAINING:
             if run.loader is not None:
-                self._trained[run.loader] = run.without_grad
+                self._trained[run.loader] = run.without_grad or self._trained.get(run.loader, False)
             if len(self._trained) > _MOST_RUNS:
                 del self._trained[next(iter(self._trained))]
             self._recorder.work.take(run.work)
