@@ -200,11 +200,7 @@ def test_the_oldest_of_too_many_ended_sessions_are_dropped(listener: Sessions, c
     ],
 )
 def test_a_bad_message_closes_its_connection_only(
-    messages: list[bytes],
-    reason: str,
-    listener: Sessions,
-    connect: Connect,
-    caplog: pytest.LogCaptureFixture,
+    messages: list[bytes], reason: str, listener: Sessions, connect: Connect, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = connect()
     good.send(hello("9" * 32))

@@ -245,11 +245,7 @@ def test_a_receiver_that_ends_before_it_is_ready(
 
 @pytest.mark.parametrize(
     ("by_itself", "graceful", "ended"),
-    [
-        (True, True, ["wait 1"]),
-        (False, True, ["wait 1", "kill", "wait 1"]),
-        (True, False, ["kill", "wait 1"]),
-    ],
+    [(True, True, ["wait 1"]), (False, True, ["wait 1", "kill", "wait 1"]), (True, False, ["kill", "wait 1"])],
 )
 def test_a_receiver_that_is_replaced_is_ended(
     by_itself: bool, graceful: bool, ended: list[str], start: Callable[..., Sessions]

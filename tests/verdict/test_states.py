@@ -8,15 +8,7 @@ from typing import Any
 
 from gpugauge.verdict.causes import STATES
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.states import (
-    RESTING,
-    TRANSITIONS,
-    WORKING,
-    StateFacts,
-    as_markdown,
-    facts_of,
-    transition,
-)
+from gpugauge.verdict.states import RESTING, TRANSITIONS, WORKING, StateFacts, as_markdown, facts_of, transition
 from gpugauge.wire.shares import with_waits
 
 QUIET = StateFacts(quiet=True, now="training", mostly="training")

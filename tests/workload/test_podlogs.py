@@ -27,13 +27,10 @@ def test_one_folder_is_enough(tmp_path: Path) -> None:
 
 
 def test_names_without_an_id_or_of_something_else(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):  # neither folder
+        read_names(tmp_path)
     (tmp_path / "containers").mkdir()
     for name in (f"pod_ns_{'c' * 50}-{ID[:40]}.log", f"{ID}.log", f"a_b_c_d-{ID}.log", "x"):
         (tmp_path / "containers" / name).touch()
 
     assert read_names(tmp_path).containers == {}
-
-
-def test_neither_folder(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_names(tmp_path)
