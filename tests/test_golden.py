@@ -87,9 +87,9 @@ def test_every_row_of_the_catalogue_is_in_a_golden_file() -> None:
 
     # The time stands still in the golden files, so that no cause has a gain (qa/worlds/test_gain.py), no memory
     # grows, and the GPUs of the ranks have no readings (qa/worlds/test_memory.py). No rank stands still
-    # (qa/worlds/test_standstill.py).
+    # (qa/worlds/test_standstill.py), and NCCL is not asked (qa/worlds/test_nccl.py).
     elsewhere = re.compile(
-        "expected_speedup|memory_(step_)?growth|memory_full|headroom|rank_ratio|torch_collective|rank_position"
+        "expected_speedup|memory_(step_)?growth|memory_full|headroom|rank_ratio|torch_collective|rank_position|_nccl_"
     )
     missing = {row.name for row in catalog.metrics() if not elsewhere.search(row.name)} - named
     assert not missing, f"no golden file has {sorted(missing)}: run `make generate`, or let a scenario show it"

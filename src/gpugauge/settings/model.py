@@ -196,6 +196,11 @@ class Verdict(Section):
         "slow steps take longer, their time is used instead. In one evaluation, checkpoint, compilation or generation "
         "it is six times as long, also for the ranks that wait for it.",
     )
+    enable_ras: bool = setting(
+        default=False,
+        description="Ask NCCL (RAS, 2.29.2 and newer) which ranks are behind or missing, while all GPUs of a training "
+        "without the hook are busy and draw little power (docs/hangs.md).",
+    )
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,8 @@ _ALL = (
     Cause(
         "collective",
         "a training stalls while its GPUs are busy: with the hook a rank of several; without it suspected, where all "
-        "GPUs of the job are busy, and their power is steady and at most half of what they drew at work",
+        "GPUs of the job are busy, and their power is steady and at most half of what they drew at work, or of their "
+        "limit while NCCL says that ranks are behind or missing (`verdict.enable_ras`)",
         "find the rank that does not join the collective (`gpugauge stack`), then end the job",
         ("simulated",),
         "waits in a collective that does not end",

@@ -1,23 +1,40 @@
 """A collective that does not end, seen without the hook: its kernels keep all GPUs of the job busy, and draw little.
 
-The GPUs of a published case stood at 100 % and a third of their power for hours (marin-community/marin#7344).
+The GPUs of a published case stood at 100 % and a third of their power for hours (marin-community/marin#7344). What NCCL
+says of the job confirms it, or shows that collectives are launched.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.node.window import GpuSample, Window
 from gpugauge.verdict.facts import device, devices_of
+from gpugauge.workload.ras import Launches
 
 _BUSY = 0.98  # of each GPU, as a ratio: the kernel never ends
-_POWER = 0.45  # of the highest mean draw at work: what waits draws about a third of the limit
+_POWER = 0.45  # of the highest mean draw at work, or of the limit: what waits draws about a third of the limit
 _STEADY = 0.03  # between the highest and the lowest draw of a minute, as a share of it
 _CLOCK = 0.9  # of the highest clock: a GPU that is slowed down draws little, too
 _TENSOR = 0.005  # what waits uses no tensor cores
 _LEAST_GPUS = 2  # one GPU waits for no other
+
+
+class Counted(NamedTuple):
+    """What NCCL says of a process, and the monotonic time since which all counts stand still: that of the last answer
+    in which they had `moved`, else of the first one.
+    """
+
+    said: Launches
+    since: float
+    moved: bool = False
+
+    def then(self, said: Launches, now: float) -> Counted:
+        """Return what is known after another answer. Counts also vanish, with their rank or communicator."""
+        return Counted(said, now, moved=True) if said.total > self.said.total else self._replace(said=said)
 
 
 _Uses = frozenset[tuple[str, str]]  # (process, uuid)
@@ -25,22 +42,26 @@ _Uses = frozenset[tuple[str, str]]  # (process, uuid)
 
 @dataclass(slots=True)
 class _Job:
-    """Since when its processes hold their GPUs, the highest mean draw of these in watts, and since when they spin, in
-    monotonic seconds.
+    """Since when its processes hold their GPUs, the highest mean draw of these in watts, and since when they wait,
+    `after` work or at a `low` share of their limits, in monotonic seconds.
     """
 
     began: float
     most: float = 0.0
-    since: float | None = None
+    after: float | None = None
+    low: float | None = None
 
 
 class Spins:
-    """The jobs on this node whose GPUs spin. What the same processes drew at work must have been seen."""
+    """The jobs on this node whose GPUs spin. Either what the same processes drew at work must have been seen, or NCCL
+    says that ranks are behind or missing. `suspects` are the processes of which it should be asked.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[_Uses, _Job] = {}
+        self.suspects: frozenset[str] = frozenset()
 
-    def update(self, window: Window, processes: Set[str], now: float) -> dict[str, float]:
+    def update(self, window: Window, processes: Set[str], now: float, nccl: Mapping[str, Counted]) -> dict[str, float]:
         """Return the seconds for which the GPUs of the job of each process spin. The processes are those without the
         hook, `now` is in monotonic seconds.
         """
@@ -55,18 +76,32 @@ class Spins:
         for uses, job in self._jobs.items():
             # Before, others have a part in the window.
             whole = now - job.began >= window.seconds
-            job.since = (job.since or now) if whole and _spins(window, {uuid for _, uuid in uses}, job) else None
-            if job.since is not None:
-                found |= {process: now - job.since for process, _ in uses}
+            after, low = _waiting(window, {uuid for _, uuid in uses}, job) if whole else (False, False)
+            said = [nccl[process] for process, _ in uses if process in nccl]
+            moved = max((each.since for each in said if each.moved), default=0.0)
+            job.after = max(job.after or now, moved) if after else None
+            job.low = max(job.low or now, moved) if low else None
+            begin = job.after
+            if begin is None and job.low is not None and any(each.said.held_up for each in said):
+                begin = max(job.low, *(each.since for each in said))
+            if begin is not None:
+                found |= {process: now - begin for process, _ in uses}
+        waiting = (uses for uses, job in self._jobs.items() if job.after is not None or job.low is not None)
+        self.suspects = frozenset(process for uses in waiting for process, _ in uses)
         return found
 
 
-def _spins(window: Window, gpus: set[str], job: _Job) -> bool:
+def _waiting(window: Window, gpus: set[str], job: _Job) -> tuple[bool, bool]:
+    """Return whether the GPUs of a job wait after work, and whether they wait at a low share of their limits."""
     draws = [draw for uuid in gpus if (draw := window.gpu(uuid).mean(_watts)) is not None]
-    if not _LEAST_GPUS <= len(gpus) == len(draws):
-        return False
+    if not gpus or len(draws) < len(gpus):
+        return False, False
     job.most = max(job.most, sum(draws))
-    return sum(draws) <= _POWER * job.most and all(_waits(window, uuid) for uuid in gpus)
+    limits = [window.node.reading(uuid).power_limit_milliwatts or 0 for uuid in gpus]
+    after = len(gpus) >= _LEAST_GPUS and sum(draws) <= _POWER * job.most
+    low = sum(draws) <= _POWER * sum(limits) / 1000 and all(limits)
+    waits = (after or low) and all(_waits(window, uuid) for uuid in gpus)
+    return waits and after, waits and low
 
 
 def _watts(gpu: GpuSample) -> float | None:

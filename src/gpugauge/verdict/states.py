@@ -55,7 +55,8 @@ _CONDITIONS: Mapping[str, tuple[str, Callable[[StateFacts, str], bool]]] = {
         lambda f, _: not f.inside and f.holds_gpus and f.idle is True,
     ),
     "outside, waiting": (
-        "there is no hook, and for the limit all GPUs of its job were busy, and drew little, steady power after more",
+        "there is no hook, and for the limit all GPUs of its job were busy, and drew little, steady power: after more, "
+        "or while NCCL said that ranks are behind or missing",
         lambda f, _: f.spins,
     ),
     "outside": ("there is no hook, and a GPU is busy or its load is not known", lambda f, _: not f.inside),

@@ -6,7 +6,8 @@ import logging
 from dataclasses import replace
 
 from gpugauge.base.logline import Condition, fields
-from gpugauge.collectors.base import RegisteredCollector, Tick
+from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
+from gpugauge.collectors.training.nccl import NCCL, Asker
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
@@ -24,7 +25,7 @@ from gpugauge.verdict.loaders import diagnose
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import step_shares
-from gpugauge.verdict.spins import Spins
+from gpugauge.verdict.spins import Counted, Spins
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
 from gpugauge.wire.shares import NAMED_PHASES
 
@@ -40,10 +41,10 @@ class VerdictCollector(RegisteredCollector):
     """Runs after all others, whose parts of the node it reads: every five seconds, over a window of a minute."""
 
     name = "verdict"
-    metrics = LIVE + LASTING
+    metrics = LIVE + NCCL + LASTING
 
-    def __init__(self, stalled_seconds: float = STALLED_SECONDS) -> None:
-        self.stalled_seconds = stalled_seconds
+    def __init__(self, stalled_seconds: float = STALLED_SECONDS, asker: Asker | None = None) -> None:
+        self.stalled_seconds, self._asker, self._asks = stalled_seconds, asker, False
         self._window, self._spins = Window(), Spins()
         self._spinning: dict[str, float] = {}  # seconds by process
         self._failing = Condition(log, logging.ERROR)
@@ -53,9 +54,14 @@ class VerdictCollector(RegisteredCollector):
         self._before = 0.0  # time of the last verdict
         self._section, self._live = Section(self.name, ()), dict[str, Judged]()
 
+    @classmethod
+    def create(cls, sources: Sources) -> VerdictCollector:
+        """Return a collector that can ask NCCL about processes of this machine."""
+        return cls(asker=Asker(sources.procfs))
+
     def configure(self, settings: Settings) -> None:
-        """Apply `verdict.stalled_seconds`."""
-        self.stalled_seconds = settings.verdict.stalled_seconds
+        """Apply the settings of the verdict."""
+        self.stalled_seconds, self._asks = settings.verdict.stalled_seconds, settings.verdict.enable_ras
 
     def collect(self, tick: Tick) -> Section:
         """Return the verdicts; the same section until the next verdict."""
@@ -70,7 +76,9 @@ class VerdictCollector(RegisteredCollector):
         self._due = tick.monotonic + _INTERVAL_SECONDS - _TOLERANCE_SECONDS
         self._window.add(tick.node)
         present = processes(tick.node)
-        self._spinning = self._spins.update(self._window, present - tick.node.sessions.keys(), tick.monotonic)
+        asker, outside = self._asker if self._asks else None, present - tick.node.sessions.keys()
+        counted = asker.ask(tick.node, self._spins.suspects & outside, tick.monotonic) if asker else {}
+        self._spinning = self._spins.update(self._window, outside, tick.monotonic, counted)
         failed = {process: error for process in present if (error := self._judged(process, tick))}
         if failed:
             process, error = next(iter(failed.items()))
@@ -82,7 +90,8 @@ class VerdictCollector(RegisteredCollector):
         accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
         self._live = {process: account.judged for (process,), account in accounts if account.live}
         live: list[tuple[LabelValues, Judged]] = [((p,), judged) for p, judged in self._live.items()]
-        self._section = Section(self.name, families(LIVE, live) + families(LASTING, accounts))
+        said: list[tuple[LabelValues, Counted]] = [((process,), each) for process, each in sorted(counted.items())]
+        self._section = Section(self.name, families(LIVE, live) + families(NCCL, said) + families(LASTING, accounts))
 
     def _judged(self, process: str, tick: Tick) -> str:
         """Judge a process and return "", or the error: what one program reports must not cost the others a verdict."""
