@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.collectors.base import Tick
+from gpugauge.collectors.base import Sources, Tick
 from gpugauge.collectors.training import training
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.training import TrainingCollector
@@ -17,7 +17,9 @@ from gpugauge.sessions.session import NO_OWNER, Counters, Session, ThreadTime
 from gpugauge.snapshot import Section
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
-from gpugauge.workload.procfs import process_hash
+from gpugauge.workload.procfs import Procfs, process_hash
+from gpugauge.workload.users import Users
+from gpugauge.workload.workloads import Workloads
 
 TICK = Tick(0.0, 0.0, DriverView(up=False, reason="off"))
 GONE = "killed"
@@ -170,6 +172,21 @@ def test_pid_of_an_ended_session_is_not_read() -> None:
     ended = replace(SESSION, ended_at=1.0, end_reason=GONE)
     found = values(collector(FakeSessions(ended)).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
+
+
+def test_a_training_that_ended_before_the_first_look_has_its_label_and_its_job() -> None:
+    hello = replace(SESSION.hello, facts={"SLURM_JOB_ID": "7"})
+    ended = replace(SESSION, hello=hello, peer_pid=1 << 30, peer_start=5, ended_at=1.0, end_reason="finished")
+    procfs = Procfs()
+    workloads, sessions = Workloads(procfs, users=Users(known=False)), FakeSessions(ended)
+    under_test = TrainingCollector.create(Sources(procfs, workloads, sessions=sessions))
+    assert under_test
+
+    for _ in range(2):
+        sessions.sessions = (replace(ended),)  # another view
+        ((labels, _),) = values(under_test.collect(TICK))["torch_process_info"].items()
+        assert labels[0] == process_hash(procfs.boot_id, str(1 << 30), "5")
+        assert {"slurm", "1000/7"} < set(labels)
 
 
 def test_section_is_the_same_until_a_session_changes() -> None:

@@ -120,19 +120,21 @@ class TrainingCollector(RegisteredCollector):
         owners: dict[str, tuple[str, ...]] = {}
         wants = {registry: dict[str, Want]() for registry in self._wants}  # also those without a session now
         for session in view:
-            hello, there = session.hello, self._workloads(session) if session.connected else None
-            owner = self._owners.get(hello.session, NO_OWNER)
-            if there and session.peer_pid > 0:
+            hello, owner = session.hello, self._owners.get(session.hello.session)
+            there = self._workloads(session) if session.connected or owner is None else None
+            if there and session.connected and session.peer_pid > 0:
                 want = Want(session.peer_pid, session.peer_start, sent=hello.facts)
                 wants.setdefault(there.registry, {}).setdefault(self._labels[hello.session], want)
-            elif there and owner == NO_OWNER:  # /proc does not show it, and nothing else is known of it later
-                owner = there.claimed(hello.facts, hello.session, session.peer_uid, hello.pid_namespace).job_labels()
-            owners[hello.session] = owner
+            elif there and owner in (None, NO_OWNER):  # /proc does not show it, or it ended before the first look
+                known = there.registry.get(self._labels[hello.session])
+                claim = hello.facts, hello.session, session.peer_uid, hello.pid_namespace
+                owner = (known.workload if known else there.claimed(*claim)).job_labels()
+            owners[hello.session] = owner or NO_OWNER
         for registry, each in wants.items():
             registry.want(self.name, each)
-        known = {label: who for registry, each in wants.items() for label in each if (who := registry.get(label))}
+        found = {label: who for registry, each in wants.items() for label in each if (who := registry.get(label))}
         for session in view:
-            if session.connected and (who := known.get(self._labels[session.hello.session])):
+            if session.connected and (who := found.get(self._labels[session.hello.session])):
                 owners[session.hello.session] = who.workload.job_labels()
         before, self._owners, self._wants = self._owners, owners, wants
         return owners != before
@@ -180,7 +182,8 @@ class TrainingCollector(RegisteredCollector):
         known = self._labels.get(session.hello.session)
         if known is not None:
             return known
-        visible = self._process_id(session) if session.connected and session.peer_pid > 0 else None
+        may_be_known = session.peer_pid > 0 and (session.connected or session.peer_start is not None)
+        visible = self._process_id(session) if may_be_known else None
         return visible or process_hash(session.hello.session)
 
 
@@ -194,7 +197,11 @@ def _named(session: Session, addresses: Mapping[str, str]) -> Session:
 
 
 def _process_id(procfs: Procfs, session: Session) -> str | None:
-    """Return the `process` label of the process that connected, None if its pid is another process there."""
+    """Return the `process` label of the process that connected, None if its pid is another process there. Of one that
+    ended before the first look, its start is still known.
+    """
+    if session.peer_start is not None and not session.connected:
+        return process_hash(procfs.boot_id, str(session.peer_pid), str(session.peer_start))
     if session.peer_start is not None and procfs.start_time(session.peer_pid) != session.peer_start:
         return None
     return procfs.process_id(session.peer_pid)
