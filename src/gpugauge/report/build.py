@@ -47,6 +47,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     hours = GpuHours.sum([*products.values()]) if products else None
     joules, left_out = energy(found, facts)
     step_shares = _shares(facts.values())
+    made = {name for each in facts.values() for name, share in each.mean("training_mistake").items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
     return Report(
         kind=job.kind,
@@ -66,7 +67,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         products={name: product.held for name, product in products.items()},
         gpu_hours=hours,
         change=_change(hours, facts.values(), step_shares.get("data", 0.0)),
-        mistakes=_mistakes(facts.values()),
+        mistakes=[mistake.change for mistake in MISTAKES if mistake.name in made],
         steps=steps or None,
         step_seconds=_step_seconds(facts.values()),
         step_shares=step_shares,
@@ -77,7 +78,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         settings=_settings(facts.values()),
         processes=uses,
         curves=drawn(found, begin, end) if end > begin and source.has_curves else None,
-        unknown=[*gaps(found, uses, left_out), *prices.missing(products), *sorted(source.warnings)],
+        unknown=[*gaps(found, uses, running, left_out), *prices.missing(products), *sorted(source.warnings)],
     )
 
 
@@ -204,25 +205,25 @@ def _usual(facts: Iterable[Facts], name: str) -> str | None:
 
 def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
     """Return the gain without a cause: a job is as fast as its slowest process. None if that of one is not known."""
-    bounds = [[each.mean(f"{GAIN}{part}_ratio").get(cause) for part in ("", "_lower", "_upper")] for each in facts]
-    main = [cause in each.by("training_limited_by") for each in facts]
-    known = [[value for value in each if value is not None] for each in bounds]
-    if any(named and not values for named, values in zip(main, known, strict=True)):
+    known: list[list[float]] = []
+    for each in facts:
+        means = [each.mean(f"{GAIN}{part}_ratio") for part in ("", "_lower", "_upper")]
+        if all(cause in mean for mean in means):
+            known.append([mean[cause] for mean in means])
+        elif cause in each.by("training_limited_by"):
+            return None
+    if not known:
         return None
-    whole_ones = [values for values in known if len(values) == 3]
     after = Counter(key[1] for each in facts for key in each.of(f"{GAIN}_info") if key[0] == cause)
-    if not whole_ones:
-        return None
-    expected, lower, upper = (min(values[at] for values in whole_ones) for at in range(3))
+    expected, lower, upper = map(min, zip(*known, strict=True))
     return Gain(expected, lower, max(upper, expected), after.most_common(1)[0][0] if after else "")
 
 
 def _loader(facts: Sequence[Facts]) -> tuple[str, Gain | None] | None:
     """Return the change of the loader with its gain, as its diagnosis was for most of the time."""
-    reason = _usual(facts, "training_loader_limited_by")
-    one = next((each for each in facts if (reason or "",) in each.of("training_loader_limited_by")), None)
-    if reason is None or one is None:
+    if (reason := _usual(facts, "training_loader_limited_by")) is None:
         return None
+    one = next(each for each in facts if (reason,) in each.of("training_loader_limited_by"))
     workers, speedup, lower = (
         next(iter(one.mean(name).values()), None)
         for name in ("training_loader_workers_recommended", f"{_LOADER}_ratio", f"{_LOADER}_lower_ratio")
@@ -235,11 +236,6 @@ def _loader(facts: Sequence[Facts]) -> tuple[str, Gain | None] | None:
     )
     gain = Gain(speedup, lower, speedup, "") if speedup is not None and lower is not None and speedup > 1 else None
     return text, gain
-
-
-def _mistakes(facts: Iterable[Facts]) -> list[str]:
-    made = {name for each in facts for name, share in each.mean("training_mistake").items() if share > 0}
-    return [mistake.change for mistake in MISTAKES if mistake.name in made]
 
 
 def _settings(facts: Iterable[Facts]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ _Value = TypeVar("_Value")
 _SAME = 0.05  # share by which the steps of two equal jobs may differ
 # By part of a step: what the names of the settings that change it begin with, those that change it most first.
 _CHANGES: Mapping[str, tuple[str, ...]] = {
-    "data": ("loader ",),
+    "data": ("loader workers", "loader batch size", "loader "),
     "peers": ("sharding", "parallel", "backend", "world size", "GPUs"),
     "rest": (
         *("autocast", "matmul dtype", "tf32", "compiled", "GPU", "deterministic", "cudnn", "loader batch size"),
@@ -41,45 +41,25 @@ class Comparison:
 
 def compare(a: Report, b: Report) -> Comparison:
     """Return what differs between two runs."""
-    parts = {part: pair for part, pair in _both(_parts(a), _parts(b), 0.0).items() if any(pair)}
-    changed = {name: pair for name, pair in _both(_settings(a), _settings(b), "").items() if pair[0] != pair[1]}
+    both = a, b
+    seconds = ({part: share * (each.step_seconds or 0.0) for part, share in each.step_shares.items()} for each in both)
+    parts = {part: pair for part, pair in _both(seconds, 0.0).items() if any(pair)}
+    hours = (each.gpu_hours for each in both)
+    lost = ({cause: lost / of.held for cause, lost in of.lost.items()} if of and of.held else {} for of in hours)
+    of_gpus = ({"GPUs": str(each.devices), "GPU": ", ".join(filter(None, each.products))} for each in both)
+    settings = ({**gpus, **each.settings} for gpus, each in zip(of_gpus, both, strict=True))
+    changed = {name: pair for name, pair in _both(settings, "").items() if pair[0] != pair[1]}
     first, second = (f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b))
-    return Comparison(
-        first,
-        second,
-        (a.step_seconds, b.step_seconds),
-        parts,
-        _both(_lost(a), _lost(b), 0.0),
-        changed,
-        [*_programs(a, b), *_answer(a, b, parts, changed)],
-    )
+    answer = _answer(a, b, parts, changed)
+    if a.programs and b.programs and not {*a.programs} & {*b.programs}:
+        names = " and ".join(listed(each.programs) for each in both)
+        answer.insert(0, f"They are different programs ({names}): their steps are not the same work.")
+    return Comparison(first, second, (a.step_seconds, b.step_seconds), parts, _both(lost, 0.0), changed, answer)
 
 
-def _programs(a: Report, b: Report) -> list[str]:
-    """Return a sentence if the two are not runs of one program."""
-    mine, theirs = ({use.command for use in each.processes if use.command} for each in (a, b))
-    if not mine or not theirs or mine & theirs:
-        return []
-    names = " and ".join(listed(sorted(each)) for each in (mine, theirs))
-    return [f"They are different programs ({names}): their steps are not the same work."]
-
-
-def _both(a: Mapping[str, _Value], b: Mapping[str, _Value], absent: _Value) -> dict[str, tuple[_Value, _Value]]:
+def _both(two: Iterable[Mapping[str, _Value]], absent: _Value) -> dict[str, tuple[_Value, _Value]]:
+    a, b = two
     return {name: (a.get(name, absent), b.get(name, absent)) for name in {**a, **b}}
-
-
-def _parts(report: Report) -> dict[str, float]:
-    return {part: share * (report.step_seconds or 0.0) for part, share in report.step_shares.items()}
-
-
-def _lost(report: Report) -> dict[str, float]:
-    found = report.gpu_hours
-    return {cause: lost / found.held for cause, lost in found.lost.items()} if found and found.held else {}
-
-
-def _settings(report: Report) -> dict[str, str]:
-    products = ", ".join(name for name in report.products if name)
-    return {"GPUs": str(report.devices), "GPU": products, **report.settings}
 
 
 def _answer(

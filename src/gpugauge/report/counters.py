@@ -60,12 +60,9 @@ def binned(found: Iterable[Rise], begin: float, width: float, count: int) -> lis
         # A process may end between two samples.
         start, end = (min(begin + count * width, max(begin, moment)) for moment in rise[:2])
         first, last = (min(count - 1, int((moment - begin) / width)) for moment in (start, end))
-        if first == last or end <= start:
-            bins[last] += rise.amount
-            continue
         for at in range(first, last + 1):
             inside = min(end, begin + (at + 1) * width) - max(start, begin + at * width)
-            bins[at] += rise.amount * max(0.0, inside) / (end - start)
+            bins[at] += rise.amount * (max(0.0, inside) / (end - start) if last > first else 1.0)
     return bins
 
 

@@ -53,9 +53,13 @@ def _level(layers: Sequence[list[float]], most: Sequence[float]) -> None:
 def _memory(found: Found, begin: float, end: float) -> float | None:
     """Return the memory in the middle of a time; a sample is the last one of a window that ends with it."""
     middle = (begin + end) / 2
-    alive = [facts for facts in found.facts.values() if facts.begin <= middle <= facts.end]
-    of_gpus = [points for facts in alive for points in facts.of(MEMORY).values()]
-    known = [points[at][1] for points in of_gpus if (at := bisect_left(points, (middle,))) < len(points)]
+    alive = (facts.of(MEMORY) for facts in found.facts.values() if facts.begin <= middle <= facts.end)
+    known = [
+        points[at][1]
+        for held in alive
+        for points in held.values()
+        if (at := bisect_left(points, (middle,))) < len(points)
+    ]
     return sum(known) if known else None
 
 

@@ -12,7 +12,7 @@ from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
 from gpugauge.report.source import Prometheus, Range, Series, quoted
-from gpugauge.workload.job import KINDS
+from gpugauge.workload.job import KINDS, called
 
 _LISTED = 10
 
@@ -74,7 +74,6 @@ class Found:
     owners: Mapping[str, Owner]
     facts: Mapping[str, Facts]
     devices: Mapping[tuple[str, str], Device]
-    span: Range
 
     def of(self, process: str) -> list[tuple[str, str]]:
         """Return the GPUs of a process."""
@@ -107,12 +106,12 @@ def _owner(labels: Mapping[str, str]) -> Owner:
 
 def chosen(found: Mapping[str, Owner], name: str) -> JobId:
     """Return the job with this name. Raises ReportError if there is none, or more than one."""
-    jobs = sorted({owner.job for owner in found.values() if owner.job.is_called(name)})
+    whose = {owner.job: owner for owner in found.values()}
+    jobs = sorted(job for job in whose if name in called(job.kind, job.namespace, job.name))
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
         raise NoJobError(f"no process of a job {name} has series in this time; --since looks further back")
-    whose = {owner.job: owner for owner in found.values()}
     lines = [
         f"    {job.text}  ({', '.join(filter(None, (whose[job].user, whose[job].command)))} on {whose[job].node})"
         for job in jobs[:_LISTED]
@@ -130,12 +129,12 @@ def read(
     first = {process: Facts(series, span.start) for process, series in of.items()}
     alive = {process: facts for process, facts in first.items() if facts.seconds}
     if not alive:
-        return Found(found, {}, {}, span)
+        return Found(found, {}, {})
     narrow = Range(min(f.begin for f in alive.values()), min(span.end, max(f.last_seen for f in alive.values()) + 1))
     for series in source.gauges(gauges, "process", sorted(alive), narrow):
         of[series.labels.get("process", "")].append(series)
     facts = {process: Facts(of[process], span.start) for process in alive}
-    return Found(found, facts, _devices(source, [each for process in facts for each in of[process]], narrow), narrow)
+    return Found(found, facts, _devices(source, [each for process in facts for each in of[process]], narrow))
 
 
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:
@@ -169,5 +168,7 @@ def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, COUNTERS, GAUGES)
     if not known.facts:
-        raise NoJobError(f"{job.words} has no counters of a training in this time; --since looks further back")
+        seen = ", ".join(sorted({f"{owner.command} on {owner.node}" for owner in ours.values()})[:_LISTED])
+        when = "no scrape found one of its processes training, on a GPU or with the hook"
+        raise NoJobError(f"{job.words} has no counters of a training: {when} ({seen})")
     return job, known

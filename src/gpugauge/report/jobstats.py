@@ -6,13 +6,13 @@ import base64
 import gzip
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from gpugauge.base.text import cpu_set
 from gpugauge.exposition.trainings import CPU, CPUS, HOST_LIMIT, HOST_MEMORY, MEMORY
 from gpugauge.report.facts import Facts
-from gpugauge.report.jobs import Device, Found
+from gpugauge.report.jobs import Found
 from gpugauge.report.model import Report
 
 NONE, _SHORT = "JS1:None", "JS1:Short"
@@ -39,7 +39,10 @@ def _node(found: Found, processes: Sequence[str]) -> dict[str, Any]:
     cpus = {cpu for each in facts for (text,) in each.of(CPUS) for cpu in cpu_set(text)}
     spent = [each.by(CPU) for each in facts]
     seconds = sum(parts.get("process", 0.0) + parts.get("children", 0.0) for parts in spent)
-    limit, used = _largest(facts, HOST_LIMIT), _largest(facts, HOST_MEMORY)
+    limit, used = (
+        max((value for each in facts for points in each.of(name).values() for _, value in points), default=None)
+        for name in (HOST_LIMIT, HOST_MEMORY)
+    )
     # Readers divide the one by the other of each pair.
     node: dict[str, Any] = {"cpus": len(cpus), "total_time": round(seconds, 1)} if cpus and any(spent) else {}
     node |= {"total_memory": limit, "used_memory": used} if limit and used is not None else {}
@@ -48,24 +51,16 @@ def _node(found: Found, processes: Sequence[str]) -> dict[str, Any]:
     for process in processes:
         for place in found.of(process):
             ours[place].append(found.facts[process])
-    for place, each in sorted(ours.items()):
+    for place, users in sorted(ours.items()):
         device = found.devices[place]
-        for key, value in _gpu(device, place[1], each).items():
+        busy = device.busy(min(each.begin for each in users), max(each.end for each in users))
+        held = sum(max(value for _, value in each.of(MEMORY)[place[1:]]) for each in users)
+        of_gpu = {
+            "gpu_total_memory": device.memory,
+            "gpu_used_memory": held if device.memory is None else min(held, device.memory),
+            "gpu_utilization": None if busy is None else round(100 * busy, 1),
+        }
+        for key, value in of_gpu.items():
             if value is not None:
                 gpus[key][device.index or place[1]] = value
     return node | gpus
-
-
-def _gpu(device: Device, uuid: str, facts: Sequence[Facts]) -> dict[str, float | None]:
-    """Return the memory of a GPU, and the share of time in which kernels ran, by its exact counters."""
-    busy = device.busy(min(each.begin for each in facts), max(each.end for each in facts))
-    used = [max(value for _, value in each.of(MEMORY)[(uuid,)]) for each in facts]
-    return {
-        "gpu_total_memory": device.memory,
-        "gpu_used_memory": sum(used) if device.memory is None else min(sum(used), device.memory),
-        "gpu_utilization": None if busy is None else round(100 * busy, 1),
-    }
-
-
-def _largest(facts: Iterable[Facts], name: str) -> float | None:
-    return max((value for each in facts for points in each.of(name).values() for _, value in points), default=None)

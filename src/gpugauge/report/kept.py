@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -43,16 +43,21 @@ class Kept(Prometheus):
 
     def counts(self, name: str, matcher: str, span: Range) -> list[Series]:  # noqa: ARG002  (the jobs are chosen by name)
         """Return the number of samples of each series of a metric that has a job."""
-        found = [series for series in self.series if series.name == name and series.labels.get("workload_job")]
-        return [Series(series.labels, [(span.end, float(len(series.points)))]) for series in _within(found, span)]
+        found = [series for series in self._found([name], span) if series.labels.get("workload_job")]
+        return [Series(series.labels, [(span.end, float(len(series.points)))]) for series in found]
 
     def counters(self, names: Sequence[str], label: str, values: Sequence[str], span: Range) -> list[Series]:
         """Return the samples of series with one of these values of a label."""
-        known, wanted = set(names), set(values)
-        found = (each for each in self.series if each.name in known and each.labels.get(label) in wanted)
-        return list(_within(found, span))
+        wanted = set(values)
+        return [series for series in self._found(names, span) if series.labels.get(label) in wanted]
 
     gauges = counters
+
+    def _found(self, names: Sequence[str], span: Range) -> list[Series]:
+        first = span.end - span.seconds
+        of = [series for series in self.series if series.name in names]
+        cut = [Series(each.labels, [point for point in each.points if first < point[0] <= span.end]) for each in of]
+        return [series for series in cut if series.points]
 
     def step(self, span: Range, windows: int = 0) -> int:  # noqa: ARG002  (as of the server)
         """Return the seconds between two looks of the daemon."""
@@ -77,10 +82,3 @@ def _of(document: dict[str, Any], run: str) -> Iterator[tuple[tuple[tuple[str, s
         of = labels if "uuid" in labels and not name.startswith(("gpu_process", "torch")) else labels | own
         pairs = {"__name__": name, "instance": document["node"], **of}
         yield tuple(sorted(pairs.items())), [(float(first), float(before)), (float(last), float(value))]
-
-
-def _within(found: Iterable[Series], span: Range) -> Iterator[Series]:
-    for series in found:
-        points = [point for point in series.points if span.end - span.seconds < point[0] <= span.end]
-        if points:
-            yield Series(series.labels, points)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpugauge.node.judged import Gain
-from gpugauge.workload.job import called, job_words
+from gpugauge.workload.job import job_words
 
 VERSION = 1
 """Rises when a field is renamed or removed, or means something else."""
@@ -31,10 +31,6 @@ class JobId:
     def text(self) -> str:
         """The argument that means this job and no other one."""
         return f"{self.kind}:{self.namespace}/{self.name}" if self.namespace else f"{self.kind}:{self.name}"
-
-    def is_called(self, text: str) -> bool:
-        """Return whether the text is a name of this job."""
-        return text in called(self.kind, self.namespace, self.name)
 
 
 @dataclass(frozen=True, slots=True)

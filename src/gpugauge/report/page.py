@@ -12,7 +12,7 @@ from gpugauge.status.words import quantity
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import text
 
-_WIDTH, _HEIGHT = 960, 150
+_HEIGHT = 150
 _USED = "#73bf69"
 
 
@@ -71,7 +71,7 @@ def _charts(curves: Curves) -> str:
 
 def _colour(cause: str) -> str:
     """Return the colour of a cause; the style sheet has Grafana's names of colours."""
-    name = CAUSES[cause].colour if cause in CAUSES else CAUSES["unknown"].colour
+    name = CAUSES.get(cause, CAUSES["unknown"]).colour
     return name if name.startswith("#") else f"var(--{name})"
 
 
@@ -83,8 +83,7 @@ def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str,
     most = max(sum(values[at] or 0.0 for _, _, values in layers) for at in range(count)) or 1.0
     for _, colour, values in layers:
         path = "".join(
-            f"M{_x(at, count)} {_y(ground[at], most)}V{_y(ground[at] + value, most)}H{_x(at + 1, count)}"
-            f"V{_y(ground[at], most)}Z"
+            f"M{10 * at} {_y(ground[at], most)}V{_y(ground[at] + value, most)}h10V{_y(ground[at], most)}Z"
             for at, value in enumerate(values)
             if value
         )
@@ -96,14 +95,10 @@ def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str,
     label = text(f"{caption} over time, {largest}")
     return (
         f"<figure><figcaption><b>{text(caption)}</b><span>{largest}</span>{key}</figcaption>"
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}" '
+        f'<svg viewBox="0 0 {10 * count} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}" '
         f'shape-rendering="crispEdges">{"".join(drawn)}</svg>'
         f'<div class="axis"><span>{when(curves.begin)}</span><span>{when(end)}</span></div></figure>'
     )
-
-
-def _x(at: int, count: int) -> str:
-    return f"{_WIDTH * at / count:.0f}"
 
 
 def _y(value: float, most: float) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
 from gpugauge.base.text import printable
-from gpugauge.report.model import Cost, GpuHours, Report
+from gpugauge.report.model import Cost, Report
 from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
@@ -29,7 +29,8 @@ class Block:
 
 def blocks(report: Report) -> list[Block]:
     """Return the report on a job."""
-    return [block for block in (part(report) for part in _PARTS) if block.lines or block.table]
+    found = [part(report) for part in (_head, _hours, _change, _figures, _ranks)]
+    return [block for block in (*found, Block("What could not be known", report.unknown)) if block.lines or block.table]
 
 
 def hours(amount: float) -> str:
@@ -71,26 +72,19 @@ def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
         return Block() if report.devices else Block(lines=["It held no GPU."])
-    answer = f"Of {hours(found.held)} held, {hours(found.used)} ({_share(found.used, found)}) were used."
+    answer = f"Of {hours(found.held)} held, {hours(found.used)} ({percent(found.used / found.held)}) were used."
     if not found.lost:
         return Block(lines=[answer, "None were lost."])
     head = ("lost", "share", "cause", "the training")
+    more = "" if all(use.hook for use in report.processes) else ": the hook shows more (gpugauge run)"
+    unexplained = f"loses time that no measured value explains{more}"
     rows = [
-        (hours(lost), _share(lost, found), cause, cause_phrase(cause) if cause != "unknown" else _unexplained(report))
+        (hours(lost), percent(lost / found.held), cause, unexplained if cause == "unknown" else cause_phrase(cause))
         for cause, lost in found.lost.items()
         if lost >= 0.005 * found.held
     ]
     line = f"{answer} {hours(found.all_lost)} ({percent(found.lost_share)}) were lost."
     return Block(lines=[line], table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
-
-
-def _unexplained(report: Report) -> str:
-    inside = all(use.hook for use in report.processes)
-    return f"loses time that no measured value explains{'' if inside else ': the hook shows more (gpugauge run)'}"
-
-
-def _share(part: float, found: GpuHours) -> str:
-    return percent(part / found.held)
 
 
 def _change(report: Report) -> Block:
@@ -154,13 +148,6 @@ def _ranks(report: Report) -> Block:
     more = [f"And {len(uses) - _MOST_RANKS} more, which lost less."] if len(uses) > _MOST_RANKS else []
     head = ("node", "rank", "held", "lost", "most of it to", "step")
     return Block("The processes differ", more, [head, *rows], frozenset({1, 2, 3, 5}))
-
-
-def _unknown(report: Report) -> Block:
-    return Block("What could not be known", report.unknown)
-
-
-_PARTS: tuple[Callable[[Report], Block], ...] = (_head, _hours, _change, _figures, _ranks, _unknown)
 
 
 def as_text(found: Sequence[Block], width: int = 100) -> str:

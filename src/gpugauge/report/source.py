@@ -85,7 +85,7 @@ class Prometheus:
 
     def counters(self, names: Sequence[str], label: str, values: Sequence[str], span: Range) -> list[Series]:
         """Return the counters with one of these values of a label: all samples, or of each of many windows the last one
-        and, if it is larger, the largest one, which is that before a reset.
+        and before it, where there was a reset, the largest and the smallest one.
         """
         return [series for part in _parts(values) for series in self._counters(names, f"{label}{one_of(part)}", span)]
 
@@ -108,14 +108,11 @@ class Prometheus:
         if times and 2 * (max(times) - min(times) + step) < span.end - span.start:
             return self._counters(names, matcher, Range(min(times) - step, max(times)))
         for name in names:
-            query = f"max_over_time({self.selector([name], matcher)}[{step}s])"
-            largest = {_key(series.labels): dict(series.points) for series in self.over_time(query, span, step)}
+            one = f"{self.selector([name], matcher)}[{step}s]"
+            most, least = (_by_time(self.over_time(f"{of}_over_time({one})", span, step)) for of in ("max", "min"))
             for series in found:
                 if series.name == name:
-                    most = largest.get(_key(series.labels), {})
-                    before = [(t - step / 2, most[t]) for t, value in series.points if most.get(t, value) > value]
-                    series.points.extend(before)
-                    series.points.sort()
+                    series.points[:] = _with_resets(series, most, least, step)
         return found
 
     def step(self, span: Range, windows: int = _MOST_WINDOWS) -> int:
@@ -144,6 +141,24 @@ NO_SERVER = Prometheus("")
 
 def _parts(values: Sequence[str]) -> Iterator[Sequence[str]]:
     return (values[at : at + _MAX_VALUES] for at in range(0, len(values), _MAX_VALUES))
+
+
+def _by_time(found: Sequence[Series]) -> dict[tuple[object, float], float]:
+    return {(_key(series.labels), second): value for series in found for second, value in series.points}
+
+
+def _with_resets(
+    series: Series, most: Mapping[tuple[object, float], float], least: Mapping[tuple[object, float], float], step: int
+) -> Iterator[tuple[float, float]]:
+    before = math.inf
+    for second, value in series.points:
+        at = _key(series.labels), second
+        if most.get(at, value) > value:
+            yield second - step / 2, most[at]
+        if least.get(at, value) < min(before, value):
+            yield second, least[at]
+        yield second, value
+        before = value
 
 
 def _key(labels: Mapping[str, str]) -> frozenset[tuple[str, str]]:

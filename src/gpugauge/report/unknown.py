@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import whole
@@ -13,7 +12,7 @@ from gpugauge.status.words import duration, plural, runs
 _MOST_RANGES = 8
 
 
-def gaps(found: Found, uses: Sequence[ProcessUse], without_energy: int) -> Iterator[str]:
+def gaps(found: Found, uses: Sequence[ProcessUse], running: Sequence[ProcessUse], without_energy: int) -> Iterator[str]:
     """Yield the sentences. `without_energy` is the number of GPUs whose energy is left out."""
     without = [use for use in uses if use.gpu_hours is None]
     if len(without) == len(uses):
@@ -22,32 +21,9 @@ def gaps(found: Found, uses: Sequence[ProcessUse], without_energy: int) -> Itera
         yield f"The GPU time of {plural(len(without), 'process', 'es')} of {len(uses)} is not known."
     if cut := [use for use in uses if found.facts[use.process].continues]:
         yield f"{plural(len(cut), 'process', 'es')} began before this time, and only what came later counts (--since)."
+    if lost := sum(use.hook and use.end_words is None and use not in running for use in uses):
+        yield f"How {plural(lost, 'process', 'es')} ended is not known, and nothing after the last sample counts."
     yield from _times(found, uses)
-    yield from _inside(found, uses)
-    if left_out := plural(without_energy, "GPU") if without_energy else "":
-        yield f"The energy of {left_out} is left out: not reported, or other programs used them at the same time."
-
-
-def _times(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
-    uncounted: defaultdict[str, float] = defaultdict(float)
-    silent: defaultdict[str, float] = defaultdict(float)
-    for use in uses:
-        uncounted[use.node] += use.uncounted_seconds
-        silent[use.node] = max(silent[use.node], sum(b - a for a, b in found.facts[use.process].gaps))
-    for node in uncounted:
-        if uncounted[node]:
-            yield (
-                f"On {node}, {duration(uncounted[node])} of its processes are in no counter: the exporter did not run, "
-                "or began again."
-            )
-        if silent[node]:
-            yield (
-                f"On {node}, no samples in {duration(silent[node])}: what the counters rose by is counted, and not "
-                "known by the minute."
-            )
-
-
-def _inside(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
     known = [facts.info("torch_process_info").get("world_size", "") for facts in found.facts.values()]
     world, seen = max(whole(size) or 0 for size in known), {use.rank for use in uses} - {None}
     if seen and (missing := set(range(world)) - seen):
@@ -61,3 +37,16 @@ def _inside(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
     verdicts = [facts.info("training_verdict_info").get("undecidable", "") for facts in found.facts.values()]
     if undecided := {cause for causes in verdicts for cause in causes.split(",") if cause}:
         yield f"Neither shown nor excluded, for want of evidence: {', '.join(sorted(undecided))}."
+    if left_out := plural(without_energy, "GPU") if without_energy else "":
+        yield f"The energy of {left_out} is left out: not reported, or other programs used them at the same time."
+
+
+def _times(found: Found, uses: Sequence[ProcessUse]) -> Iterator[str]:
+    for node in sorted({use.node for use in uses}):
+        of_node = [use for use in uses if use.node == node]
+        uncounted = sum(use.uncounted_seconds for use in of_node)
+        silent = max(sum(end - begin for begin, end in found.facts[use.process].gaps) for use in of_node)
+        if uncounted:
+            yield f"On {node}, {duration(uncounted)} of its processes are in no counter: its exporter was restarted."
+        if silent:
+            yield f"On {node}, no samples in {duration(silent)}: what came in it is counted, not known by the minute."
