@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -356,6 +357,7 @@ def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
 
     text = render.as_text(render.blocks(report), 200)
     assert "The training waits for its data loader, 75 % of its time." in text
+    assert "1 step of" in render.as_text(render.blocks(replace(report, steps=1.0)))
 
 
 def test_what_no_scrape_has_seen_is_stated() -> None:

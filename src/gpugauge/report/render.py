@@ -108,7 +108,7 @@ def _capital(text: str) -> str:
 def _figures(report: Report) -> Block:
     each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
     shares = sentence(report.step_shares) if report.step_shares.get("rest", 0.0) < 0.995 else ""
-    steps = f"{quantity(report.steps)} steps{each}" if report.steps else ""
+    steps = f"{quantity(report.steps)} step{'s' * (report.steps != 1)}{each}" if report.steps else ""
     memory, limit = (
         f"{size / _GIB:.1f} GiB" if size else "" for size in (report.memory_peak_bytes, report.memory_limit_bytes)
     )
