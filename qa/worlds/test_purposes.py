@@ -142,6 +142,14 @@ class Program:
         self.end(run, TRAINING)
         self.step()
         self.recorder.work.count()
+        for _ in range(0 if self.accumulates else self.rng.randrange(3)):  # with evaluations that no mode shows
+            run = self.purposes.start(Loader())
+            for _ in range(3):
+                self.fetch(run, EVALUATING)
+                self.now += _USED
+            self.end(run, EVALUATING)
+            self.step()
+            self.step()
 
     def change(self) -> None:
         """Use several batches before an effect from now on, also those of whole iterators."""

@@ -149,6 +149,10 @@ class Purposes:
     def take(self, run: Run, start: int, now: int, in_eval_mode: bool, without_grad: bool) -> None:
         """Note a batch for which the program has waited from `start` to `now`."""
         self._fetch(run, start, now, in_eval_mode or (without_grad and not run.trained_so))
+        doubtful = self._doubtful
+        if doubtful is not None and doubtful is not run and self._trains_elsewhere(run.steps):
+            self._doubtful = None
+            self._decide(doubtful, EVALUATING)
         run.count += 1
         if without_grad:
             self.left_in_eval_mode = in_eval_mode
@@ -233,8 +237,7 @@ class Purposes:
         unlike = current is not None and self._is_unlike_training(current)
         self._effects += 1
         doubtful = self._doubtful
-        elsewhere = self._effects - self._doubted >= _MOST_EFFECTS if steps == 0 else steps - self._steps >= _MOST_STEPS
-        if current is not None or elsewhere:
+        if current is not None or self._trains_elsewhere(steps):
             self._doubtful = None
         if current is not None and unlike and (current.in_eval_mode or current.without_grad):
             self._decide(current, EVALUATING)
@@ -262,6 +265,10 @@ class Purposes:
             if trained and (self._effects == 1 or self._accumulates):
                 evaluated, self._accumulates = False, self._accumulates or run.in_use
             self._decide(run, EVALUATING if evaluated else TRAINING)
+
+    def _trains_elsewhere(self, steps: int) -> bool:
+        """Return whether more steps, or effects without any, have followed the doubtful batches than one makes."""
+        return self._effects - self._doubted >= _MOST_EFFECTS if steps == 0 else steps - self._steps >= _MOST_STEPS
 
     def close(self) -> None:
         """Decide what is pending by its use: the program ends, or another thread trains."""
