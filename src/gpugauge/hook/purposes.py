@@ -74,7 +74,8 @@ class Purposes:
         self._accumulates = False  # the program uses several batches for an effect
         self.left_in_eval_mode = False
         self._effects = 0
-        self._trained: dict[Any, bool] = {}  # loaders of batches that had an effect; whether some had no gradients
+        # Loaders of batches that had an effect: whether some had no gradients. None for those that only evaluate.
+        self._loaders: dict[Any, bool | None] = {}
         self._pending: list[Run] = []
         self.clear()
 
@@ -226,10 +227,11 @@ class Purposes:
         """Return the phase to show after a batch."""
         if run.purpose is not None:
             return run.purpose
-        fetched_so = run.without_grad and not (self._trains_without_grad or self._trained.get(run.loader))
+        fetched_so = run.without_grad and not (self._trains_without_grad or self._loaders.get(run.loader))
         if fetched_so and not (run.in_eval_mode or self._effects or self.blind):
             return STARTING  # the first effect shows whether it is a training
-        return EVALUATING if run.in_eval_mode or fetched_so or self._is_unlike_training(run) else TRAINING
+        evaluates = run.loader in self._loaders and self._loaders[run.loader] is None
+        return EVALUATING if evaluates or run.in_eval_mode or fetched_so or self._is_unlike_training(run) else TRAINING
 
     def effect(self) -> None:
         """Decide what is pending: the program has made a backward pass or a step."""
@@ -257,7 +259,7 @@ class Purposes:
             several = run.in_a_row or (run.in_eval_mode and run.count == 1 and not run.along)
             unsure = run.in_eval_mode or run.without_grad
             # A loader that has failed is begun again.
-            evaluated = (run.ended and (unsure or run.loader is None or run.loader not in self._trained)) or (
+            evaluated = (run.ended and (unsure or self._loaders.get(run.loader) is None)) or (
                 several and (unsure or run.in_use)
             )
             # So is a loop that was left early, if it uses several batches for an effect.
@@ -273,7 +275,8 @@ class Purposes:
     def close(self) -> None:
         """Decide what is pending by its use: the program ends, or another thread trains."""
         for run in tuple(self._pending):
-            rest = self._accumulates and (run.loader is None or run.loader in self._trained)  # of an effect to come
+            # The rest is for an effect to come.
+            rest = self._accumulates and (run.loader is None or self._loaders.get(run.loader) is not None)
             unlike = run.in_use and not self.blind and not rest
             self._decide(run, EVALUATING if run.in_eval_mode or run.without_grad or unlike else TRAINING)
 
@@ -293,9 +296,8 @@ class Purposes:
         the loader of the training only a mode shows that: a step can use all of its batches.
         """
         used = run.in_a_row and run.in_use and self._effects > 0 and not self._accumulates and run.effects >= 0
-        without_grad = run.without_grad and not self._trained.get(run.loader)
-        evaluates = run.loader is None or run.in_eval_mode or without_grad
-        return used and (evaluates or run.loader not in self._trained)
+        trained_so = self._loaders.get(run.loader)
+        return used and (trained_so is None or run.in_eval_mode or (run.without_grad and not trained_so))
 
     def _decide(self, run: Run, purpose: int) -> None:
         if run in self._pending:
@@ -305,11 +307,12 @@ class Purposes:
         run.effects = self._effects if purpose == EVALUATING else -1
         run.purpose, run.trained_so = purpose, purpose == TRAINING and run.without_grad
         self._recorder.record.words[WAITED + purpose] += run.waited
+        if run.loader is not None:
+            known = self._loaders.get(run.loader)
+            self._loaders[run.loader] = (run.without_grad or bool(known)) if purpose == TRAINING else known
+        if len(self._loaders) > _MOST_RUNS:
+            del self._loaders[next(iter(self._loaders))]
         if purpose == TRAINING:
-            if run.loader is not None:
-                self._trained[run.loader] = run.without_grad or self._trained.get(run.loader, False)
-            if len(self._trained) > _MOST_RUNS:
-                del self._trained[next(iter(self._trained))]
             self._recorder.work.take(run.work)
         run.waited = 0
         run.work.clear()
