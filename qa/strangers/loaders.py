@@ -246,7 +246,7 @@ LOADERS = (
     Loader("stream, worker", STREAM + STREAMED.replace("2)", "2, num_workers=1)"), NEXT),
     Loader("windows", _map("batch_size=2"), WINDOWS, 2),
     Loader("windows, worker", _map("batch_size=2, num_workers=1"), WINDOWS),
-    Loader("without gradients", _map("batch_size=2, shuffle=True"), WITHOUT_GRAD, 2),
+    Loader("without gradients", _map("batch_size=2, shuffle=True"), WITHOUT_GRAD, 2, unknown="first"),
     Loader("no batches", _map("batch_size=None"), ROWS),
     Loader("sampler", _map("batch_sampler=[[2 * i, 2 * i + 1] for i in range(@count@)]"), FOR),
     Loader("collate", _map("batch_size=2, collate_fn=lambda rows: torch.stack(rows) * 2"), FOR),

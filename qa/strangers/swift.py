@@ -37,7 +37,7 @@ _SHORTENED = 50
 _real_sleep, _real_time = time.sleep, time.time()
 _slept = 0.0
 # Frameworks are slow to start. Where another thread loads ahead, its sleeps would be those of the training.
-_LEFT_OUT = {*(whole.name for whole in FRAMEWORKS), "prefetch"}
+_LEFT_OUT = {*(whole.name for whole in FRAMEWORKS), "prefetch", "phase load", "waiting"}
 
 
 def _now() -> float:

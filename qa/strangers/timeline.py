@@ -195,8 +195,9 @@ class Timeline:
         # A framework waits where the program cannot measure it.
         hidden = frozenset({"loading"} if "waits" in self.unknown else ())
         # Until the first step of another thread, nothing shows that it is the one that trains. The first batch of a
-        # hidden loader comes some time before the first step.
-        early = hidden | frozenset({"starting", "training"} if self.beside_main or hidden else ())
+        # hidden loader comes some time before the first step. A program that fetches without gradients is starting.
+        unsure = self.beside_main or hidden or "first" in self.unknown
+        early = hidden | frozenset({"starting", "training"} if unsure else ())
         stepped = False
         for event in self.events:
             time, kind = float(event["t"]), event["e"]

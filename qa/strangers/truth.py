@@ -135,8 +135,8 @@ def parameters(*allowed: int) -> None:
 
 
 def unknown(*names: str) -> None:
-    """Record that a value of these names need not be reported: steps, batches, parameters; with threads, that several
-    train, whose steps count like those of one, or more.
+    """Record that a value of these names need not be reported: steps, batches, parameters, first: the phase until the
+    first step; with threads, that several train, whose steps count like those of one, or more.
     """
     note("unknown", names=names)
 
