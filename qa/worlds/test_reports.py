@@ -170,7 +170,7 @@ def check_of_server(url: str, worlds: list[World], now: int, monkeypatch: pytest
     for name in ("40000", 'a"b', "a\\", "(", "é x"):
         done = CliRunner().invoke(main, ["report", name, "--prometheus.url", url])
         assert done.exit_code == 1
-        assert f"no process of a job {name}" in done.output
+        assert f"no job is called {name}" in done.output
     done = CliRunner().invoke(main, ["report", "4", "--prometheus.url", url, "--match", "cluster"])
     assert "write label matchers" in done.output
 

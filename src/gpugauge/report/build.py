@@ -186,7 +186,7 @@ def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Cha
         cause = _usual(facts, "training_limited_by") or ("data_loading" if waits >= WAITING_RATIO else None)
     if cause is None:
         return None
-    limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)]
+    limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)] or [*facts]
     text, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
     if cause == "unknown" and any(each.info("torch_process_info") for each in limited):
         text = UNEXPLAINED

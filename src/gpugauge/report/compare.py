@@ -78,14 +78,10 @@ def _answer(
     if part is None or rise[part] <= 0:
         return [*lines, "The parts of the steps are not known."]
     words = {name: text for name, text, _ in worded(dict.fromkeys(parts, 1.0))}
-    before, after = parts[part]
-    share = rise[part] / abs(b.step_seconds - a.step_seconds)
-    what = words.get(part, part)
-    lines.append(
-        f"{percent(min(1.0, share))} of the difference is {what}: {duration(after)}, before {duration(before)}."
-    )
-    prefixes = _CHANGES.get(part, ())
-    found = [name for prefix in prefixes for name in changed if name.startswith(prefix)]
+    before, after = map(duration, parts[part])
+    share = percent(min(1.0, rise[part] / abs(b.step_seconds - a.step_seconds)))
+    lines.append(f"{share} of the difference is {words.get(part, part)}: {after}, before {before}.")
+    found = [name for prefix in _CHANGES.get(part, ()) for name in changed if name.startswith(prefix)]
     if found:
         each = [f"{name} {changed[name][0] or 'none'} → {changed[name][1] or 'none'}" for name in dict.fromkeys(found)]
         lines.append(f"The change that explains it: {', '.join(each[:3])}.")

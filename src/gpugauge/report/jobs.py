@@ -111,12 +111,14 @@ def chosen(found: Mapping[str, Owner], name: str) -> JobId:
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
-        raise NoJobError(f"no process of a job {name} has series in this time; --since looks further back")
-    lines = [
-        f"    {job.text}  ({', '.join(filter(None, (whose[job].user, whose[job].command)))} on {whose[job].node})"
-        for job in jobs[:_LISTED]
-    ] + ["    …"] * (len(jobs) > _LISTED)
-    raise ReportError("\n".join([f"{len(jobs)} jobs are called {name}; write one of these in full:", *lines]))
+        raise NoJobError(f"no job is called {name} in this time; --since looks further back")
+    raise ReportError(f"{len(jobs)} jobs are called {name}; write one of these in full:{_listed(jobs, whose)}")
+
+
+def _listed(jobs: Sequence[JobId], whose: Mapping[JobId, Owner]) -> str:
+    who = [(job.text, ", ".join(filter(None, (whose[job].user, whose[job].command)))) for job in jobs[:_LISTED]]
+    lines = [f"    {name}  ({of} on {whose[job].node})" for job, (name, of) in zip(jobs, who, strict=False)]
+    return "\n".join(["", *lines, *["    …"] * (len(jobs) > _LISTED)])
 
 
 def read(
@@ -164,11 +166,17 @@ def _device(series: Sequence[Series], span: Range, step: float) -> Device:
 def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
     """Return a job and all that is known of it. Raises RequestError or ReportError."""
     found = owners(source, span, name)
-    job = chosen(found, name)
+    try:
+        job = chosen(found, name)
+    except NoJobError as error:
+        ran = {owner.job: owner for owner in owners(source, span).values() if owner.command == name}
+        raise NoJobError(
+            f"{error}; a program of this name is in:{_listed(sorted(ran), ran)}" if ran else error
+        ) from None
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, COUNTERS, GAUGES)
     if not known.facts:
         seen = ", ".join(sorted({f"{owner.command} on {owner.node}" for owner in ours.values()})[:_LISTED])
-        when = "no scrape found one of its processes training, on a GPU or with the hook"
-        raise NoJobError(f"{job.words} has no counters of a training: {when} ({seen})")
+        what = "has no counters of a training: no scrape found one of its processes training"
+        raise NoJobError(f"{job.words} {what}, on a GPU or with the hook ({seen})")
     return job, known

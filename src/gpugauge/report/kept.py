@@ -37,9 +37,6 @@ class Kept(Prometheus):
         except (ValueError, TypeError, KeyError, AttributeError):
             raise RequestError(f"{url} does not answer as gpugauge does") from None
         self.series = [Series(dict(labels), sorted(set(points))) for labels, points in known.items()]
-        self.warnings.add(
-            f"Curves: the daemon at {self.url} keeps sums of its newest trainings (1 MB). A Prometheus has curves, too."
-        )
 
     def counts(self, name: str, matcher: str, span: Range) -> list[Series]:  # noqa: ARG002  (the jobs are chosen by name)
         """Return the number of samples of each series of a metric that has a job."""
@@ -54,9 +51,8 @@ class Kept(Prometheus):
     gauges = counters
 
     def _found(self, names: Sequence[str], span: Range) -> list[Series]:
-        first = span.end - span.seconds
         of = [series for series in self.series if series.name in names]
-        cut = [Series(each.labels, [point for point in each.points if first < point[0] <= span.end]) for each in of]
+        cut = [Series(each.labels, [p for p in each.points if 0 <= span.end - p[0] < span.seconds]) for each in of]
         return [series for series in cut if series.points]
 
     def step(self, span: Range, windows: int = 0) -> int:  # noqa: ARG002  (as of the server)

@@ -78,9 +78,9 @@ def _colour(cause: str) -> str:
 def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str, str, Sequence[float | None]]]) -> str:
     """Return a chart of steps, its layers one on the other."""
     count = len(curves.held_gpus)
-    ground = [0.0] * count
-    drawn = []
+    ground, drawn = [0.0] * count, []
     most = max(sum(values[at] or 0.0 for _, _, values in layers) for at in range(count)) or 1.0
+    end = curves.begin + count * curves.interval_seconds
     for _, colour, values in layers:
         path = "".join(
             f"M{10 * at} {_y(ground[at], most)}V{_y(ground[at] + value, most)}h10V{_y(ground[at], most)}Z"
@@ -91,7 +91,6 @@ def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str,
         drawn.append(f'<path style="fill:{colour}" d="{path}"/>')
     key = "".join(f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour, _ in layers if name)
     largest = f"at most {quantity(most)} {unit}".strip()
-    end = curves.begin + count * curves.interval_seconds
     label = text(f"{caption} over time, {largest}")
     return (
         f"<figure><figcaption><b>{text(caption)}</b><span>{largest}</span>{key}</figcaption>"

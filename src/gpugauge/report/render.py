@@ -35,7 +35,8 @@ def blocks(report: Report) -> list[Block]:
 
 def hours(amount: float) -> str:
     """Return GPU hours in words, with so many digits that what is used and lost adds up to what is held."""
-    return f"{digits(amount, 3) if amount < 100 else quantity(amount)} GPU h"
+    small, large = f"{digits(60 * amount, 3)} GPU min", f"{quantity(amount)} GPU h"
+    return small if amount < 0.1 else f"{digits(amount, 3)} GPU h" if amount < 100 else large
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -91,8 +92,9 @@ def _change(report: Report) -> Block:
     change = report.change
     held = report.gpu_hours.held if report.gpu_hours else 0.0
     if change is None or change.gpu_hours < 0.02 * held:
-        return Block("Change first", report.mistakes) if report.mistakes else Block()
-    most = f"at most the {hours(change.gpu_hours)} lost to {change.cause} come back" if held else ""
+        nothing = ["Nothing was found: no loss and no wait is large enough to be named."]
+        return Block("Change first", report.mistakes or (nothing if report.steps and not report.running else []))
+    most = f"at most the {hours(change.gpu_hours)} that it lost come back" if held else ""
     waits = report.step_shares.get("data", 0.0) if change.cause == "data_loading" else 0.0
     cause = f"The training {cause_phrase(change.cause)}{f', {percent(waits)} of its time' if waits else ''}"
     gains = "; ".join(filter(None, (change.gain_words, most))) or cause

@@ -92,7 +92,6 @@ def blocks(top: Top, most: int) -> list[Block]:
         f"{plural(len(top.rows), top.by)} held {hours(total.held)} from {when(top.begin)} to {when(top.end)}, and lost "
         f"{hours(total.all_lost)} ({percent(total.lost_share)}).{largest}"
     ]
-    if len(top.rows) > most:
-        lines.append(f"The {most} that lost most:")
+    lines += [f"The {most} that lost most:"] * (len(top.rows) > most)
     table = Block("GPU hours", lines, [head, *rows], frozenset({1, 2, 3, 5, 6}))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]
