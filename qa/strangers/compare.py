@@ -104,7 +104,8 @@ def _steps(truth: Timeline, polls: list[Poll], promised: bool) -> Iterator[State
         if count is None:
             yield absent("steps", len(truth.steps), promised=False)
         else:
-            few = len(truth.steps) - 1  # a model that no longer exists at the end does not show its last step
+            # A model that no longer exists at the end does not show its last step, nor a thread its first.
+            few = len(truth.steps) - 1 - truth.beside_main
             yield right("steps", len(truth.steps), count, few <= count <= len(truth.steps))
         return
     yield from _count("steps", len(truth.steps), polls[-1], promised)
@@ -130,14 +131,14 @@ def _work(truth: Timeline, last: Poll) -> Iterator[Statement]:
     """Compare the samples and tokens: those that the program reports, else those of its batches until the last step."""
     if "samples" in truth.unknown:
         return
-    unseen = "steps" in truth.unknown  # then the steps that were seen count, and one that was not can be any of them
+    unseen = "steps" in truth.unknown  # then the steps that were seen count; those that were not can be any of them
     steps = round(last.value("torch_steps_total") or 0.0) if unseen else len(truth.steps)
-    taken, more = truth.batch_work(steps), truth.batch_work(steps + unseen)
+    taken = [truth.batch_work(count) for count in range(steps, max(steps, len(truth.steps)) + 1)]
     for name, reported, place in (("samples", truth.samples, 0), ("tokens", truth.tokens, 1)):
         count = last.value(f"torch_{name}_total")
-        expected = reported or (taken and taken[place]) or None
+        allowed = [reported or (work and work[place]) or None for work in taken]
+        expected = allowed[0]
         if count is not None:
-            allowed = {expected, reported or (more and more[place]) or None}
             yield right(name, expected or "absent", count, count in allowed)
         elif expected:
             yield absent(name, expected, promised=not unseen)

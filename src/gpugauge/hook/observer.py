@@ -295,7 +295,7 @@ class Observer:
             self._elsewhere[threading.get_ident()] = self._reader(self._run_of(source), source, batch)
         if inside:
             return
-        phase = TRAINING if torch.is_grad_enabled() else EVALUATING
+        phase = EVALUATING if self._in_eval_mode() or not torch.is_grad_enabled() else TRAINING
         taken = self.purposes.elsewhere(threading.get_ident(), phase)
         taken.take_elsewhere(start, now, brought)
         if not brought:
