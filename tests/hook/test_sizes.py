@@ -144,19 +144,13 @@ def test_batches_count_at_the_step_that_follows_them() -> None:
     assert stepped(work) == (5, 35)
     taken(DataLoader(Rows(ROWS["tokens"], 3), batch_size=2), work)
     assert (work.counted(SAMPLES), stepped(work)) == (5, (8, 56))
-
-
-def test_tokens_of_some_batches_only_are_absent() -> None:
-    work = taken(DataLoader(Rows(ROWS["tokens"], 5), batch_size=2))
-    assert stepped(work)[1] == 35
-    assert stepped(taken(DataLoader(Rows(ROWS["pair"], 5), batch_size=2), work)) == (10, None)
+    assert stepped(taken(DataLoader(Rows(ROWS["pair"], 5), batch_size=2), work)) == (13, None)  # not all have tokens
 
 
 @pytest.mark.parametrize(("steps", "counted"), [(0, 9), (1, 9), (5, 40)])
 def test_the_first_report_is_of_a_step_that_is_counted(steps: int, counted: int) -> None:
     # The program reports 9 samples after the step of an optimizer, whose batches held 8 in each step.
-    record = Record()
-    work = Work(record)
+    work = Work(record := Record())
     for step in range(steps):
         work.samples += 8
         record.words[STEPS] = step + 1
@@ -219,11 +213,7 @@ def train():
         ("hook.batches([torch.randn(4, 3)] * 5)", None),
     ],
 )
-def test_a_loader_inside_of_another_shows_the_size(
-    loop: str, samples: Any, run: str, listener: Sessions, fork: RunFork
-) -> None:
+def test_a_nested_loader_shows_the_size(loop: str, samples: Any, run: str, listener: Sessions, fork: RunFork) -> None:
     finished(fork(NESTED.format(loop=loop, run=run)))
     until(lambda: [s.connected for s in listener.view()] == [False])
-    (session,) = listener.view()
-    assert session.snap is not None
-    assert (session.snap.errors, session.snap.samples) == (0, samples)
+    assert [(s.snap.errors, s.snap.samples) for s in listener.view() if s.snap] == [(0, samples)]

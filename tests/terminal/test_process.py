@@ -62,7 +62,6 @@ def test_a_training_on_the_cpu_where_there_is_no_gpu() -> None:
     advice = {"cause": "data_loading", "topic": "limit", "change": "more workers", "gain": gain}
     shown = changed(state="training_on_cpu", state_words="on the CPU", changes=[advice], data_wait_ratio=0.6)
     assert "waits for" not in changed(state="training_on_cpu", changes=[advice], data_wait_ratio=0.04)
-
     assert "training on the CPU · no GPU" in shown
     assert "phase" not in shown
     assert "it waits for its data loader [data_loading]; there is no GPU here" in shown

@@ -181,7 +181,6 @@ def test_a_training_that_ended_before_the_first_look_has_its_label_and_its_job()
     workloads, sessions = Workloads(procfs, users=Users(known=False)), FakeSessions(ended)
     under_test = TrainingCollector.create(Sources(procfs, workloads, sessions=sessions))
     assert under_test
-
     for _ in range(2):
         sessions.sessions = (replace(ended),)  # another view
         ((labels, _),) = values(under_test.collect(TICK))["torch_process_info"].items()
