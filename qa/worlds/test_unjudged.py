@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from typing import Any
+from unittest.mock import Mock
 
 from tests.drawn import seeds
 from tests.simulation import status
@@ -22,8 +23,8 @@ from qa.worlds.nodes import NOW
 from qa.worlds.scraped import snapshot_of
 
 
-def node(users: list[list[tuple[str, str]]], load: float = 0.48) -> dict[str, Any]:
-    """Return the status of a node by GPU with the program and the user of each process."""
+def node(users: list[list[tuple[str, str]]], load: float | None = 0.48) -> dict[str, Any]:
+    """Return the status of a node by GPU with the program and the user of each process, at a moment of no load."""
     found = [
         (f"p{gpu}-{number}", f"GPU-{gpu}", program, user)
         for gpu, here in enumerate(users)
@@ -34,7 +35,7 @@ def node(users: list[list[tuple[str, str]]], load: float = 0.48) -> dict[str, An
         family("gpugauge_driver_up", ({"reason": "ok"}, 1)),
         family("gpu_up", *((uuid, 1) for uuid in uuids)),
         family("gpu_info", *((uuid | {"index": str(number)}, 1) for number, uuid in enumerate(uuids))),
-        family("gpu_utilization_ratio", *((uuid, load) for uuid in uuids)),
+        family("gpu_utilization_ratio", *((uuid, 0.0) for uuid in uuids)),
         family("gpu_process_memory_used_bytes", *(({"process": p, "uuid": uuid}, 1 << 30) for p, uuid, *_ in found)),
         family(
             "gpu_process_host_info",
@@ -53,7 +54,8 @@ def node(users: list[list[tuple[str, str]]], load: float = 0.48) -> dict[str, An
             ),
         ),
     )
-    facts: dict[str, Any] = status(snapshot_of(NOW, 100.0, (Section("all", families),), {}), History())
+    history = Mock(wraps=History(), load=lambda *_: load)
+    facts: dict[str, Any] = status(snapshot_of(NOW, 100.0, (Section("all", families),), {}), history)
     return facts | {"host": "node-7"}
 
 
@@ -70,6 +72,8 @@ def test_eight_processes_on_each_of_eight_gpus() -> None:
     assert problem["text"] == "mean load 48 %, low is below 50 %; the cause is not known without the hook"
     assert {gpu["summary"] for gpu in facts["gpus"]} == {"8 processes of user 1000: train.py, without the hook"}
     assert "next time" in problem["advice"]
+    young = node([[("train.py", "1000")] * 8] * 8, load=None)
+    assert (young["problems"], "load" in young["answer"]) == ([], False)
 
 
 @seeds(range(40))

@@ -34,8 +34,9 @@ def test_load_is_busy_time_of_observed_time() -> None:
 
 @pytest.mark.parametrize("seen", [1.0, 0.6, 0.4])
 def test_gpu_and_process_have_a_mean_from_the_same_time_on(seen: float) -> None:
-    """A GPU is observed for a share of the time since the start of the daemon."""
+    """A GPU is observed for a share of the time since its first load, which the first point lacks."""
     history = History()
+    history.feed(snapshot_of(1.7e9 - 5, -5.0, ()))
     for second in range(0, 400, 5):
         history.feed(snapshot(second, busy=0.25 * seen * second, observed=seen * second, p=0.25 * second))
 

@@ -109,7 +109,7 @@ def _unjudged(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]
     found = [gpu for gpu in gpus if gpu.up and _is_unjudged(gpu)]
     if found:
         # Rounded down, so that 50 % is never below 50 %.
-        mean = int(100 * sum(_load(gpu) or 0.0 for gpu in found) / len(found) + 1e-6)
+        mean = int(100 * sum(gpu.load_5m or 0.0 for gpu in found) / len(found) + 1e-6)
         text = f"mean load {mean} %, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
         most = max(len(_hidden(gpu)) for gpu in found)
         shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
@@ -154,12 +154,8 @@ def _some(words: Sequence[str], comma: str) -> str:
     return comma.join(words[:_MAX_NAMED_UNHOOKED]) + (f" and {plural(more, 'other program')}" if more > 0 else "")
 
 
-def _load(gpu: GpuStatus) -> float | None:
-    return gpu.load if gpu.load_5m is None else gpu.load_5m
-
-
 def _is_unjudged(gpu: GpuStatus) -> bool:
-    load, judged = _load(gpu), any(p.level != "none" or p.judging_since is not None for p in gpu.processes)
+    load, judged = gpu.load_5m, any(p.level != "none" or p.judging_since is not None for p in gpu.processes)
     return load is not None and load < WASTED_RATIO and not judged and bool(_hidden(gpu))
 
 

@@ -116,7 +116,8 @@ class History:
     def load(self, uuid: str, seconds: float) -> float | None:
         """Return the share of the last `seconds` in which the GPU was busy; None if too little of them was observed."""
         window = self._window(seconds)
-        return _share(window[0], window[-1], uuid, _MIN_OBSERVED_SECONDS) if window else None
+        known = next((point for point in window if point.loads.get(uuid, _NO_LOAD).observed is not None), None)
+        return _share(known, window[-1], uuid, _MIN_OBSERVED_SECONDS) if known else None
 
     def wasted(self, process: str) -> bool:
         """Return whether a process wasted its GPU at the newest point."""

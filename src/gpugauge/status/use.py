@@ -80,7 +80,7 @@ def is_without_gpu(status: Status) -> bool:
 def totals(gpus: Sequence[GpuStatus]) -> Totals:
     """Return the sums over the GPUs that answer, None where a part is not known, and the means of known loads."""
     up = [gpu for gpu in gpus if gpu.up]
-    loads = [load for gpu in up if (load := gpu.load if gpu.load_5m is None else gpu.load_5m) is not None]
+    loads = [gpu.load_5m for gpu in up if gpu.load_5m is not None]
     mig = [device.load for gpu in up for device in gpu.mig if device.load is not None]
     return Totals(
         gpus=len(gpus),
