@@ -16,6 +16,7 @@ from gpugauge.status.history import History
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.node import build
 from gpugauge.status.problem import KINDS
+from gpugauge.status.words import NOT_SURE
 from gpugauge.terminal.screen import problem_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
@@ -97,11 +98,18 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
             ({"process": "aa", "part": "rest"}, 0.3),
         ),
         family("training_verdict_info", ({"process": "aa", "undecidable": "data_loading,host_bound"}, 1)),
+        family("training_limited_by", ({"process": "aa", "cause": "unknown"}, 1)),
+        family(
+            "training_limited_by_ratio",
+            ({"process": "aa", "cause": "host_bound"}, 0.2),
+            ({"process": "aa", "cause": "data_loading"}, 0.5),
+        ),
     )
     (process,) = status(snapshot_of(1.7e9, 1.0, (Section("all", verdict),)), History())["without_gpu"]
 
     assert process["step_shares"] == {"data": 0.7, "rest": 0.3}
     assert process["undecidable"] == ["data_loading", "host_bound"]
+    assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, NOT_SURE)
 
 
 def test_exporter_and_driver() -> None:

@@ -21,8 +21,8 @@ class Verdict:
 
     @property
     def lost(self) -> float | None:
-        """The share of the held GPU time that is lost, to all causes; None if none is to be removed first."""
-        return sum(self.causes.values()) if self.limited_by in self.causes else None
+        """The share of the held GPU time that is lost, to all causes; None if nothing limits it."""
+        return sum(self.causes.values()) if self.limited_by and self.causes else None
 
 
 @dataclass(frozen=True, slots=True)

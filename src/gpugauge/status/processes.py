@@ -18,7 +18,7 @@ from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.words import limit_words, state_words
+from gpugauge.status.words import NOT_SURE, limit_words, state_words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
@@ -194,6 +194,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     wasted = is_wasted(lost or 0.0, before=history.wasted(process.process))
     if state == "held_idle" and not (wasted := history.unused(process.process)):
         name, lost = None, None  # as a notebook is between two commands
+    limit = limit_words(name, verdict.causes) if verdict and name else None
     cause = CAUSES.get(name or "")
     own = level(state, name, process.role, parts.get("data"), wasted=wasted)
     waits = state == "training_on_cpu" and own == "poor"
@@ -202,10 +203,10 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         state=state,
         state_words=state_words(state, process.role, process.hook, starting=process.starting, silent=process.silent),
         limited_by=name,
-        limited_by_words=limit_words(name, verdict.causes) if verdict and name else None,
+        limited_by_words=limit,
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
-        evidence=cause.evidence if cause else None,
+        evidence=(cause.evidence if limit == cause.phrase else NOT_SURE) if cause else None,
         runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
         level=own,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),

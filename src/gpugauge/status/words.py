@@ -30,19 +30,22 @@ STALLED_ELSEWHERE = "find out where it waits: with py-spy, in its container or o
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
 
+NOT_SURE = "most of the lost GPU time; it is not sure that another cause does not take as much"
+
+
 def cause_phrase(cause: str) -> str:
     """Return what a process with a cause does, such as "waits for its data loader"."""
     return CAUSES[cause].phrase if cause in CAUSES else f"is limited by {cause.replace('_', ' ')}"
 
 
 def limit_words(limit: str, causes: Mapping[str, float]) -> str:
-    """Return what limits a process. Of one whose main cause is not sure this is what takes most of its GPU time, if
-    that is more than what nothing explains. `causes` has the shares.
+    """Return what limits a process. Of one whose main cause is not sure these are, as in alerts, the two that take most
+    of its GPU time, if the first takes more than nothing explains. `causes` has the shares.
     """
-    most = max((name for name in causes if name != "unknown"), key=causes.__getitem__, default="")
-    if limit != "unknown" or causes.get(most, 0.0) <= causes.get("unknown", 0.0):
+    known = sorted((name for name in causes if name != "unknown"), key=causes.__getitem__, reverse=True)
+    if limit != "unknown" or not known or causes[known[0]] <= causes.get("unknown", 0.0):
         return cause_phrase(limit)
-    return f"loses GPU time, not sure yet why: it {cause_phrase(most)}"
+    return ", and ".join(map(cause_phrase, known[:2]))
 
 
 def loader_advice(undecidable: Collection[str], data_wait_ratio: float | None) -> str:

@@ -11,7 +11,7 @@ from gpugauge.status.details import details, remark
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
-from gpugauge.status.words import cause_phrase, loader_advice, percent
+from gpugauge.status.words import NOT_SURE, cause_phrase, loader_advice, percent
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, age, gib, safe
 from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, YELLOW
@@ -120,9 +120,8 @@ class _Screen:
     def _limit(self) -> Iterator[str]:
         facts = self._facts
         if facts.limited_by:
-            yield from self._text(
-                f"it {safe(remark(facts))} [{safe(facts.limited_by)}]", "  ", LEVELS.get(facts.level, "")
-            )
+            label = f" [{safe(facts.limited_by)}]" if facts.evidence != NOT_SURE else ""
+            yield from self._text(f"it {safe(remark(facts))}{label}", "  ", LEVELS.get(facts.level, ""))
             if facts.evidence:
                 yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
