@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 from typing import Any
 
@@ -5,7 +6,9 @@ import pytest
 from qa.worlds.nodes import Gpu, Node, Program
 
 from gpugauge.doctor.process import existence
-from tests.doctor.cases import case
+from gpugauge.doctor.report import lines
+from gpugauge.doctor.table import examine
+from tests.doctor.cases import NO_DRIVER, case
 from tests.doctor.daemons import answers_of, serving
 
 NODE = Node(
@@ -24,6 +27,21 @@ def test_what_the_daemon_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (known.facts.process, known.facts.state) == ("new", "stalled")
     assert nobody.process is None
     assert existence(known).level == "warning"
+
+
+def test_gpus_that_only_the_daemon_has(tmp_path: Path) -> None:
+    other = Gpu("GPU-1", 1, "NVIDIA H100", reset=True)
+    with serving(answers_of(Node([*NODE.gpus, other], NODE.programs))) as url:
+        machine, process = (case(tmp_path, NO_DRIVER, pci={}, pid=pid, url=url, timed=False) for pid in (None, 7))
+        found = [[entry.finding for entry in examine(of)] for of in (machine, process)]
+        summary = " ".join(lines(machine, [], colour=False))
+
+    for several in found:
+        text = "; ".join(finding.found for finding in several)
+        assert "2 x NVIDIA H100 of the daemon" in text
+        assert not re.search("no GPU answers|train on the CPU|driver reports none|not installed", text)
+    assert [f.level for several in found for f in several if f.title == "Errors"] == ["failure", "pass"]
+    assert "gpugauge status: 1 of 2 GPUs" in summary
 
 
 def test_a_process_whose_pid_differs_is_known_by_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

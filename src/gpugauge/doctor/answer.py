@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpugauge.doctor import reported
-from gpugauge.doctor.case import OF_GPU, Case
+from gpugauge.doctor.case import Case, problems_of
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Problem, Status, as_json
@@ -35,12 +35,7 @@ class StatusReply:
 
     def gpu_problems(self) -> list[Problem]:
         """Return the problems of the driver and of the GPUs that the process uses or used last; the gravest first."""
-        if self.process is None or self.status is None:
-            return []
-        label, uuids = self.process.facts.process, {gpu.uuid for gpu in self.process.gpus}
-        uuids |= {g.uuid for g in self.status.gpus if any(p.process == label for p in g.last_processes or ())}
-        own = (problem for problem in self.status.problems if problem.kind in OF_GPU)
-        return [problem for problem in own if uuids.intersection(problem.gpus) or problem.kind == "driver"]
+        return problems_of(self.process, self.status) if self.process and self.status else []
 
     def has(self, finding: Finding) -> bool:
         """Return whether the answer names the problem of a finding, or its cause as the limit of the process."""

@@ -130,6 +130,11 @@ class Case:
         return bool(self.torch.facts.get("available"))
 
     @property
+    def by_daemon_alone(self) -> bool:
+        """Whether only the daemon has GPUs, simulated ones or those of another machine."""
+        return self.without_gpu and bool(self.gpus)
+
+    @property
     def is_bare(self) -> bool:
         """Whether nothing on this machine shows that it should have a GPU: there is none, and no driver library."""
         return self.without_gpu and self.driver.reason == _NO_LIBRARY and not self.by_torch_alone
@@ -190,8 +195,11 @@ class Case:
 
     @cached_property
     def gpu_problems(self) -> Sequence[Problem]:
-        """The problems of the GPUs, the gravest first: those that the daemon lists, or that one reading shows."""
+        """The problems of the GPUs, or of those that the examined process uses, the gravest first: those that the daemon
+        lists, or that one reading shows.
+        """
         found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, 0.0, None), key=order)
+        found = problems_of(self.process, self.reported) if self.process and self.reported else found
         # What is wrong with a driver that does not work here is said by its own check.
         kinds = OF_GPU if self.driver.reason == "ok" else OF_GPU - {"driver"}
         return [problem for problem in found if problem.kind in kinds]
@@ -242,3 +250,11 @@ class Case:
             return target.ask(python, part, self.options.timeout, self.environ)
         except target.PythonError as error:
             return target.ProbeResult({}, str(error))
+
+
+def problems_of(process: Process, status: Status) -> list[Problem]:
+    """Return the problems of the driver and of the GPUs that a process uses or used last, the gravest first."""
+    label, uuids = process.facts.process, {gpu.uuid for gpu in process.gpus}
+    uuids |= {gpu.uuid for gpu in status.gpus if any(p.process == label for p in gpu.last_processes or ())}
+    own = (problem for problem in status.problems if problem.kind in OF_GPU)
+    return [problem for problem in own if uuids.intersection(problem.gpus) or problem.kind == "driver"]

@@ -74,12 +74,12 @@ def graphics_devices(case: Case) -> Finding:
         return ok(title, "an Apple GPU; PyTorch uses it as the device mps")
     if case.is_wsl:
         return ok(title, "WSL: the GPUs of Windows, through /dev/dxg")
+    if case.by_daemon_alone:
+        return skipped(title, "none here; those of the daemon are below")
     if case.trains_without_gpu:
         return skipped(title, "there is no GPU here: programs train on the CPU")
     if case.by_torch_alone:
         return ok(title, _TORCH_ALONE)
-    if case.is_bare and case.gpus:
-        return skipped(title, "none here; those of the daemon are below")
     if case.is_bare:
         others = f" ({_shown(case)})" if case.pci else ""
         found = f"none on the PCI bus or in /dev that CUDA or ROCm could use{others}; programs train on the CPU"
@@ -135,6 +135,8 @@ def _missing(case: Case) -> list[str]:
 def driver(case: Case) -> Finding:
     """Check the driver and its library."""
     title, nothing = f"{case.vendor.name} driver", f"not needed: there is no {case.vendor.name} GPU"
+    if case.by_daemon_alone:
+        return skipped(title, "not needed here: the daemon has its own")
     if not (case.has_nvidia or case.has_amd) and (case.platform == "darwin" or case.trains_without_gpu):
         return skipped(title, nothing)
     if case.is_bare:
@@ -166,7 +168,9 @@ def devices(case: Case) -> Sequence[Finding]:
     """List the GPUs of the driver; a failure for each one that cannot be read."""
     title = "GPUs"
     if not case.driver.devices:
-        return [skipped(title, "the driver reports none")]
+        named = Counter(gpu.name or gpu.uuid for gpu in case.gpus)
+        those = ", ".join(f"{count} x {name}" for name, count in named.items())
+        return [skipped(title, f"{those} of the daemon" if those else "the driver reports none")]
     kinds = Counter(map(_kind, case.driver.up))
     found = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
     working = [ok(title, found)] if found else []

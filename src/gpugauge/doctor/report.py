@@ -45,7 +45,7 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
             group = entry.group
             yield writer.paint(group, BOLD)
         yield from _entry(entry, writer)
-    yield from ("", *writer.text(_summary(reported, answered, bare=case.is_bare)))
+    yield from ("", *writer.text(_summary(reported, answered, case)))
 
 
 def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
@@ -71,14 +71,16 @@ def _entry(entry: Entry, writer: Writer) -> Iterator[str]:
         yield from writer.text(printable(finding.advice), f"{_INDENT}-> ")
 
 
-def _summary(entries: Sequence[Entry], answered: bool, bare: bool) -> str:
+def _summary(entries: Sequence[Entry], answered: bool, case: Case) -> str:
     counts = {level: sum(e.finding.level == level for e in entries) for level in ("failure", "warning")}
     if not any(counts.values()):
         # From outside, a training that loses all its time looks well.
         unknown = "The checks from outside found no problem. What limits it is not known: the daemon did not answer."
+        if case.options.pid is None and case.reported and case.reported.problems:
+            return f"The checks of the machine found no problem. gpugauge status: {printable(case.reported.answer)}."
         return "The checks found no problem." if answered else unknown
     worst = [entry.check for entry in entries if entry.finding.severity]
-    if bare and worst == ["graphics_devices"]:
+    if case.is_bare and worst == ["graphics_devices"]:
         return "There is no GPU here. The checks found no other problem."
     total = " and ".join(f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n)
     first = next(e.finding for e in entries if e.finding.severity == exit_code(x.finding for x in entries))
