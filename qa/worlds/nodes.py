@@ -281,12 +281,16 @@ class Node:
         return snapshot_of(NOW, 100.0, (Section("all", families), faults), {"device": Health(True, 0.1, NOW, 0)})
 
     def history(self) -> History:
-        """Return a history with the loads of the processes."""
+        """Return a history with the loads of GPUs and processes."""
+        means = {gpu.uuid: gpu.load for gpu in self.gpus if not gpu.mig}
         loads = {p.process: p.load for p in self.programs}
         unused = {p.process for p in self.programs if p.condition == "idle"}
         young = {p.process: 3.0 + number for number, p in enumerate(self.programs) if p.condition == "judging"}
 
         class Drawn(History):
+            def load(self, uuid: str, seconds: float) -> float | None:
+                return means.get(uuid)
+
             def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
                 return loads[process]
 

@@ -80,7 +80,7 @@ NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of
 class Ailment:
     """A fault of one GPU. `grave`: it is not usable until something is done. `runbook` is the name of the fault, and
     `kind` that of a problem of the node (status/problem.py). `reason` has no figures, so that it seldom changes.
-    `since` is the Unix time of its begin, None if it may have been there before the daemon looked.
+    `since` is the Unix time of its begin; one that was `earlier` may have been there before.
     """
 
     grave: bool
@@ -91,6 +91,7 @@ class Ailment:
     kind: str = "gpu_health"
     xid: tuple[str, str] = ("", "")  # code and name
     since: float | None = None
+    earlier: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ def gpus(
         found = tuple(
             FaultStatus(
                 *(f.grave, f.text, fill(f.advice), f.runbook, FAULTS[f.runbook].action, f.kind),
-                seen if f.kind == "gpu_down" else f.since,
+                *((seen, False) if f.kind == "gpu_down" else (f.since, f.earlier)),
             )
             for f in faults.get(uuid, ())
         )

@@ -20,6 +20,7 @@ from gpugauge.status.identity import identities
 from gpugauge.status.model import ProcessStatus
 
 _POINT_SECONDS = 5.0  # between two points
+_OVER_SECONDS = 60.0  # for which a trouble that is over may return
 _TICK_JITTER_SECONDS = 0.5  # ticks may be 5 s apart, but not exactly: a point may be this much early
 _HISTORY_SECONDS = 600.0
 _MAX_PROCESSES_PER_POINT = 2048  # (process, uuid) pairs
@@ -77,6 +78,7 @@ class History:
         self._reporting: Mapping[str, float] = {}  # monotonic time from which on a process reports through the hook
         self._silent: Mapping[str, float] = {}  # from which on a process with the hook has been there without a report
         self._wasted: frozenset[str] = frozenset()  # the processes that waste their GPU
+        self._troubled: Mapping[str, tuple[float, float]] = {}  # Unix time of the begin, and monotonic of the last look
         self._idle: Mapping[str, float] = {}  # seconds in which a process held its GPUs idle, less those of its use
         self._unused: frozenset[str] = frozenset()  # the processes that have not used their GPUs for long
         self._now = 0.0
@@ -98,6 +100,9 @@ class History:
             },
         )
         seconds, states = now - (self._points[-1].monotonic if self._points else now), node.judged.items()
+        kept = {p: times for p, times in self._troubled.items() if now - times[1] <= _OVER_SECONDS}
+        limited = [p for p, judged in states if judged.verdict.limited_by or judged.verdict.state == "stalled"]
+        self._troubled = kept | {p: (kept.get(p, (snapshot.timestamp,))[0], now) for p in limited}
         idle = {p: seconds * (1 if j.verdict.state == "held_idle" else 1 - 1 / IDLE_USE) for p, j in states}
         sums = {process: self._idle.get(process, 0.0) + change for process, change in idle.items()}
         self._idle = {process: min(held, IDLE_SECONDS) for process, held in sums.items() if held > 0}
@@ -126,6 +131,10 @@ class History:
     def unused(self, process: str) -> bool:
         """Return whether a process has not used its GPUs for longer than a program may hold them."""
         return process in self._unused
+
+    def troubled_since(self, process: str) -> float | None:
+        """Return the Unix time from which on something limits a process; less than a minute without it counts."""
+        return self._troubled[process][0] if process in self._troubled else None
 
     def loads(self, uuid: str) -> list[tuple[float, float | None]]:
         """Return (age in seconds, share busy) between successive points, the oldest first; None where it is unknown."""

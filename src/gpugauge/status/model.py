@@ -100,6 +100,7 @@ class ProcessStatus:
     #: Where it is, of a rank that makes no progress
     standstill: Standstill | None = field(default=None, metadata={"absent": True})
     loader: Mapping[str, str] = field(default_factory=dict)  #: the data loader, as in `torch_loader_info`
+    trouble_since: float | None = None  #: Unix time from which on something limits it, as far as the daemon has seen
     starting: bool = False  #: no report yet, but it was started with the hook, or is too young to know
     silent: bool = False  #: it was started with the hook, and nothing has arrived for two minutes
     #: While there is no verdict yet: Unix time from which on it has reported through the hook, or of the start of a
@@ -143,7 +144,8 @@ class FaultStatus:
     runbook: str | None = None  #: the label `problem`: a section of [runbook.md](runbook.md)
     action: str = ""  #: `drain` or `reset` if the node has to be drained for it, as the label of its alert
     kind: str | None = _absent()  #: that of the problem; the faults in `health` have none
-    since: float | None = None  #: Unix time of its begin; null if it was there before the daemon looked
+    since: float | None = None  #: Unix time of its begin, or of the first look at it
+    earlier: bool = False  #: whether it may have been there before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,7 +230,7 @@ class Problem:
     subject: str = ""  #: the GPU or the program
     text: str = ""  #: what is wrong
     advice: str | None = None  #: what to do
-    since_words: str | None = None  #: since when a fault of a GPU is there, if that is known
+    since_words: str | None = None  #: since when it is there, if that is known
     detail: str | None = None  #: share, pid, owner and GPUs, or further errors and who uses the GPU
     gain_words: str | None = None  #: the expected gain of the advice, if it is known
     gpus: tuple[str, ...] = ()  #: the uuids

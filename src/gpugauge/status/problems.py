@@ -16,7 +16,7 @@ from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
 from gpugauge.status.use import gpus_words, in_use, judging, on_gpus, silent, unhooked, used_well
-from gpugauge.status.words import percent, plural
+from gpugauge.status.words import percent, plural, since_words
 
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
 
@@ -41,7 +41,9 @@ def training_problems(facts: Status) -> Iterator[Problem]:
         ranks = list(group)
         held = list(dict.fromkeys(uuid for rank in ranks for uuid in used.get(rank.process, [])))
         held.sort(key=place.__getitem__)
-        yield _problem(who, text, kind, ranks, [gpus[uuid] for uuid in held])
+        since = min((rank.trouble_since for rank in ranks if rank.trouble_since), default=None)
+        found = _problem(who, text, kind, ranks, [gpus[uuid] for uuid in held])
+        yield replace(found, since_words=since_words(since, facts.timestamp))
 
 
 def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: list[GpuStatus]) -> Problem:

@@ -209,6 +209,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         evidence=(cause.evidence if limit == cause.phrase else NOT_SURE) if cause else None,
         runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
         level=own,
+        trouble_since=history.troubled_since(process.process) if own in {"bad", "poor"} else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
         step_shares=parts,
         data_wait_ratio=parts.get("data"),

@@ -88,9 +88,9 @@ def clock(at: float, now: float) -> str:
     return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
 
 
-def since_words(at: float | None, now: float) -> str | None:
-    """Return since when a fault is there, None if that is not known."""
-    return None if at is None else f"since {clock(at, now)}"
+def since_words(at: float | None, now: float, earlier: bool = False) -> str | None:
+    """Return since when a problem is there, None if that is not known. `earlier`: it may have been there before."""
+    return None if at is None else f"since {clock(at, now)}{' or before' if earlier else ''}"
 
 
 def factor(value: float) -> str:

@@ -94,11 +94,12 @@ def test_a_fault_is_logged_when_it_begins_and_when_it_is_over(caplog: pytest.Log
     ]
 
 
-def test_the_begin_of_a_fault_is_known_unless_it_may_have_been_there_before() -> None:
+def test_a_fault_has_its_begin_and_whether_it_may_have_been_there_before() -> None:
     run = Run()
 
     def since(reason: str = "ok", **reading: Any) -> dict[str, float | None]:
-        return {each.reason or each.runbook: each.since for each in run.tick(reason, **reading).faults["GPU-a"]}
+        found = run.tick(reason, **reading).faults["GPU-a"]
+        return {each.reason or each.runbook: None if each.earlier else each.since for each in found}
 
     pending: dict[str, Any] = {"remapped_rows_pending": True}
     hot = {**pending, "temperature_celsius": 88, "temperature_slowdown_celsius": 90}

@@ -95,9 +95,10 @@ METRICS: tuple[Metric, ...] = (
 
 
 class _Known(NamedTuple):
-    """A fault that was logged: Unix time of its begin, None if it is not known, and when it was last there."""
+    """A fault that was logged: as an Ailment has them, and when it was last there."""
 
-    since: float | None
+    since: float
+    earlier: bool
     last: float  # monotonic
 
 
@@ -149,9 +150,9 @@ class _State:
             known = self._known.get(key)
             if known is None:
                 log.warning("GPU fault %s: %s", each.runbook, each.text, extra=where)
-                known = _Known(tick.timestamp if now - self.first > _OVER_SECONDS else None, now)
+                known = _Known(tick.timestamp, now - self.first <= _OVER_SECONDS, now)
             self._known[key] = known._replace(last=now)
-            yield replace(each, since=known.since)
+            yield replace(each, since=known.since, earlier=known.earlier)
         for key in [key for key, known in self._known.items() if now - known.last > _OVER_SECONDS]:
             del self._known[key]
             log.info("GPU fault %s is over%s", key[0], f": {key[1]}" if key[1] else "", extra=where)

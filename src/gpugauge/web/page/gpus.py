@@ -111,7 +111,7 @@ class _Table:
             yield note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
 
     def _fault(self, fault: FaultStatus) -> str:
-        words = ", ".join(filter(None, (fault.text, since_words(fault.since, self._now))))
+        words = ", ".join(filter(None, (fault.text, since_words(fault.since, self._now, fault.earlier))))
         return self._link("bad" if fault.grave else "poor", words, fault.runbook)
 
     def _xid(self, xid: XidStatus) -> str:
