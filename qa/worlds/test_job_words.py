@@ -20,7 +20,7 @@ from gpugauge.artifacts.rules.texts import _job
 from gpugauge.cli import stack
 from gpugauge.report.model import JobId
 from gpugauge.status.model import ProcessStatus, Standstill, Status
-from gpugauge.status.owner import owner, owner_words
+from gpugauge.status.owner import owner_words
 from gpugauge.terminal.reply import Reply
 from gpugauge.workload import job as of_jobs
 from gpugauge.workload.job import KINDS, WORDS, bounded, job_words
@@ -110,7 +110,7 @@ def test_a_command_accepts_every_name_that_a_view_or_an_alert_prints(
         before = WORDS.get(kind, (f"{kind} ",))[0]
         printed = {
             *(words, words.rpartition(" ")[2], JobId(*job).words, JobId(*job).text, job[2]),
-            *(owner(rank.workload), owner_words(rank.workload), *(owner_words(rank.workload).split(", ")[:-1])),
+            *(owner_words(rank.workload), *(owner_words(rank.workload).split(", ")[:-1])),
             *((f"{before}{namespace}/{words[len(before) :]}",) if namespace else ()),  # as an alert writes it
         }
         for name in sorted(filter(None, printed)):

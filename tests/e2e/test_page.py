@@ -34,7 +34,7 @@ SCENARIOS = {
     "lost-card": (
         90,
         "1 of 4 GPUs down, GPU 2",
-        ("GPU 2: down: lost", "last used by pid 7003 train.py", "ask the owner to end the program"),
+        ("GPU 2: down: lost", "last used by train.py (pid 7003, user 1000", "ask the owner to end the program"),
     ),
     "a100-mig": (
         30,

@@ -105,8 +105,13 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
             ({"process": "aa", "cause": "data_loading"}, 0.5),
         ),
     )
-    (process,) = status(snapshot_of(1.7e9, 1.0, (Section("all", verdict),)), History())["without_gpu"]
+    history = History()
+    for second in (0, 5, 60):
+        history.feed(snapshot_of(1.7e9 + second, second, (Section("all", verdict if second != 5 else ()),)))
+    found = status(snapshot_of(1.7e9 + 60, 60.0, (Section("all", verdict),)), history)
+    (process,), (problem,) = found["without_gpu"], (p for p in found["problems"] if p["processes"])
 
+    assert (process["trouble_since"], problem["since_words"]) == (1.7e9, "since 22:13 UTC")
     assert process["step_shares"] == {"data": 0.7, "rest": 0.3}
     assert process["undecidable"] == ["data_loading", "host_bound"]
     assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, NOT_SURE)
@@ -167,7 +172,9 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     assert "last_processes" not in second
     (process,) = first["last_processes"]
     assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
-    assert "last used by pid 4001 train.py (not seen now)" in table(build(gone, history), False, 1.7e9, 120)
+    assert "last used by train.py (pid 4001, pod ml/trainer-0, user 1000, not seen now)" in table(
+        build(gone, history), False, 1.7e9, 120
+    )
 
 
 def test_since_when_a_fault_is_there_in_every_view() -> None:
@@ -176,13 +183,15 @@ def test_since_when_a_fault_is_there_in_every_view() -> None:
     lost = family("gpu_up", ({"uuid": "GPU-b"}, 1), ({"uuid": "GPU-a"}, 0))
     other = [f for f in before.sections[0].families if f.metric.name in {"gpu_info", "gpugauge_driver_up"}]
     reset, narrow = ailments(GpuHealth("gpu_reset", lanes=(8, 16), was_narrow=True), 1)
-    faults = Judged("faults", (), {"GPU-b": (replace(reset, since=at), replace(narrow, since=at - 86_400))})
+    both = replace(reset, since=at), replace(narrow, since=at - 86_400, earlier=True)
+    faults = Judged("faults", (), {"GPU-b": both})
     found = build(snapshot_of(1.7e9 + 60, 160.0, (Section("all", (lost, *other)), faults)), history)
 
     expected = [
         "GPU 0: down: every call returns an unknown error, since 22:13 UTC",
         "GPU 1: the driver requires a reset of the GPU after an error, since 22:03 UTC",
-        "GPU 1: its PCIe link has 8 of 16 lanes: copies between host and GPU take longer, since 2023-11-13 22:03 UTC",
+        "GPU 1: its PCIe link has 8 of 16 lanes: copies between host and GPU take longer, since 2023-11-13 22:03 UTC "
+        "or before",
     ]
     page = Reader("".join(content(replace(found, gpus=()), None, NO_LINKS))).text
     top = " ".join(line for problem in found.problems for line, _ in problem_lines(problem, 200))

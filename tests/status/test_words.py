@@ -71,5 +71,5 @@ def test_who_used_a_gpu_last() -> None:
     named = ProcessStatus(process="bb", command="x.py", alive=True)
     gone = GpuStatus(uuid="GPU-a", last_processes=(known, named))
 
-    assert last_use(gone) == "last used by pid 7 train.py (not seen now), x.py"
-    assert last_use(replace(gone, last_processes=(replace(named, command=None),))).endswith("without a pid")
+    assert last_use(gone) == "last used by train.py (pid 7, not seen now), x.py"
+    assert last_use(replace(gone, last_processes=(replace(named, command=None),))).endswith("by a process")

@@ -195,8 +195,8 @@ class Case:
 
     @cached_property
     def gpu_problems(self) -> Sequence[Problem]:
-        """The problems of the GPUs, or of those that the examined process uses, the gravest first: those that the daemon
-        lists, or that one reading shows.
+        """The problems of the GPUs, or of those of the examined process, the gravest first: of the daemon, or of one
+        reading.
         """
         found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, 0.0, None), key=order)
         found = problems_of(self.process, self.reported) if self.process and self.reported else found

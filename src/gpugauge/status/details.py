@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpugauge.status.model import GpuStatus, ProcessStatus
+from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
 from gpugauge.status.words import duration, loader_advice, percent, plural, quantity
 from gpugauge.wire.shares import sentence
@@ -83,18 +84,12 @@ def loss(process: ProcessStatus) -> tuple[float | None, str]:
     return None, process.limited_by_words or waits
 
 
-def _named(process: ProcessStatus) -> str:
-    pid, command = process.pid, process.command or ""
-    name = f"pid {pid} {command}".strip() if pid is not None else command or "a process without a pid"
-    return name + ("" if process.alive else " (not seen now)")
-
-
 def last_use(gpu: GpuStatus) -> str:
     """Return who used a GPU that is down when it answered last, "" if that is not known."""
     processes = gpu.last_processes
     if not processes:
         return ""
-    named = [_named(process) for process in processes[:_MAX_NAMED]]
+    named = [who(process, "" if process.alive else "not seen now") for process in processes[:_MAX_NAMED]]
     more = len(processes) - len(named)
     return f"last used by {', '.join(named)}" + (f" and {more} more" if more else "")
 

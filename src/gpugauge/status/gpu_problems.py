@@ -12,7 +12,7 @@ from gpugauge.faults.repair import Site
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
-from gpugauge.status.owner import name, owner, owner_words
+from gpugauge.status.owner import name, owner_words, who
 from gpugauge.status.problem import problem
 from gpugauge.status.use import gpus_words, in_use, on_gpus
 from gpugauge.status.words import HOOK_ADVICE, clock, percent, plural, since_words
@@ -42,13 +42,14 @@ def gpu_problems(gpus: Sequence[GpuStatus], now: float, site: Site | None) -> It
         users = _users(gpu) if not errors else ""  # the users of a GPU are named once
         for fault in gpu.faults:
             if fault.kind in {"gpu_slowed", "narrow_link"}:
-                more = {"detail": users or None, "runbook": fault.runbook, "since_words": since_words(fault.since, now)}
+                since = since_words(fault.since, now, fault.earlier)
+                more = {"detail": users or None, "runbook": fault.runbook, "since_words": since}
                 yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, **more)
                 users = ""
         devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
         for device in devices:
             if gpu.up and device.allocated_to and not in_use(gpu):
-                holders = ", ".join(filter(None, map(owner, device.allocated_to)))
+                holders = ", ".join(filter(None, map(owner_words, device.allocated_to)))
                 where = f"{subject}, MIG {device.profile or device.uuid}" if isinstance(device, MigStatus) else subject
                 text = f"allocated to {holders or 'a workload'}, but no process uses it"
                 yield problem("unused", where, text, gpus=uuids)
@@ -67,26 +68,29 @@ class _Error(NamedTuple):
     text: str
     advice: str | None
     runbook: str | None
-    since: float | None = None
+    since: str | None = None
 
 
 def _errors(gpu: GpuStatus, subject: str, now: float) -> Iterator[Problem]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
-    found = [_Error("gpu_health", a.grave, a.text, a.advice, a.runbook, a.since) for a in gpu.health]
+    found = [
+        _Error("gpu_health", a.grave, a.text, a.advice, a.runbook, since_words(a.since, now, a.earlier))
+        for a in gpu.health
+    ]
     xids = [_Error("xid", False, _xid_words(xid, now), xid.advice, xid.runbook) for xid in gpu.xids]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
     if not gpu.up and gpu.down_reason != SUSPENDED:
-        found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost", gpu.last_seen))
+        since = since_words(gpu.last_seen, now)
+        found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost", since))
     if not found:
         return
     first, *others = [*found, *(e for e in xids if not e.advice)]
-    also = "; ".join(error.text for error in others[:_MAX_ERRORS])
+    also = "; ".join(", ".join(filter(None, (error.text, error.since))) for error in others[:_MAX_ERRORS])
     also += f" and {len(others) - _MAX_ERRORS} more" if len(others) > _MAX_ERRORS else ""
     users = _users(gpu) if gpu.up else last_use(gpu)
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
     more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook}
-    since = since_words(first.since, now)
-    yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), since_words=since, **more)
+    yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), since_words=first.since, **more)
 
 
 def _xid_words(xid: XidStatus, now: float) -> str:
@@ -95,11 +99,7 @@ def _xid_words(xid: XidStatus, now: float) -> str:
 
 def _users(gpu: GpuStatus) -> str:
     found = [process for process in on_gpus([gpu]) if process.role != "display"]
-    named = []
-    for process in found[:_MAX_NAMED]:
-        pid = f"pid {process.pid}" if process.pid is not None else ""
-        who = ", ".join(filter(None, (pid, owner_words(process.workload))))
-        named.append(name(process) + (f" ({who})" if who and process.command else ""))
+    named = list(map(who, found[:_MAX_NAMED]))
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return f"used by {', '.join(named)}{more}" if named else ""
 

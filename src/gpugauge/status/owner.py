@@ -10,16 +10,6 @@ from gpugauge.workload import job as jobs
 _UNNAMED_JOBS = frozenset({"", "pod", "container", "launch"})  # said by the names of pod, container and user
 
 
-def owner(workload: Mapping[str, str]) -> str:
-    """Return the shortest name by which a person recognizes a workload: pod, job, container, unit; and the user."""
-    pod = "/".join(workload[key] for key in ("namespace", "pod") if workload.get(key))
-    job = "" if pod else workload.get("job_id") or ""
-    job = {"slurm": f"job {job}", "pod": f"pod {job[:8]}"}.get(workload.get("kind", ""), job) if job else ""
-    user = "" if pod else workload.get("user") or ""
-    user = f"uid {user}" if user.isdecimal() else user
-    return " ".join(filter(None, (pod or job or workload.get("container") or "", user)))
-
-
 def job_words(workload: Mapping[str, str]) -> str:
     """Return the job of a workload with its kind; "" without a job, or if it is only a launch, a pod or a container."""
     kind, job = workload.get("job_kind", ""), workload.get("job", "")
@@ -38,8 +28,9 @@ def pod_words(workload: Mapping[str, str]) -> str:
 def owner_words(workload: Mapping[str, str]) -> str:
     """Return the owner of a process with what each part is, as "pod ml/trainer-0, Slurm job 7, user ann"."""
     container = f"container {workload['container']}" if workload.get("container") else ""
+    unit = f"unit {workload['job_id']}" if workload.get("kind") == "systemd" and workload.get("job_id") else ""
     user = f"user {workload['user']}" if workload.get("user") else ""
-    return ", ".join(filter(None, (pod_words(workload) or container, job_words(workload), user)))
+    return ", ".join(filter(None, (pod_words(workload) or container, job_words(workload) or unit, user)))
 
 
 def job_key(workload: Mapping[str, str]) -> tuple[str, ...]:
@@ -52,7 +43,7 @@ def names(process: ProcessStatus) -> set[str]:
     """Return what a user may call a process or its job: what any view or alert prints of it, and the labels."""
     workload = {key: value for key, value in process.workload.items() if key != "user"}
     kind, namespace, job = (workload.get(key, "") for key in ("job_kind", "namespace", "job"))
-    known = {process.process, str(process.pid), process.command, owner(process.workload), owner(workload)}
+    known = {process.process, str(process.pid), process.command}
     known |= {workload.get(key) for key in ("job_id", "run_id", "pod", "container")}
     known |= {pod_words(workload), job_words(workload), owner_words(workload), owner_words(process.workload)}
     return set(filter(None, known)) | (jobs.called(kind, namespace, job) if job else set())
@@ -61,4 +52,11 @@ def names(process: ProcessStatus) -> set[str]:
 def name(process: ProcessStatus) -> str:
     """Return the command of a process; if it is unknown, its owner or its pid."""
     pid = "a process" if process.pid is None else f"pid {process.pid}"
-    return process.command or owner(process.workload) or pid
+    return process.command or owner_words(process.workload) or pid
+
+
+def who(process: ProcessStatus, *more: str) -> str:
+    """Return a process with its pid and its owner, as "train.py (pid 7, user ann)"."""
+    pid = f"pid {process.pid}" if process.pid is not None else ""
+    known = ", ".join(filter(None, (*((pid, owner_words(process.workload)) if process.command else ()), *more)))
+    return name(process) + (f" ({known})" if known else "")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpugauge.base.text import printable
 from gpugauge.driver.vendors import product_name
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
-from gpugauge.status.owner import owner
+from gpugauge.status.owner import owner_words
 from gpugauge.status.use import gpus_words
 from gpugauge.status.words import percent
 from gpugauge.terminal.columns import Column
@@ -100,7 +100,7 @@ class Process:
     @property
     def owner(self) -> str:
         """Its pod, job, container or unit, and its user."""
-        return owner(self.facts.workload)
+        return owner_words(self.facts.workload)
 
 
 PID: Column[Process] = Column(

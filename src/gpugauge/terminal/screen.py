@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from gpugauge.status.details import last_use, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
-from gpugauge.status.owner import owner
+from gpugauge.status.owner import owner_words
 from gpugauge.status.use import gpus_words
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
@@ -141,7 +141,7 @@ def gpu_of(status: Status, uuid: str | None) -> GpuStatus | None:
 
 def gpu_details(gpu: GpuStatus) -> list[str]:
     """Return what is known of a GPU, one fact a line, the trouble first."""
-    holders = ", ".join(filter(None, map(owner, gpu.allocated_to)))
+    holders = ", ".join(filter(None, map(owner_words, gpu.allocated_to)))
     lines = [
         f"{gpus_words([gpu])}: {gpu.summary or gpu.state_words}",
         f"→ {gpu.advice}" if gpu.advice else "",

@@ -9,7 +9,7 @@ from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
-from gpugauge.status.owner import owner
+from gpugauge.status.owner import owner_words
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name, total
 from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
 from gpugauge.terminal import rows
@@ -138,7 +138,7 @@ class _View:
         plain = process.state_words == "no hook" and process.level == "none"
         if not plain or process.pid is None or details(process, self._now) or remark(process):
             return id(process)
-        return process.command, owner(process.workload)
+        return process.command, owner_words(process.workload)
 
     def _listed(self, found: Sequence[ProcessStatus]) -> list[str]:
         lines = []
@@ -183,7 +183,7 @@ class _View:
 
 
 def _owners(device: GpuStatus | MigStatus) -> str:
-    return ", ".join(filter(None, (safe(owner(holder)) for holder in device.allocated_to)))
+    return ", ".join(filter(None, (safe(owner_words(holder)) for holder in device.allocated_to)))
 
 
 def _together(alike: Sequence[ProcessStatus]) -> Process:
