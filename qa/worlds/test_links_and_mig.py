@@ -17,6 +17,7 @@ from gpugauge.metric import Family
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
+from gpugauge.terminal.screen import gpu_details, gpu_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
@@ -82,10 +83,13 @@ def test_mig_devices_have_names_of_their_own_and_a_reason_for_no_load(seed: int)
         family("gpu_mig_sm_active_ratio", *(({"uuid": uuid}, load) for uuid, *_, load in devices if load is not None)),
     )
 
-    for text in views(found):
-        # nvidia-smi -L counts compute instances of each GPU instance from 0 on.
-        names = {f"MIG 1g.10gb GI {gi}" + (f" CI {ci}" if ci else "") for _, gi, ci, _ in devices}
+    shown = decoded(Status, status(found, History()))
+    top = "\n".join(text for _, text, _ in gpu_lines(shown, 200)[1]), "\n".join(gpu_details(shown.gpus[0]))
+    # nvidia-smi -L counts compute instances of each GPU instance from 0 on.
+    names = {f"MIG 1g.10gb GI {gi}" + (f" CI {ci}" if ci else "") for _, gi, ci, _ in devices}
+    for text in (*views(found), *top):
         assert set(re.findall(r"MIG 1g\.10gb GI \d+(?: CI \d+)?", text)) == names
+    for text in views(found):
         assert ("The load of its MIG devices is not known" in text) == all(load is None for *_, load in devices)
 
 

@@ -143,7 +143,9 @@ def test_only_those_on_one_mig_device_share_it(tmp_path: Path, places: list[int 
         for pid, place in enumerate(places, 1)
     )
 
-    assert found(tmp_path, condition.use, mig_mode=True, processes=both).level == level
+    use = found(tmp_path, condition.use, mig_mode=True, processes=both)
+    assert use.level == level
+    assert all(place is None or f"{pid} (GI {place})" in use.found for pid, place in enumerate(places, 1))
 
 
 def test_use(tmp_path: Path) -> None:

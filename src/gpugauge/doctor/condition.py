@@ -129,20 +129,22 @@ def _grouped(devices: Iterable[Device]) -> Iterator[str]:
     free = []
     for device in devices:
         reading, pids = device.reading, computing(device)
+        on = {p.pid: f" (GI {p.gpu_instance_id})" for p in reading.processes or () if p.gpu_instance_id is not None}
         held = (reading.memory_used_bytes or 0) / (1 << 30)
         # Processes that the driver does not list may hold memory, for example in another container.
         if not (pids or reading.utilization_percent or held >= _UNUSED_MEMORY_GIB or reading.processes is None):
             free.append(reading.index)
             continue
         busy = "" if reading.utilization_percent is None else f"{reading.utilization_percent} % busy, "
-        yield f"GPU {reading.index}: {busy}{held:.0f} GiB held{_by(pids)}"
+        users = _by([f"{pid}{on.get(pid, '')}" for pid in pids])
+        yield f"GPU {reading.index}: {busy}{held:.0f} GiB held{users}"
     if free:
         yield f"{_devices(free)} free"
 
 
-def _by(pids: list[int]) -> str:
+def _by(pids: list[str]) -> str:
     more = " …" if len(pids) > _MAX_SHOWN_PIDS else ""
-    return f" by pid {', '.join(map(str, pids[:_MAX_SHOWN_PIDS]))}{more}" if pids else ""
+    return f" by pid {', '.join(pids[:_MAX_SHOWN_PIDS])}{more}" if pids else ""
 
 
 def _devices(indexes: list[int]) -> str:

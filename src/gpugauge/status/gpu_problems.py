@@ -14,7 +14,7 @@ from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
 from gpugauge.status.owner import name, owner_words, who
 from gpugauge.status.problem import problem
-from gpugauge.status.use import gpus_words, in_use, on_gpus
+from gpugauge.status.use import gpus_words, in_use, mig_name, on_gpus
 from gpugauge.status.words import HOOK_ADVICE, clock, percent, plural, since_words
 
 _MAX_NAMED = 3  # programs that an error affects
@@ -50,7 +50,7 @@ def gpu_problems(gpus: Sequence[GpuStatus], now: float, site: Site | None) -> It
         for device in devices:
             if gpu.up and device.allocated_to and not in_use(gpu):
                 holders = ", ".join(filter(None, map(owner_words, device.allocated_to)))
-                where = f"{subject}, MIG {device.profile or device.uuid}" if isinstance(device, MigStatus) else subject
+                where = f"{subject}, MIG {mig_name(device)}" if isinstance(device, MigStatus) else subject
                 text = f"allocated to {holders or 'a workload'}, but no process uses it"
                 yield problem("unused", where, text, gpus=uuids)
     yield from _unjudged(gpus, site)

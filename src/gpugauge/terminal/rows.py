@@ -9,7 +9,7 @@ from gpugauge.base.text import printable
 from gpugauge.driver.vendors import product_name
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
-from gpugauge.status.use import gpus_words
+from gpugauge.status.use import gpus_words, mig_name
 from gpugauge.status.words import percent
 from gpugauge.terminal.columns import Column
 
@@ -92,10 +92,10 @@ class Process:
 
     @property
     def where(self) -> str:
-        """The indexes of its GPUs, as `0-3`, and the profiles of its MIG devices."""
+        """The indexes of its GPUs, as `0-3`, and its MIG devices."""
         own = self.facts.mig or ()
-        profiles = [device.profile or device.uuid for gpu in self.gpus for device in gpu.mig if device.uuid in own]
-        return " ".join([gpus_words(self.gpus).partition(" ")[2], *map(safe, profiles)]) if self.gpus else "-"
+        devices = [mig_name(device) for gpu in self.gpus for device in gpu.mig if device.uuid in own]
+        return " ".join([gpus_words(self.gpus).partition(" ")[2], *map(safe, devices)]) if self.gpus else "-"
 
     @property
     def owner(self) -> str:

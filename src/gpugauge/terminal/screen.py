@@ -9,7 +9,7 @@ from typing import TypeAlias
 from gpugauge.status.details import last_use, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
-from gpugauge.status.use import gpus_words
+from gpugauge.status.use import gpus_words, mig_name
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
@@ -119,8 +119,8 @@ def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str
 
 
 def _mig_row(device: MigStatus) -> list[str]:
-    state, name = f"MIG {device.state_words}".strip(), safe(device.profile) or safe(device.uuid)
-    return ["", state, percent(device.load), "", "", memory_of(device), "", "", name]
+    state, load = f"MIG {device.state_words}".strip(), percent(device.load)
+    return ["", state, load, "", "", memory_of(device), "", "", f"MIG {safe(mig_name(device))}"]
 
 
 def sparkline(shares: Sequence[float | None], width: int = 12) -> str:
@@ -149,7 +149,7 @@ def gpu_details(gpu: GpuStatus) -> list[str]:
         *(f"{fault.text} → {fault.advice}" for fault in gpu.health),
         *(xid.text for xid in gpu.xids),
         f"clocks lowered: {', '.join(gpu.slowed_by)}" if gpu.slowed_by else "",
-        *(f"MIG {d.profile or d.uuid}: load {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),
+        *(f"MIG {mig_name(d)}: load {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),
         f"allocated to {holders}" if holders else "",
         f"{gpu.uuid}, PCI {gpu.pci_bus_id or 'unknown'}",
     ]
