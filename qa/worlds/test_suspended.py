@@ -58,7 +58,7 @@ def test_no_reading_wakes_a_gpu_that_is_suspended(tmp_path: Path, seed: int) -> 
             expected = (None, {"suspended": 1}) if device.uuid in asleep else (1, None)
             assert (UP.read(device), DOWN_REASON.read(device)) == expected
             gpu = GpuStatus(uuid=device.uuid, up=device.up, down_reason=None if device.up else device.reason)
-            problems = [*gpu_problems([gpu], 0.0, None)]
+            problems = [*gpu_problems([gpu], None)]
             assert (with_state(gpu, problems).state_words, problems) == (
                 "suspended" if device.uuid in asleep else "free",
                 [],

@@ -181,7 +181,7 @@ def test_every_device_is_reported(tmp_path: Path) -> None:
 def test_a_gpu_with_several_faults_has_one_line_with_one_advice(tmp_path: Path) -> None:
     broken = found(tmp_path, condition.health, recovery_action="node_reboot", remapped_rows_pending=True)
 
-    assert broken.found.endswith("after an error (also: a faulty memory row waits to be remapped)")
+    assert broken.found.endswith("after an error; also: a faulty memory row waits to be remapped")
     assert broken.advice == "drain the node; systemctl reboot, which ends every program of the node"
 
 

@@ -111,7 +111,7 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     found = status(snapshot_of(1.7e9 + 60, 60.0, (Section("all", verdict),)), history)
     (process,), (problem,) = found["without_gpu"], (p for p in found["problems"] if p["processes"])
 
-    assert (process["trouble_since"], problem["since_words"]) == (1.7e9, "since 22:13 UTC")
+    assert (process["trouble_since"], problem["since_words"]) == (1.7e9, "since 2023-11-14 22:13 UTC")
     assert process["step_shares"] == {"data": 0.7, "rest": 0.3}
     assert process["undecidable"] == ["data_loading", "host_bound"]
     assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, NOT_SURE)
@@ -188,8 +188,8 @@ def test_since_when_a_fault_is_there_in_every_view() -> None:
     found = build(snapshot_of(1.7e9 + 60, 160.0, (Section("all", (lost, *other)), faults)), history)
 
     expected = [
-        "GPU 0: down: every call returns an unknown error, since 22:13 UTC",
-        "GPU 1: the driver requires a reset of the GPU after an error, since 22:03 UTC",
+        "GPU 0: down: every call returns an unknown error, since 2023-11-14 22:13 UTC",
+        "GPU 1: the driver requires a reset of the GPU after an error, since 2023-11-14 22:03 UTC",
         "GPU 1: its PCIe link has 8 of 16 lanes: copies between host and GPU take longer, since 2023-11-13 22:03 UTC "
         "or before",
     ]

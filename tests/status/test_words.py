@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from gpugauge.status.details import last_use
-from gpugauge.status.model import GpuStatus, ProcessStatus
+from gpugauge.status.gpu_problems import gpu_problems
+from gpugauge.status.model import GpuStatus, ProcessStatus, XidStatus
 from gpugauge.status.words import cause_phrase, digits, duration, factor, limit_words, quantity, state_words
 from gpugauge.verdict.causes import CAUSES, STATES
 from tests.drawn import seeds
@@ -64,6 +65,12 @@ def test_no_number_has_an_exponent(seed: int) -> None:
     assert float(text) == pytest.approx(value, rel=0.5001 * 10 ** (1 - count))
     assert len(text.replace(".", "").lstrip("0")) <= max(count, len(str(round(value))))
     assert not re.search("e[+-]", f"{duration(value)} {quantity(value)} {factor(value)}")
+
+
+def test_errors_of_a_gpu_are_in_the_order_of_time() -> None:
+    xids = [XidStatus(text=f"Xid {xid}", last=at, advice="x") for xid, at in ((48, 120.0), (94, 60.0), (63, 0.0))]
+    (found,) = gpu_problems([GpuStatus(uuid="GPU-a", xids=tuple(xids))], None)
+    assert re.findall(r"Xid (\d+)", f"{found.text} {found.detail}") == ["63", "94", "48"]
 
 
 def test_who_used_a_gpu_last() -> None:

@@ -198,7 +198,7 @@ class Case:
         """The problems of the GPUs, or of those of the examined process, the gravest first: of the daemon, or of one
         reading.
         """
-        found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, 0.0, None), key=order)
+        found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, None), key=order)
         found = problems_of(self.process, self.reported) if self.process and self.reported else found
         # What is wrong with a driver that does not work here is said by its own check.
         kinds = OF_GPU if self.driver.reason == "ok" else OF_GPU - {"driver"}

@@ -23,26 +23,26 @@ _MAX_ERRORS = 6  # besides the gravest
 _DRIVER_DOWN = "driver_down"
 
 
-def gpu_problems(gpus: Sequence[GpuStatus], now: float, site: Site | None) -> Iterator[Problem]:
+def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:
     """Yield the problems of GPUs. The errors of one GPU are one problem, and so are GPUs of which nothing is known but
-    that their driver is down. `now` is Unix time. Commands are for the site; None if their processes are simulated.
+    that their driver is down. Commands are for the site; None if their processes are simulated.
     """
     hidden = [gpu for gpu in gpus if _is_hidden(gpu)]
     for reason in (_DRIVER_DOWN, REMEMBERED):
         if found := [gpu for gpu in hidden if gpu.down_reason == reason]:
             uuids, advice = tuple(gpu.uuid for gpu in found), found[0].advice
             advice = f"{advice}; and so for each of the others" if advice and len(found) > 1 else advice
-            since = since_words(max((gpu.last_seen for gpu in found if gpu.last_seen), default=None), now)
+            since = since_words(max((gpu.last_seen for gpu in found if gpu.last_seen), default=None))
             more: dict[str, Any] = {"gpus": uuids, "runbook": "GpuLost", "since_words": since}
             yield problem("gpu_down", gpus_words(found), down_phrase(reason), advice, **more)
     for gpu in gpus:
         subject, uuids = gpus_words([gpu]), (gpu.uuid,)
-        errors = list(_errors(gpu, subject, now)) if gpu not in hidden else []
+        errors = list(_errors(gpu, subject)) if gpu not in hidden else []
         yield from errors
         users = _users(gpu) if not errors else ""  # the users of a GPU are named once
         for fault in gpu.faults:
             if fault.kind in {"gpu_slowed", "narrow_link"}:
-                since = since_words(fault.since, now, fault.earlier)
+                since = since_words(fault.since, fault.earlier)
                 more = {"detail": users or None, "runbook": fault.runbook, "since_words": since}
                 yield problem(fault.kind, subject, fault.text, fault.advice, gpus=uuids, **more)
                 users = ""
@@ -71,20 +71,23 @@ class _Error(NamedTuple):
     since: str | None = None
 
 
-def _errors(gpu: GpuStatus, subject: str, now: float) -> Iterator[Problem]:
+def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
     found = [
-        _Error("gpu_health", a.grave, a.text, a.advice, a.runbook, since_words(a.since, now, a.earlier))
-        for a in gpu.health
+        _Error("gpu_health", a.grave, a.text, a.advice, a.runbook, since_words(a.since, a.earlier)) for a in gpu.health
     ]
-    xids = [_Error("xid", False, _xid_words(xid, now), xid.advice, xid.runbook) for xid in gpu.xids]
+    xids = [
+        _Error("xid", False, _xid_words(xid), xid.advice, xid.runbook)
+        for xid in sorted(gpu.xids, key=lambda xid: xid.last)
+    ]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
     if not gpu.up and gpu.down_reason != SUSPENDED:
-        since = since_words(gpu.last_seen, now)
+        since = since_words(gpu.last_seen)
         found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost", since))
     if not found:
         return
-    first, *others = [*found, *(e for e in xids if not e.advice)]
+    first = found[0]
+    others = [*(e for e in found[1:] if e.kind != "xid"), *(e for e in xids if e is not first)]
     also = "; ".join(", ".join(filter(None, (error.text, error.since))) for error in others[:_MAX_ERRORS])
     also += f" and {len(others) - _MAX_ERRORS} more" if len(others) > _MAX_ERRORS else ""
     users = _users(gpu) if gpu.up else last_use(gpu)
@@ -93,8 +96,8 @@ def _errors(gpu: GpuStatus, subject: str, now: float) -> Iterator[Problem]:
     yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), since_words=first.since, **more)
 
 
-def _xid_words(xid: XidStatus, now: float) -> str:
-    return f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {clock(xid.last, now)}"
+def _xid_words(xid: XidStatus) -> str:
+    return f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {clock(xid.last)}"
 
 
 def _users(gpu: GpuStatus) -> str:

@@ -43,7 +43,7 @@ def training_problems(facts: Status) -> Iterator[Problem]:
         held.sort(key=place.__getitem__)
         since = min((rank.trouble_since for rank in ranks if rank.trouble_since), default=None)
         found = _problem(who, text, kind, ranks, [gpus[uuid] for uuid in held])
-        yield replace(found, since_words=since_words(since, facts.timestamp))
+        yield replace(found, since_words=since_words(since))
 
 
 def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: list[GpuStatus]) -> Problem:
@@ -105,7 +105,7 @@ def problems(facts: Status, site: Site) -> list[Problem]:
     found = [
         *_driver(facts),
         *_exporter(facts),
-        *gpu_problems(facts.gpus, facts.timestamp, None if facts.simulated else site),
+        *gpu_problems(facts.gpus, None if facts.simulated else site),
         *training_problems(facts),
     ]
     return sorted(found, key=order)

@@ -82,15 +82,14 @@ def duration(seconds: float) -> str:
     return f"{digits(1000 * max(0.0, seconds), 3)} ms"
 
 
-def clock(at: float, now: float) -> str:
-    """Return a Unix time as "14:02 UTC", with its date if that is not the one of `now`."""
-    then, today = (datetime.fromtimestamp(time, timezone.utc) for time in (at, now))
-    return f"{then:%H:%M} UTC" if then.date() == today.date() else f"{then:%Y-%m-%d %H:%M} UTC"
+def clock(at: float) -> str:
+    """Return a Unix time as "2026-11-29 14:02 UTC": people copy it into tickets."""
+    return f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%d %H:%M} UTC"
 
 
-def since_words(at: float | None, now: float, earlier: bool = False) -> str | None:
+def since_words(at: float | None, earlier: bool = False) -> str | None:
     """Return since when a problem is there, None if that is not known. `earlier`: it may have been there before."""
-    return None if at is None else f"since {clock(at, now)}{' or before' if earlier else ''}"
+    return None if at is None else f"since {clock(at)}{' or before' if earlier else ''}"
 
 
 def factor(value: float) -> str:

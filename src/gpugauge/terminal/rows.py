@@ -50,7 +50,7 @@ def name_of(gpu: GpuStatus) -> str:
 def problem_words(problem: Problem) -> str:
     """Return who has a problem, and what it is."""
     since = f", {problem.since_words}" if problem.since_words else ""
-    detail = f" ({problem.detail})" if problem.detail else ""
+    detail = f"; {problem.detail}" if problem.detail else ""
     return safe(f"{problem.subject}{'' if problem.processes else ':'} {problem.text}{since}{detail}")
 
 

@@ -84,7 +84,7 @@ def test_the_answer_stands_first_and_the_problems_follow() -> None:
     text = read(facts).text
 
     answer = "1 of 2 GPUs allocated and not used; 1 collector of gpugauge failing"
-    assert text.startswith(f"{answer} GPU 1: allocated to web/idle-7, but no process uses it (pid 7) Advice: end it")
+    assert text.startswith(f"{answer} GPU 1: allocated to pod web/idle-7, but no process uses it; pid 7 Advice: end it")
 
 
 def test_the_host_is_in_the_title_and_escaped() -> None:
@@ -122,9 +122,9 @@ def test_health_mig_devices_and_last_processes() -> None:
 
     assert "img" not in page.elements
     words = "the driver requires a reset, since 2023-11-13 22:13 UTC clocks lowered: power brake Xid 48: "
-    assert f"{words}{HOSTILE}, 22:13 UTC" in page.text
+    assert f"{words}{HOSTILE}, 2023-11-14 22:13 UTC" in page.text
     assert "MIG 3g.40gb user ann MIG-1 allocated 25 % 1.0 / 40.0 GiB" in page.text
-    down = "down: lost, see the kernel log since 22:03 UTC, 10 min ago. Advice: drain it"
+    down = "down: lost, see the kernel log since 2023-11-14 22:03 UTC, 10 min ago. Advice: drain it"
     assert f"{down} runbook: GpuLost" in page.text
     assert f"It was used by: {HOSTILE} pid 7 pod ml/trainer-0, user 1000 ended - 40.0 GiB -" in page.text
     assert {link.partition("#")[2] for link in page.links} >= {

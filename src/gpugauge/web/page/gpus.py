@@ -92,7 +92,7 @@ class _Table:
             words = [mark("none" if gpu.down_reason == SUSPENDED else "bad", down_phrase(gpu.down_reason))]
             if gpu.last_seen is not None:
                 ago = duration(self._now - gpu.last_seen)
-                words.append(f"{since_words(gpu.last_seen, self._now)}, {ago} ago.")
+                words.append(f"{since_words(gpu.last_seen)}, {ago} ago.")
             if gpu.advice and (gpu.uuid, gpu.advice) not in self._links.listed:
                 words.append(f"<b>Advice:</b> {self._links.advice(gpu.advice, 'GpuLost')}")
             if gpu.last_processes:
@@ -111,11 +111,11 @@ class _Table:
             yield note(f"{mark('poor', 'allocated, but no process uses it:')} {owners}", "allocated")
 
     def _fault(self, fault: FaultStatus) -> str:
-        words = ", ".join(filter(None, (fault.text, since_words(fault.since, self._now, fault.earlier))))
+        words = ", ".join(filter(None, (fault.text, since_words(fault.since, fault.earlier))))
         return self._link("bad" if fault.grave else "poor", words, fault.runbook)
 
     def _xid(self, xid: XidStatus) -> str:
-        level, at = "poor" if xid.advice else "none", clock(xid.last, self._now)
+        level, at = "poor" if xid.advice else "none", clock(xid.last)
         return self._link(level, f"{xid.text}, {at}", xid.runbook)
 
     def _link(self, level: str, words: str, section: str | None) -> str:

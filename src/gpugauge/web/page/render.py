@@ -132,7 +132,7 @@ def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int
     colon = "" if problem.processes else ":"
     words = f"<strong>{name(problem.subject)}{colon}</strong> {text(problem.text)}"
     words += f", {text(problem.since_words)}" if problem.since_words else ""
-    detail = f" <small>({text(problem.detail)})</small>" if problem.detail else ""
+    detail = f"; <small>{text(problem.detail)}</small>" if problem.detail else ""
     advice = advice_words(problem, links)
     advice = f" <span>{advice}</span>" if advice else ""
     doctor = links.doctor(next((pids[process] for process in problem.processes if process in pids), None))
