@@ -29,7 +29,11 @@ SCENARIOS = {
     "failing-card": (
         90,
         "1 of 2 GPUs with faults, GPU 1: the driver requires a reset of the GPU after an error",
-        ("used by train.py (pid 6302, user 1000); also: ", "Xid 48 (Double bit ECC error) at 20", "nvidia-smi --gpu-reset -i 1"),
+        (
+            "used by train.py (pid 6302, user 1000); also: ",
+            "Xid 48 (Double bit ECC error) at 20",
+            "nvidia-smi --gpu-reset -i 1",
+        ),
     ),
     "lost-card": (
         90,
