@@ -71,6 +71,8 @@ def _with_report(words: tuple[str, ...], recap: bool, file: Path, url: str) -> i
             signal.signal(number, forward)
     children.append(launch.run(words, recap, lambda command, environ: subprocess.Popen(command, env=environ)))
     code = children[0].wait()
+    if recap:
+        click.echo(f"gpugauge: writing {file} as soon as the daemon has seen the end: some seconds", err=True)
     try:
         file.write_text(_report(url, run, file.suffix), encoding="utf-8")
     except Exception as error:  # noqa: BLE001  (the exit code is that of the program, whatever happens here)
