@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 
 from gpugauge.driver.advice import REMEMBERED
 from gpugauge.driver.vendors import NO_GPU
+from gpugauge.faults.table import FAULTS
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import name
@@ -15,15 +16,12 @@ from gpugauge.status.problems import gravest
 from gpugauge.status.use import gpus_words, in_use, judging, on_gpus, silent, totals, unhooked
 from gpugauge.status.words import percent, plural
 
+_MAX_ALSO = 3  # faults besides the gravest
 _MAX_NAMED = 2  # programs in the first clause with programs, one in the others
 _MAX_NAME_CHARACTERS = 40
 _MIN_WAIT = 0.1  # a training on the CPU that waits less is not named
 _OF_GPUS = dict.fromkeys(("on_cpu", "waits"), "held by a training on the CPU")  # by kind of the problem
-_OF_DEVICE = {
-    "gpu_slowed": "with lowered clocks",
-    "narrow_link": "with a narrow PCIe link",
-    "unused": "allocated and not used",
-}
+_FAULTY = frozenset({"gpu_health", "xid", "gpu_slowed", "narrow_link"})
 _OF_PROGRAMS = ("wasted", "on_cpu", "slowed", "waits")
 _FIXED = {
     "no_gpu": "No GPU: the driver lists none, or the settings exclude all",
@@ -133,12 +131,15 @@ class _Clauses:
             yield gone if remembered else f"{self._share(uuids)} down, {which}"
         elif part == "gpu_health":
             where = f"{'gravest on ' if len(uuids) > 1 else ''}{found[0].subject}"
-            yield f"{self._share(uuids)} with faults, {where}: {found[0].text}"
+            words = [f"{each.subject} {FAULTS[each.runbook].word}" for each in found[1:] if each.runbook]
+            more = f" and {len(words) - _MAX_ALSO} more" if len(words) > _MAX_ALSO else ""
+            also = f", also {', '.join(words[:_MAX_ALSO])}{more}" if words else ""
+            yield f"{self._share(uuids)} with faults, {where}: {found[0].text}{also}"
         elif part == "unjudged" and uuids:
             programs = programs_words([gpu for gpu in self._gpus if gpu.uuid in uuids])
             yield f"{self._share(uuids)} at a low load: {programs}, without the hook"
-        elif part in _OF_DEVICE and uuids:
-            yield f"{self._share(uuids)} {_OF_DEVICE[part]}"
+        elif part == "unused" and uuids:
+            yield f"{self._share(uuids)} allocated and not used"
         elif part == "collector":
             yield f"{plural(len(found), 'collector')} of gpugauge failing"
         elif part in _FIXED:
@@ -166,4 +167,4 @@ def _short(name: str) -> str:
 
 
 def _part(found: Problem) -> str:
-    return "gpu_health" if found.kind == "xid" else found.kind
+    return "gpu_health" if found.kind in _FAULTY else found.kind

@@ -88,7 +88,7 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
         return
     first = found[0]
     others = [*(e for e in found[1:] if e.kind != "xid"), *(e for e in xids if e is not first)]
-    also = "; ".join(", ".join(filter(None, (error.text, error.since))) for error in others[:_MAX_ERRORS])
+    also = "; ".join(error.text for error in others[:_MAX_ERRORS])
     also += f" and {len(others) - _MAX_ERRORS} more" if len(others) > _MAX_ERRORS else ""
     users = _users(gpu) if gpu.up else last_use(gpu)
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
