@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,10 +18,11 @@ from qa.worlds.nodes import GIB, Gpu, Node, Program, facts_of
 
 from gpugauge.cli.top import command
 from gpugauge.status.details import loss, remark
-from gpugauge.status.model import ProcessStatus, Status, decoded
+from gpugauge.status.model import GpuStatus, ProcessStatus, Status, decoded
 from gpugauge.status.words import percent
+from gpugauge.terminal.columns import Column, Grid
 from gpugauge.terminal.feed import Feed
-from gpugauge.terminal.screen import chosen
+from gpugauge.terminal.screen import chosen, gpu_lines
 from tests.needs import require
 
 GPUS = [Gpu(f"GPU-{n}", n, "NVIDIA H100", load=0.5, power=100.0, memory=GIB) for n in range(3)]
@@ -209,3 +211,13 @@ def test_what_loses_most_is_first_also_without_a_share() -> None:
     assert [p.facts.process for p in chosen(found, "lost", False, "")] == ["stuck", "waits", "slow", "works"]
     assert [percent(loss(p)[0]) for p in (waits, stuck, slow, on_cpu)] == ["-", "-", "40 %", "-"]
     assert remark(waits) == loss(waits)[1] == "waits for data 80 % of its time"
+    gpus = [GpuStatus(uuid=level, level=level, processes=(one(level, "none"),)) for level in ("good", "poor", "bad")]
+    shown = chosen(replace(found, gpus=tuple(gpus), without_gpu=()), "lost", False, "")
+    assert [process.facts.process for process in shown] == ["bad", "poor", "good"]
+
+
+def test_the_widest_column_is_cut_and_the_temperature_stays() -> None:
+    columns: list[Column[str]] = [Column(name, lambda text, _: text, least=4) for name in "AB"]
+    assert Grid(columns, [["x" * 10, "y" * 20]], 22).line(["x" * 10, "y" * 20]) == f"{'x' * 10}  {'y' * 9}…"
+    hot = GpuStatus(uuid="GPU-a", index=3, state_words="NVLink errors", temperature_celsius=89)
+    assert "89 °C" in gpu_lines(Status(answer="", timestamp=0.0, version=None, gpus=(hot,)), 60)[1][0][1]

@@ -71,8 +71,9 @@ def _fitting(text: str, width: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[_Subject]):
-    """`value` is the text about a subject at a Unix time. `least` is the number of cells to which a column may be cut;
-    None if it is never cut. Columns with a `rank` are left out where there is too little space, the highest rank first.
+    """`value` is the text about a subject at a Unix time. `least` is the number of cells to which a column may be cut,
+    the widest first; None if it is never cut. Columns with a `rank` are left out where there is too little space, the
+    highest rank first.
     """
 
     heading: str
@@ -100,10 +101,10 @@ class Grid:
             self._kept.remove(max(self._kept, key=lambda i: columns[i].rank))
         excess = self._width({i: needed[i] for i in self._kept}) - width
         self._widths = {i: needed[i] for i in self._kept}
-        for i, least in self._least(needed).items():
-            spared = max(0, min(excess, needed[i] - least))
-            self._widths[i] -= spared
-            excess -= spared
+        least = self._least(needed)
+        while excess > 0 and (wider := [i for i in self._kept if self._widths[i] > least[i]]):
+            self._widths[max(wider, key=self._widths.__getitem__)] -= 1
+            excess -= 1
 
     def _least(self, needed: Sequence[int]) -> dict[int, int]:
         limits = {i: self._columns[i].least for i in self._kept}

@@ -23,11 +23,11 @@ _GPUS: Sequence[Column[GpuStatus]] = (
     rows.INDEX,
     rows.STATE,
     rows.LOAD,
-    Column("10 MINUTES", lambda gpu, _: sparkline([share for _, share in gpu.load_10m]), rank=1),
+    Column("10 MINUTES", lambda gpu, _: sparkline([share for _, share in gpu.load_10m]), rank=3),
     rows.MEAN_LOAD,
     rows.MEMORY,
     rows.POWER,
-    replace(rows.TEMPERATURE, rank=3),
+    rows.TEMPERATURE,
     # The summary of a GPU that is well has its programs, which are in the list below.
     Column("NAME OR PROBLEM", lambda gpu, _: (gpu.level in _ILL and safe(gpu.summary)) or rows.name_of(gpu), least=20),
 )
@@ -60,10 +60,14 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
     """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
     value, wanted = SORTS[sort], text.casefold()
     found = [process for process in processes(status) if wanted in _searched(process).casefold()]
-    found.sort(key=lambda process: all(gpu.level != "bad" for gpu in process.gpus))  # of equal ones
+    found.sort(key=lambda process: min(map(_order, process.gpus), default=2))  # of equal ones
     known = [process for process in found if value(process) is not None]
     known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
     return known + [process for process in found if value(process) is None]
+
+
+def _order(gpu: GpuStatus) -> int:
+    return {"bad": 0, "poor": 1}.get(gpu.level, 2)
 
 
 def _lost(facts: ProcessStatus) -> float | None:
