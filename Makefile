@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
-# The torch of the tests, or `none` to leave out the tests that need it (tests/install_torch.py).
+# The torch of the tests, or `none` to leave out the tests that need it (qa/install_torch.py).
 TORCH  ?= 2.13.0
 export TORCH
 
@@ -28,7 +28,7 @@ $(VENV)/run: pyproject.toml
 	@touch $@
 
 $(VENV)/dev: $(VENV)/run
-	@$(BIN)/python tests/install_torch.py $(TORCH) $(PYTHON)
+	@$(BIN)/python qa/install_torch.py $(TORCH) $(PYTHON)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev,top,docs]'
 	@touch $@
 
@@ -56,7 +56,7 @@ generate: $(VENV)/dev ## write every generated file: reference, settings, rules,
 pictures: $(VENV)/e2e ## take docs/page.png and docs/top.svg from the running product; needs chromium
 	@$(BIN)/python -m qa.pictures
 
-# Of all packages but torch, whose build for the tests comes from elsewhere (tests/install_torch.py).
+# Of all packages but torch, whose build for the tests comes from elsewhere (qa/install_torch.py).
 LOCK = $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --no-annotate \
 	--no-emit-index-url --custom-compile-command 'make lock' --excludes deploy/requirements/excluded.txt
 .PHONY: lock

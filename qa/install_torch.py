@@ -1,4 +1,4 @@
-"""Installs the torch of the tests into this interpreter's environment: `python tests/install_torch.py VERSION PYTHON`.
+"""Installs the torch of the tests into this interpreter's environment: `python qa/install_torch.py VERSION PYTHON`.
 
 With a third argument, `alone`, what torch depends on is left for another call, so that this one can run beside others.
 
