@@ -135,6 +135,8 @@ class Program:
 
     def read_ahead(self) -> None:
         """Read all batches of a loader, then train on them."""
+        if self.rng.random() < 0.3:
+            self.end(self.purposes.start(self.loader), TRAINING)  # it has failed, and is begun again
         self.in_eval_mode, run = False, self.purposes.start(self.loader)
         for _ in range(self.rng.choice((3, 2 * MOST_PENDING))):
             self.fetch(run, TRAINING)

@@ -194,7 +194,7 @@ class Purposes:
         purpose = run.purpose if named is None and run is not None else named
         if purpose is not None:
             self._recorder.record.words[WAITED + purpose] += waited
-        elif run is None:
+        elif run is None or not run.count:  # for an iterator, or one without a batch
             self._unserved = waited
         else:
             run.waited += waited

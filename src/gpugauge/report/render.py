@@ -94,7 +94,7 @@ def _change(report: Report) -> Block:
     if change is None or change.gpu_hours < 0.02 * held:
         nothing = ["Nothing was found: no loss and no wait is large enough to be named."]
         return Block("Change first", report.mistakes or (nothing if report.steps and not report.running else []))
-    most = f"at most the {hours(change.gpu_hours)} that it lost come back" if held else ""
+    most = f"at most {hours(change.gpu_hours)} come back" if held else ""
     waits = report.step_shares.get("data", 0.0) if change.cause == "data_loading" else 0.0
     cause = f"The training {cause_phrase(change.cause)}{f', {percent(waits)} of its time' if waits else ''}"
     gains = "; ".join(filter(None, (change.gain_words, most))) or cause
