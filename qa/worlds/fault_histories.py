@@ -191,7 +191,7 @@ def _lasting_xid(rng: random.Random, history: History, machine: Machine, with_ac
     labels = {"xid": str(history.xid)} if known else {}
     if covered and with_action:
         history.gpu["health"]["recovery_action"] = 1
-        _fires(history, machine, "GpuNeedsReset", labels={"reason": "gpu_reset", **labels})
+        _fires(history, machine, "GpuNeedsReset", labels={"reason": "gpu_reset"})
     if known:
         _fires(history, machine, alert, labels=labels)
 

@@ -18,11 +18,12 @@ from gpugauge.simulator.scenario.load import load_scenario
 
 NAMES = [row.name for row in catalog.metrics()]
 # The gains in the texts of alerts are left out, as the setting says.
-# Of the texts of alerts alone: without them they have no gain, no phase of a rank, and general advice.
+# Of the texts of alerts alone: without them they have no gain, no figures, no phase of a rank, and general advice.
 GAINS = {
     name for name in NAMES if name.startswith(("training_expected_speedup", "training_loader_", "torch_loader_info"))
 }
-GAINS |= {"training_batch_headroom_ratio", "torch_phase"}
+GAINS |= {"training_batch_headroom_ratio", "torch_phase", "gpu_temperature_limit_celsius", "gpu_pcie_width"}
+GAINS |= {"gpu_ecc_errors_total", "gpu_nvlink_errors_total"}
 SCENARIOS = ("node", "bottlenecks", "failing-card", "a100-mig", "loaders", "workstation")
 MOST = {"uuid": 25, "process": 21}
 

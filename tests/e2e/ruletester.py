@@ -12,7 +12,7 @@ import subprocess
 import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ SECONDS = 600
 CLOCK = "gpugauge_snapshot_timestamp_seconds"
 # The cluster of the case, in what is expected.
 HERE = "<the case>"
+BEGIN = "<the begin>"
 
 
 @functools.cache
@@ -107,6 +108,8 @@ class Case:
     beside: Parameters | None = None
     tree: Mapping[str, Any] | None = None  # rules in place of those of the parameters
     clustered: bool = True  # False for one without others of the same rules
+    begins: tuple[str, str] = ("", "")  # of its alert, in the place of BEGIN, with each version of promtool
+    version: int = 0
 
     @property
     def rules(self) -> tuple[tuple[str, ...], str]:
@@ -124,7 +127,8 @@ class Case:
     @property
     def expectations(self) -> list[dict[str, Any]]:
         """What is expected, with its cluster."""
-        found: list[dict[str, Any]] = json.loads(json.dumps([*self.expected]).replace(HERE, self.name))
+        text = json.dumps([*self.expected]).replace(HERE, self.name).replace(BEGIN, self.begins[self.version])
+        found: list[dict[str, Any]] = json.loads(text)
         for alert in (alert for each in found if not self.clustered for alert in each["exp_alerts"]):
             del alert["exp_labels"]["cluster"]
         return found
@@ -138,7 +142,7 @@ def check(folder: Path, cases: Sequence[Case], *, each_version: bool = False) ->
     failures = []
     for number, tool in enumerate(promtools()):
         both = each_version or EVERYTHING
-        chosen = [case for case in cases if both or zlib.crc32(case.name.encode()) % 2 == number]
+        chosen = [replace(c, version=number) for c in cases if both or zlib.crc32(c.name.encode()) % 2 == number]
         said = _run(tool, folder, chosen)
         if said:
             # Alerts with their texts are compared all at once, so the cases are tried alone.

@@ -91,10 +91,12 @@ def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chai
 
     assert alerts.keys() - wanted == {"GpuXidReset 2"}  # the failed remap is Xid 64
     assert reset["annotations"]["summary"].startswith("GPU 4 (GPU-")
-    assert reset["annotations"]["summary"].endswith(f"on {chain.bad} needs a reset: node_reboot")
-    assert "First error: Xid 48 (Double bit ECC error)" in reset["annotations"]["description"]
-    assert (reset["labels"]["action"], reset["labels"]["xid"]) == ("reset", "48")
-    assert xid["annotations"]["summary"].endswith(f"on {chain.bad} had Xid 119 (GSP RPC timeout)")
+    host, _, _ = chain.bad.rpartition(":")
+    summary = f"on {host} needs a reset: the driver requires a reboot of the node after an error"
+    assert reset["annotations"]["summary"].endswith(summary)
+    assert "The GPU also had Xid 48 (Double bit ECC error), had unc" in reset["annotations"]["description"]
+    assert reset["labels"].keys() == {"alertname", "severity", "action", "reason", "instance", "uuid", "index"}
+    assert xid["annotations"]["summary"].endswith(f"on {host} had Xid 119 (GSP RPC timeout)")
 
 
 def test_a_failing_gpu_fires_until_its_reset(chain: Chain) -> None:
@@ -102,7 +104,7 @@ def test_a_failing_gpu_fires_until_its_reset(chain: Chain) -> None:
     wait_for(lambda: wanted == chain.alerts(chain.failing).keys(), ERROR + SLOW + 20, f"{wanted} fire")
     assert chain.second >= ERROR
     summary = chain.alerts(chain.failing)["GpuNeedsReset 1"]["annotations"]["summary"]
-    assert summary.endswith(f"on {chain.failing} needs a reset: gpu_reset")
+    assert summary.endswith("the driver requires a reset of the GPU after an error")
     first = chain.alerts(chain.failing)["GpuNeedsReset 1"]
     assert "Xid 48 (Double bit ECC error)" in first["annotations"]["description"]
 

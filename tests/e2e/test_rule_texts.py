@@ -13,14 +13,14 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES
 from tests.artifacts.rules.rule_stories import DEFAULT, INFO, JOB, STORIES, Row, ranks
-from tests.e2e.ruletester import HERE, SECONDS, Case, annotated, check, firing, of_rows, story_identity
+from tests.e2e.ruletester import BEGIN, HERE, SECONDS, Case, annotated, check, firing, of_rows, story_identity
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 LOW = next(story for story in STORIES if story.alert == "TrainingLoadLow")
 # Five minutes after the first one at which half of the window was spent in training steps.
 PHASES = [("bad", 61)]
-BEGIN = "1970-01-01 00:12:00 +0000 UTC"
+LOW_BEGIN = "1970-01-01 00:12:00 UTC"
 WHERE = (
     "On the node, `gpugauge stack 'llm'` shows where each rank is that makes no progress, and `gpugauge status` what "
     "limits it. "
@@ -62,8 +62,8 @@ def places_and_loss() -> Case:
         "summary": "Training jobset ml/llm of user 1000 uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
         "description": f"{LOST}. What to do: more loader workers, pinned "
-        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.8 GPU hours lost "
-        "so far. Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; programs fit.py.",
+        f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost so far. Mean over 15m. "
+        f"On node-1 GPU 0, 1; pods trainer-0; programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
         "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
     }
@@ -94,8 +94,8 @@ def gain_after_the_advice() -> Case:
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
         "description": f"{LOST}. What to do: 18 loader workers instead of 4, if the storage serves several reads at "
         "once; otherwise faster storage. Expected: steps at least 2.1 times as fast, "
-        f"then it {CAUSES['host_bound'].phrase}. Low since {BEGIN}. 0.8 GPU hours lost so far. Mean over "
-        "15m. On node-1.",
+        f"then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. Mean over "
+        f"15m. On node-1. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
@@ -108,9 +108,9 @@ def many_places() -> Case:
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": f"{LOST}. What to do: more loader workers, pinned "
-        f"memory, prefetching, faster storage or decoding. Low since {BEGIN}. 0.8 GPU hours lost "
+        f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost "
         f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
-        "programs fit.py.",
+        f"programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
@@ -124,7 +124,7 @@ def slow_rank() -> Case:
         "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1, "
         "node-2 GPU 6",
         "description": "Behind: rank 3 on node-2 GPU 6 works 2.0 times as long as the median rank: it waits for its "
-        f"data loader. {WHERE}On node-1, node-2 GPU 6; programs fit.py.",
+        f"data loader. {WHERE}On node-1, node-2 GPU 6; programs fit.py. Since 1970-01-01 00:12:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
     }
     gpu, rank = {"instance": "node-2", "uuid": "GPU-6"}, {"instance": "node-2", "process": "p3"}
@@ -145,11 +145,12 @@ def on_cpu() -> Case:
         "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} runs on the CPU of a machine with a GPU: "
         "node-1",
         "description": "It was on the CPU for 100% of the last 15m. `gpugauge doctor PID` on the machine says why. On "
-        "node-1.",
+        f"node-1. Since {BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingoncpu",
     }
 
-    return case("no share of time is above 100 %", rows, annotated(story, texts))
+    begins = "1970-01-01 00:10:00 UTC", "1970-01-01 00:11:00 UTC"
+    return replace(case("no share of time is above 100 %", rows, annotated(story, texts)), begins=begins)
 
 
 def behind(size: int) -> Case:
@@ -171,7 +172,7 @@ def behind(size: int) -> Case:
         "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1 "
         "GPU 3",
         "description": f"Behind: rank 0 on node-1 GPU 3 waits for no other rank while checkpointing; {waits}. {WHERE}"
-        "On node-1 GPU 3.",
+        "On node-1 GPU 3. Since 1970-01-01 00:09:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
     }
     return case(f"texts of {size} ranks", rows, annotated(story, texts), story.parameters)
@@ -183,12 +184,14 @@ def exporter_down() -> Case:
     rows = [*story.rows, Row("gpugauge_snapshot_timestamp_seconds", {}, None, 0, clock=True)]
     texts = {
         "summary": f"gpugauge on node-1 in cluster {HERE} cannot be scraped",
-        "description": "Seen last at 1970-01-01 00:59:00 +0000 UTC. Until it is scraped again there is no data about "
-        "its GPUs: alerts about them keep firing for a while and then resolve.",
+        "description": "Seen last at 1970-01-01 00:59:00 UTC. Until it is scraped again there is no data about "
+        f"its GPUs: alerts about them keep firing for a while and then resolve. Since {BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#exporterdown",
     }
     expected = [annotated(story, texts, 119), firing(story.alert, 145, 5, None, {})]
-    return Case("texts of an exporter that is down", of_rows(rows, [("good", 60), ("bad", 60), ("good", 60)]), expected)
+    phases = ("good", 60), ("bad", 60), ("good", 60)
+    begins = "1970-01-01 01:08:00 UTC", "1970-01-01 01:07:00 UTC"
+    return Case("texts of an exporter that is down", of_rows(rows, phases), expected, begins=begins)
 
 
 def without_hook(load: float, *, torch: str = "cuda", command: str = "fit.py", idle: float = 0.0) -> list[Row]:
@@ -261,8 +264,8 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
         "What to do: no measured value explains it: "
         "`gpugauge doctor` on the node shows what is missing. Processes without the hook: 1; of these only the load is "
-        f"known. Start it under the hook to see why: `gpugauge run -- {line} …`. Low since {BEGIN}. "
-        f"{1 - load:.1f} GPU hours lost so far. Mean over 15m. On node-1; programs {command}.",
+        f"known. Start it under the hook to see why: `gpugauge run -- {line} …`. "
+        f"{1 - load:.1f} GPU hours lost so far. Mean over 15m. On node-1; programs {command}. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     rows = without_hook(load, command=command)
@@ -276,8 +279,8 @@ def small_losses() -> Case:
         "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} uses 97% of its GPU time, less than 98%, on "
         "node-1",
         "description": "No cause takes 5% of its GPU time now. Processes without the hook: 1; of these only the load "
-        f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. Low since {BEGIN}. "
-        "0.0 GPU hours lost so far. Mean over 15m. On node-1; programs fit.py.",
+        f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. "
+        f"0.0 GPU hours lost so far. Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     name = "no advice about a cause where none is large"
@@ -290,7 +293,8 @@ BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")
 def blind() -> Case:
     texts = {
         "summary": f"gpugauge on node-1 in cluster {HERE} cannot read the GPUs",
-        "description": "The driver does not answer, or the exporter publishes no new values. Reason: timeout.",
+        "description": "The driver does not answer, or the exporter publishes no new values. Reason: timeout. "
+        "Since 1970-01-01 00:05:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#exporterblind",
     }
     return case(

@@ -10,8 +10,8 @@ from gpugauge.metric import Family
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section, Snapshot
 
-# What the alert rules read, but the gains in their texts, and the basic values of each GPU. In braces: the values of a
-# label that are kept, or that series are left out until they are more than 0.
+# What the alert rules read, but gains and figures in their texts, and the basic values of each GPU. In braces: the
+# values of a label that are kept, or that series are left out until they are more than 0.
 _LEAN = """
 gpu_up gpu_info gpu_down_reason gpu_problem gpu_problem_info gpu_problems gpu_reading_failed gpu_allocation_info
 gpu_xid_unrepaired_timestamp_seconds gpu_busy_seconds_total{engine=gpu} gpu_observed_seconds_total{engine=gpu}

@@ -73,7 +73,10 @@ SLOWDOWNS = {
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"
 _LINK = "check the link and the GPU at its other end, reset all GPUs; if it occurs again, have the parts replaced"
-NARROW = "if it stays after a reset of the GPU or a reboot, check the seating of GPU and riser, and the slot"
+_NARROW = (
+    "when the jobs of the node have ended: {drain}; systemctl reboot; if the link stays narrow, have the seating of "
+    "GPU and riser, and the slot checked"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +163,7 @@ def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     width, most = health.lanes or (0, 0)
     if width < most and (health.was_narrow or (health.link_load or 0.0) >= limits.under_load_ratio):
         text = f"its PCIe link has {width} of {most} lanes: copies between host and GPU take longer"
-        yield Ailment(False, text, NARROW, "GpuPcieDegraded", kind="narrow_link")
+        yield Ailment(False, text, _NARROW, "GpuPcieDegraded", kind="narrow_link")
 
 
 def lost(reason: str, vendor: Vendor) -> Ailment:
@@ -173,7 +176,7 @@ def xid_fault(xid: int, vendor: Vendor, index: object) -> Ailment | None:
     code, kind, name = vendor.error_labels(xid)
     text = f"Xid {code}" + (f" ({name})" if name else "")
     fault = f"GpuXid{kind.capitalize()}"
-    advice = vendor.fill(vendor.error_advice.get(kind, ""), index)
+    advice = vendor.fill(vendor.error_advice.get(code) or vendor.error_advice.get(kind, ""), index)
     return Ailment(False, text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
 
 

@@ -349,9 +349,9 @@ class Metrics(Section):
 
     preset: Literal["full", "lean"] = setting(
         default="full",
-        description="`lean` exports only what the alert rules of gpugauge read, but the gains in their texts, and the "
-        "basic values of each GPU: up to 25 series for a GPU and 21 for a process, and more with many faults or "
-        "causes. `include` then adds to it.",
+        description="`lean` exports only what the alert rules of gpugauge read, but gains and figures in their texts, "
+        "and the basic values of each GPU: up to 25 series for a GPU and 21 for a process, and more with many faults "
+        "or causes. `include` then adds to it.",
     )
     include: Names = setting(
         default=(),

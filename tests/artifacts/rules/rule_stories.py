@@ -176,13 +176,14 @@ _CPU_BUILD = (
 )
 _OOM = (*_PROCESS, Row("torch_memory_ooms_total", {**_PROCESS_0, **UUID}, 0.01, 0, counter=True))
 _EXPORTER = {"instance": "node-1"}
+_ADVICE = ("mend it", "no, mend it so")
 INFO = _same("gpu_info", 1, {**UUID, "index": "3", "name": "NVIDIA H100"})
 
 
 def _fault(alert: str, *, lasting: bool = False, **words: str) -> Story:
-    """Return the story of a fault that the exporter judges, with some of its words."""
-    fault, own = FAULTS[alert], {**UUID, "problem": alert}
-    rows = INFO, Row("gpu_problem", own, 1, None), Row("gpu_problem_info", {**own, **words}, 1, None)
+    """Return the story of a fault that the exporter judges, with some of its words. Others of them change."""
+    fault, own = FAULTS[alert], {**UUID, "problem": alert, **words}
+    rows = INFO, *(Row("gpu_problem_info", {**own, "summary": fault.summary, "advice": a}, 1, None) for a in _ADVICE)
     action = {"action": fault.action} if fault.action else {}
     return Story(alert, {**GPU, **words, **action}, rows, fault.severity, lasting)
 

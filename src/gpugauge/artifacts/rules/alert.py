@@ -31,7 +31,7 @@ class Alert:
     expression see to it: Prometheus forgets a `for` of less than ten minutes at its restart, and a gap begins it again.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
     (deploy/prometheus/alertmanager.yaml) hands it to what drains nodes. `described` is false for an alert about a job
-    whose name may be unknown. `about` follows from its group.
+    whose name may be unknown. `words` are labels of the expression for its texts only. `about` follows from its group.
     """
 
     name: str
@@ -43,6 +43,7 @@ class Alert:
     severity: Severity = "warning"
     action: Action = ""
     described: bool = True
+    words: tuple[str, ...] = ()
     about: About = "job"
 
     def as_dict(self, s: Selectors) -> dict[str, object]:
@@ -50,7 +51,7 @@ class Alert:
         joins = s.engine == "grafana" and self.about == "job" and self.described
         joined = f"(\n{self.expr}\n)\n* on ({s.job}) group_left ({', '.join(TEXT_LABELS)}) {TEXTS}"
         # Templates see these labels. Without a value in the rule they are no part of the alert's identity.
-        dropped = dict.fromkeys(TEXT_LABELS, "") if joins else {}
+        dropped = dict.fromkeys(TEXT_LABELS if joins else self.words, "")
         grafana = s.dashboard_url.rstrip("/") or (THIS_GRAFANA if s.engine == "grafana" else "")
         return {
             "alert": self.name,

@@ -73,7 +73,7 @@ def _level(s: Selectors, name: str, condition: str, below: str, severity: Severi
         name,
         condition + s.unless_job(PROBLEM),
         f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(', on ')}",
-        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.since(name)}Mean over {format_duration(s.patience)}."
+        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.lost_so_far()}Mean over {format_duration(s.patience)}."
         f"{t.places()}",
         s.settle,
         f"a training uses less than {shown} of its GPU time, mean over {format_duration(s.patience)}",

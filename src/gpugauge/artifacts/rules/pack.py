@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import yaml
@@ -14,6 +15,7 @@ from gpugauge.artifacts.rules.alert import About, Alert
 from gpugauge.artifacts.rules.options import Parameters, UnknownAlertError
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import Recording
+from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 
 
@@ -32,7 +34,9 @@ class Group(NamedTuple):
 
     def alerts(self, s: Selectors) -> list[Alert]:
         """Return the alerts of the group."""
-        return [replace(alert, about=self.about) for made in self.made for alert in made(s)]
+        since = partial(Texts(s).since, about=self.about.lower())
+        found = (alert for made in self.made for alert in made(s))
+        return [replace(a, about=self.about, description=a.description + since(a.name)) for a in found]
 
 
 # Prometheus evaluates groups concurrently and spreads them over the interval, so a series that another group records

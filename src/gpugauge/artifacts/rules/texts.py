@@ -21,15 +21,37 @@ from gpugauge.workload.job import UNIQUE, WORDS
 
 _LISTED = 5
 # By subject of an alert: its labels that queries match.
-_LABELS = {"job": JOB_LABELS, "gpu": ("instance", "uuid"), "node": ("instance",)}
+_LABELS = {
+    "job": JOB_LABELS,
+    "gpu": ("instance", "uuid"),
+    "xid": ("instance", "uuid", "xid"),
+    "node": ("instance",),
+    "exporter": ("instance", "source", "collector"),
+}
 # The names that Grafana gives to the query of an imported rule, and to the first query of a rule.
 _QUERIES_OF_GRAFANA = ("query", "A")
+_TIME = '{{ .Value | humanizeTimestamp | reReplaceAll " [+]0000" "" }}'
 # What follows `gpugauge run --`, by the command of a process, which has no arguments.
 _COMMAND = (
     '{{ $name := .Labels.workload_command }}{{ if match ".[.]py$" $name }}python {{ $name }}'
     '{{ else if match "^[A-Za-z_0-9]+([.][A-Za-z_0-9]+)+$" $name }}python -m {{ $name }}'
     "{{ else }}{{ $name }}{{ end }} …"
 )
+
+
+_VALUE = '{{ printf "%.0f" .Value }}'
+# By alert: metric, matchers and words of what was measured.
+_FIGURES = {
+    "GpuHot": (
+        ("gpu_temperature_celsius", 'sensor="gpu"', f" It is at {_VALUE} °C."),
+        ("gpu_temperature_limit_celsius", 'limit="slowdown"', f" Its limit is {_VALUE} °C."),
+    ),
+    "GpuPcieDegraded": (
+        ("gpu_pcie_width", 'when="current"', f" It has {_VALUE} lanes now."),
+        ("gpu_pcie_width", 'when="max"', f" It can have {_VALUE}."),
+    ),
+    "GpuUncorrectedEcc": (("gpu_ecc_errors_total", 'type="uncorrected",scope="volatile"', f" Counted: {_VALUE}."),),
+}
 
 
 @dataclass(frozen=True)
@@ -42,8 +64,8 @@ class Texts:
     def _queries(self) -> bool:
         return self.selectors.engine == "prometheus"
 
-    def _label(self, label: str, before: str = "", after: str = "") -> str:
-        return f"{{{{ with $labels.{label} }}}}{before}{{{{ . }}}}{after}{{{{ end }}}}"
+    def _label(self, label: str, before: str = "", after: str = "", shown: str = "{{ . }}") -> str:
+        return f"{{{{ with $labels.{label} }}}}{before}{shown}{after}{{{{ end }}}}"
 
     def _cluster(self) -> str:
         label = self.selectors.cluster_label
@@ -70,12 +92,11 @@ class Texts:
         namespace = self._label("workload_namespace", "", "/")
         pod = f"pod {namespace}{self._label('workload_pod')}"
         job, users = _job("$labels", namespace), f'count by (workload_user) ({rec.PROGRAMS}{{@job,workload_user!=""}})'
-        if self._queries:
-            job += self._listed("users", self._query(users), "workload_user", before=" of user ")
+        job += self._listed("users", self._query(users), "workload_user", before=" of user ")
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
     def _query(self, query: str, *more: str) -> str:
-        """Return a pipeline with the result of a query: @job, @gpu, @node are matchers of the alert, %q more values."""
+        """Return a pipeline with the result of a query: @job and the like are matchers of the alert, %q more values."""
         values: list[str] = []
 
         def matchers(mark: re.Match[str]) -> str:
@@ -83,30 +104,35 @@ class Texts:
             values.extend(f"$labels.{label}" for label in labels)
             return ",".join(f"{label}=%q" for label in labels)
 
-        text = re.sub("@(job|gpu|node)", matchers, query)
+        text = re.sub(f"@({'|'.join(_LABELS)})", matchers, query)
         return f"printf `{text}` {' '.join([*values, *more])} | query"
 
     def _each(self, pipeline: str, text: str) -> str:
         """Return a text for each series in the result; none for Grafana."""
         return f"{{{{ range {pipeline} }}}}{text}{{{{ end }}}}" if self._queries else ""
 
-    def _listed(self, name: str, pipeline: str, label: str, item: str = "", before: str = "") -> str:
-        """Return the values of a label in the result, at most five, and their number. In `item`, $one is the series."""
+    def _listed(self, name: str, pipeline: str, label: str, item: str = "", before: str = "", after: str = "") -> str:
+        """Return the values of a label in the result, at most five, and their number. In `item`, $one is the series.
+        None for Grafana.
+        """
+        if not self._queries:
+            return ""
         shown = item or f"{{{{ $one.Labels.{label} }}}}"
         return (
             f'{{{{ ${name} := {pipeline} | sortByLabel "{label}" }}}}{{{{ if ${name} }}}}{before}{{{{ end }}}}'
             f"{{{{ range $place, $one := ${name} }}}}{{{{ if lt $place {_LISTED} }}}}"
             f"{{{{ if $place }}}}, {{{{ end }}}}{shown}{{{{ end }}}}{{{{ end }}}}"
             f"{{{{ if gt (len ${name}) {_LISTED} }}}}, … ({{{{ len ${name} }}}} in all){{{{ end }}}}"
+            + (f"{{{{ if ${name} }}}}{after}{{{{ end }}}}" if after else "")
         )
 
     def nodes(self, before: str = "") -> str:
         """Return the nodes of the job with the indexes of its GPUs, such as `node-1 GPU 0, 1`."""
         if not self._queries:
             others = self._label("nodes", '{{ if ne . "1" }} (one of ', " nodes){{ end }}")
-            return self._label("instance", before, others)
+            return self._label("instance", before, others, _host("."))
         devices = self._query(f"max by (index) ({rec.DEVICES}{{@job,instance=%q}})", "$one.Labels.instance")
-        item = "{{ $one.Labels.instance }}" + self._listed("indexes", devices, "index", before=" GPU ")
+        item = _host("$one.Labels.instance") + self._listed("indexes", devices, "index", before=" GPU ")
         nodes = self._query(f"count by (instance) ({rec.PROGRAMS}{{@job}})")
         return self._listed("nodes", nodes, "instance", item, before)
 
@@ -200,19 +226,23 @@ class Texts:
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         return self._each(least, _gain('{{ printf "%.1f" .Value }}', limit))
 
-    def since(self, alert: str) -> str:
-        """Return since when the alert's condition holds, and the GPU hours that the job has lost."""
-        begin = self._query(f'min(ALERTS_FOR_STATE{{alertname="{alert}",@job}})')
+    def lost_so_far(self) -> str:
+        """Return the GPU hours that the job has lost."""
         hours = self._query(rec.gpu_hours(f"{rec.HOURS_LOST}{{@job}}", "7d"))
-        return self._each(begin, "Low since {{ .Value | humanizeTimestamp }}. ") + self._each(
-            hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. '
-        )
+        return self._each(hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. ')
 
-    def since_when(self, alert: str, xids: str = "") -> str:
-        """Return since when an alert about a GPU fires, or since its oldest Xid error of a class."""
-        errors = f'min(gpu_xid_unrepaired_timestamp_seconds{{@gpu,class="{xids}"{self._targets}}}) or '
-        begin = self._query(f'{errors if xids else ""}min(ALERTS_FOR_STATE{{alertname="{alert}",@gpu}})')
-        return self._each(begin, " Since {{ .Value | humanizeTimestamp }}.")
+    def since(self, alert: str, about: str) -> str:
+        """Return since when an alert fires, or since when the Xid error that it is about is not repaired."""
+        # The first notification is made before the series exists.
+        first = f'min(ALERTS_FOR_STATE{{alertname="{alert}",@{about}}}) or floor(vector(time()))'
+        if alert.startswith("GpuXid"):
+            first = f"min(gpu_xid_unrepaired_timestamp_seconds{{@xid{self._targets}}}) or {first}"
+        return self._each(self._query(first), f" Since {_TIME}.")
+
+    def other_faults(self, alert: str) -> str:
+        """Return the other faults of the alert's GPU, whose alerts this one may inhibit."""
+        others = self._query(f'group by (summary) (gpu_problem_info{{@gpu,problem!="{alert}"{self._targets}}})')
+        return self._listed("others", others, "summary", before=" The GPU also ", after=".")
 
     def behind(self) -> str:
         """Return the ranks that hold the others up, with their GPUs, and what they do; nothing for Grafana."""
@@ -230,7 +260,7 @@ class Texts:
         does = {"silent": "does not answer", "ended": "has ended", "waiting": waits, "slow": slow}
         held = f"gpu_process_memory_used_bytes{{instance=%q,process=%q{self._targets}}}"
         devices = f"max by (index) (gpu_info{{instance=%q{self._targets}}} and on ({self.selectors.gpu}) {held})"
-        item = "rank {{ $one.Labels.rank }} on {{ $one.Labels.instance }}"
+        item = f"rank {{{{ $one.Labels.rank }}}} on {_host(node)}"
         item += self._listed("indexes", self._query(devices, node, node, process), "index", before=" GPU ") + " "
         item += cases("$one.Labels.position", does, here)
         ranks = self._query(f"{RANK_BEHIND}{{@job}}")
@@ -264,38 +294,59 @@ class Texts:
     def seen_last(self) -> str:
         """Return when values of the alert's exporter were scraped last."""
         newest = f"gpugauge_snapshot_timestamp_seconds{{@node{self._targets}}}"
-        return self._each(
-            self._query(f"max(last_over_time({newest}[1d]))"), "Seen last at {{ .Value | humanizeTimestamp }}. "
-        )
+        return self._each(self._query(f"max(last_over_time({newest}[1d]))"), f"Seen last at {_TIME}. ")
 
-    def pods(self, *, lost: bool = False) -> str:
-        """Return the pods and other jobs whose processes hold memory of the alert's GPU, and the pods to which it is
-        allocated; of a GPU that is `lost`, those of the last hour. They are no labels, because they change while the
-        alert fires.
+    def users(self, *, lost: bool = False) -> str:
+        """Return the programs that hold memory of the alert's GPU, and other pods to which it is allocated; of a GPU
+        that is `lost`, those of the last hour. They are no labels, because they change while the alert fires.
         """
 
         def of(series: str) -> str:
             return f"last_over_time({series}[1h])" if lost else series
 
-        memory = self.selectors.on_process("and", of(f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}"))
-        named, other = (f"{by}{self._targets}" for by in ('workload_pod!=""', 'workload_pod="",workload_job!=""'))
-        pods = f"{of(f'gpu_process_info{{@node,{named}}}')} {memory} or gpu_allocation_info{{@gpu,{named}}}"
-        pods = self._query(f"count by (workload_namespace, workload_pod) ({pods})") + ' | sortByLabel "workload_pod"'
-        info = of(f"gpu_process_info{{@node,{other}}}")
-        jobs = f"count by (workload_job_kind, workload_job, workload_user) ({info} {memory})"
-        user = "{{ with .Labels.workload_user }} of user {{ . }}{{ end }}."
-        return self._each(
-            pods, " Used by pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}."
-        ) + self._each(f'{self._query(jobs)} | sortByLabel "workload_job"', f" Used by {_job('.Labels')}{user}")
+        memory = of(f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}")
+        held = f"{of(f'gpu_process_info{{@node{self._targets}}}')} {self.selectors.on_process('and', memory)}"
+        pod = "workload_namespace, workload_pod"
+        program = f"pid, workload_command, workload_job_kind, workload_job, workload_user, {pod}"
+        allocated = f'gpu_allocation_info{{@gpu,workload_pod!=""{self._targets}}} unless on ({pod}) ({held})'
+        others = f'{self._query(f"count by ({pod}) ({allocated})")} | sortByLabel "workload_pod"'
+        programs = self._query(f"count by ({program}) ({held})")
+        return self._listed("users", programs, "pid", _program("$one.Labels"), " Used by ", ".") + self._each(
+            others, " Allocated to pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}."
+        )
+
+    def figures(self, alert: str) -> str:
+        """Return the measured values of a fault of the alert's GPU."""
+        found = (
+            self._each(self._query(f"max({name}{{@gpu,{of}{self._targets}}})"), words)
+            for name, of, words in _FIGURES.get(alert, ())
+        )
+        if alert != "GpuNvlinkErrors":
+            return "".join(found)
+        kinds = f"gpu_nvlink_errors_total{{@gpu{self._targets}}}"
+        item = '{{ printf "%.0f" $one.Value }} {{ reReplaceAll "_" " " $one.Labels.kind }}'
+        return self._listed("kinds", self._query(f"sum by (kind) ({kinds}) > 0"), "kind", item, " Counted: ", ".")
 
     def released_until(self) -> str:
         """Return the time at which the exporter attaches again by itself."""
         until = self._query(f"gpugauge_driver_released_until_timestamp_seconds{{@node{self._targets}}}")
-        return self._each(until, " It attaches again at {{ .Value | humanizeTimestamp }}.")
+        return self._each(until, f" It attaches again at {_TIME}.")
 
     def exporter(self) -> str:
         """Return the instance of the alert's exporter."""
-        return "gpugauge on {{ $labels.instance }}" + self._cluster()
+        return f"gpugauge on {self._node()}"
+
+    def gpu(self) -> str:
+        """Return the alert's GPU and its node."""
+        return f"GPU {{{{ $labels.index }}}} ({{{{ $labels.uuid }}}}) on {self._node()}"
+
+    def _node(self) -> str:
+        return _host("$labels.instance") + self._cluster()
+
+
+def _host(instance: str) -> str:
+    """Return the node of an instance, which has a port where the scrape configuration does not set it."""
+    return f'{{{{ reReplaceAll "^([^:]+|.+[]]):[0-9]+$" "$1" {instance} }}}}'
 
 
 def _gain(factor: str, limit: str) -> str:
@@ -322,6 +373,17 @@ def _job(labels: str, namespace: str = "") -> str:
         for each, (_, pattern, shown) in {**special, "": ("", UNIQUE, "")}.items()
     }
     return words + namespace + cases(kind, names, names.pop(""))
+
+
+def _program(labels: str) -> str:
+    """Return the command of a process with its pid and its owner, as the views say it."""
+    job = f'{{{{ if not (match "^(pod|launch|)$" {labels}.workload_job_kind) }}}}, {_job(labels)}{{{{ end }}}}'
+    return (
+        f"{{{{ with {labels}.workload_command }}}}{{{{ . }}}}{{{{ else }}}}a process{{{{ end }}}} "
+        f"(pid {{{{ {labels}.pid }}}}{{{{ with {labels}.workload_pod }}}}, pod "
+        f"{{{{ {labels}.workload_namespace }}}}/{{{{ . }}}}{{{{ end }}}}{job}"
+        f"{{{{ with {labels}.workload_user }}}}, user {{{{ . }}}}{{{{ end }}}})"
+    )
 
 
 def cases(name: str, texts: Mapping[str, str], otherwise: str) -> str:

@@ -55,6 +55,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     for each in gpu.faults:  # of several reasons, the gravest
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
+        summary += f": {each.text}" if each.runbook == "GpuNeedsReset" else ""
         words = (each.reason, fault.word, summary, gpu.site.fill(each.advice, gpu.uuid), fault.action)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}

@@ -62,6 +62,7 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
+        "94": f"restart the program that has ended; when the other jobs have ended: {REPAIR}",
         "reset": REPAIR,
         "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
         "node": "{drain}; inspect the machine: the slot, the power and the firmware of the GPU",

@@ -30,7 +30,7 @@ class Vendor:
     error_classes: tuple[str, ...]  # of the numbered errors that its driver reports
     error_labels: Callable[[int], tuple[str, ...]]  # of one: code, class and name
     in_log: Container[int]  # the codes whose severity only the kernel log has
-    error_advice: Mapping[str, str]  # by class, about an error that is not repaired
+    error_advice: Mapping[str, str]  # by class or code, about an error that is not repaired
     min_drivers: Mapping[int, int]  # by major version of the toolkit of a build; enough for all minor versions
     peaks: tuple[Peak, ...]
     lacks: tuple[str, ...]  # patterns of metrics that none of its GPUs has
