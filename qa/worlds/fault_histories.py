@@ -165,7 +165,7 @@ def _ecc(rng: random.Random, history: History, machine: Machine, _a: bool) -> No
 
 def _nvlink(rng: random.Random, history: History, machine: Machine, _a: bool) -> None:
     kind = rng.choice(("replay", "recovery", "ecc_data"))
-    history.gpu["health"]["nvlink_errors"] = {kind: rng.randrange(1, 50)}
+    history.gpu["health"]["nvlink_errors"] = {kind: rng.randrange(10, 50)}
     _fires(history, machine, "GpuNvlinkErrors")
 
 

@@ -29,21 +29,21 @@ from gpugauge.web.page.links import parts
 
 # The steps of a repair, each by the begin of its commands. Others may stand anywhere.
 STEPS = (
-    ("kubectl drain", "scontrol update"),
+    ("kubectl drain", "scontrol update nodename", "squeue"),
     ("kill ",),
-    ("systemctl stop", "gpugauge release"),
-    ("nvidia-smi --gpu-reset -i",),
+    ("systemctl stop", "gpugauge release", "podman stop"),
+    ("nvidia-smi --gpu-reset",),
     ("systemctl reboot",),
-    ("systemctl start", "gpugauge attach", "kubectl uncordon"),
+    ("systemctl start", "gpugauge attach", "podman start", "kubectl uncordon", "scontrol update state=resume"),
 )
 EVERY = [
     *(advice for _, advice in NVIDIA.recovery.values()),
     *NVIDIA.error_advice.values(),
-    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1, {"replay": 1}), 3)),
+    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1, {"recovery": 1}), 3)),
     *(unread_advice(reason, NVIDIA) for reason in ("too_slow", "unknown")),
     *(down_advice(reason, NVIDIA) or "" for reason in (*DOWN_REASONS, "remembered")),
 ]
-RESETS = re.compile(r"nvidia-smi --gpu-reset -i \d")
+RESETS = re.compile(r"nvidia-smi --gpu-reset( -i \d)?")
 # Says that this machine is none of the containers in which the tests may run.
 ON_HOST = (
     "import runpy, sys; import gpugauge.workload.users as users; users._IN_CONTAINER = (); "
@@ -94,6 +94,9 @@ def test_each_owner_is_drained_before_anything_is_killed_stopped_or_reset(seed: 
             assert "drain the node" in advice  # as in the runbook
             assert ("kubectl drain" in advice) == ("pod" in kinds)
             assert ("scontrol update nodename=" in advice) == ("slurm" in kinds)
+            ends = "systemctl" in advice or "nvidia-smi" in advice
+            returned = ("kubectl uncordon" in advice, "scontrol update state=resume" in advice)
+            assert returned == (ends and "pod" in kinds, ends and "slurm" in kinds)
             assert ("ask the owner" in advice) == any(kind not in {"pod", "slurm"} for kind, _ in users or ())
         if "{stop}" in text:
             assert bool(RESETS.search(advice)) == (2 in order) == ("pod" not in kinds)
@@ -119,7 +122,7 @@ SYSTEMD = {"NOTIFY_SOCKET": "/run/systemd/notify"}
         (Settings(), True, SYSTEMD, "0::/user.slice/u.slice/app.slice/g.service\n", "systemctl --user stop g.socket g"),
         (Settings(), True, SYSTEMD, "0::/\n", "systemctl stop gpugauge.socket gpugauge"),
         (Settings(), True, {}, "0::/system.slice/cron.service\n", "kill {pid}, which is gpugauge"),
-        (Settings(), False, SYSTEMD, "0::/\n", "stop the container of gpugauge"),
+        (Settings(), False, SYSTEMD, "0::/\n", "stop gpugauge: podman stop gpugauge"),
         (LIFECYCLE, True, SYSTEMD, "0::/\n", "gpugauge release --for 10m --url 127.0.0.1:9100"),
         (
             LIFECYCLE,

@@ -24,7 +24,8 @@ def test_each_alert_about_a_gpu_is_a_row() -> None:
     [
         ({}, None, None),
         ({"crc_flit": 9e9}, 99.9, None),
-        ({"replay": 0}, 0.0, None),
+        ({"replay": 9}, 0.0, None),
+        ({"replay": 12}, 0.0, "NVLink errors since the driver was loaded: 12 replay"),
         ({}, 100.0, "its NVLinks correct 100 errors per second"),
         (
             {"replay": 2, "recovery_failed": 1, "crc_flit": 3},
@@ -39,7 +40,7 @@ def test_errors_of_links(errors: dict[str, float], rate: float | None, text: str
 
 def test_all_faults_of_a_gpu_are_told_the_gravest_first() -> None:
     over_time = {"lanes": (8, 16), "load": 0.2, "link_load": 0.2, "slowed": {"hw_slowdown": 0.2}}
-    worst = GpuHealth("gpu_reset", True, True, 60, True, 1, {"replay": 1}, 0.0, 95, 90, **over_time)  # type: ignore[arg-type]  # by the caller
+    worst = GpuHealth("gpu_reset", True, True, 60, True, 1, {"recovery": 1}, 0.0, 95, 90, **over_time)  # type: ignore[arg-type]  # by the caller
 
     graves = [ailment.grave for ailment in ailments(worst, 3)]
 

@@ -23,6 +23,8 @@ _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _UNIT = re.compile(r"/([\w@.:-]+)\.service$", re.MULTILINE)
 _CGROUP = Path("/proc/self/cgroup")
 _FROM_STOP = re.compile(r"\{stop\}.*")
+# After this step the node takes jobs again; of several, the last one where the others have not helped.
+_REPAIRED = re.compile(r"\{start\}|systemctl reboot(?:, which[^;]*)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,9 @@ class Site:
         kinds, node = _MANAGED & self.managers.union(kind for kind, _ in users or ()), quote(self.node)
         if "pod" in kinds:
             # In a cluster other services read the GPU as well: only a reboot ends all of them.
-            advice = _FROM_STOP.sub(lambda _: f"systemctl reboot; kubectl uncordon {node}", advice)
+            advice = _FROM_STOP.sub("systemctl reboot", advice)
+        if "{drain}" in advice:
+            advice = _REPAIRED.sub(lambda step: "; ".join((step[0], *_return(kinds, node))), advice, count=1)
         forget = self.command(f"forget {uuid}")
         forget = forget if self.lifecycle else f"start gpugauge with --web.enable-lifecycle, then {forget}"
         # The step that every view and the runbook name, and what it is here.
@@ -71,11 +75,19 @@ def _drain(kinds: Collection[str], node: str, users: Collection[User]) -> Iterat
         yield f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
     if "slurm" in kinds:
         name = node.partition(".")[0]
-        yield f"scontrol update nodename={name} state=drain reason=gpu; wait until its jobs have ended"
+        yield f"scontrol update nodename={name} state=drain reason=gpu; until its jobs have ended: squeue -w {name}"
     if others := [pid for kind, pid in users if kind not in _MANAGED]:
         pids = sorted({pid for pid in others if pid is not None})
         kill = f", otherwise kill {' '.join(map(str, pids))}" if 0 < len(pids) <= _MAX_PIDS else ""
         yield f"ask the owner to end the program{'s' if len(others) > 1 else ''}{kill}"
+
+
+def _return(kinds: Collection[str], node: str) -> Iterator[str]:
+    """Yield what lets the managers of a node start programs on it again."""
+    if "pod" in kinds:
+        yield f"kubectl uncordon {node}"
+    if "slurm" in kinds:
+        yield f"scontrol update state=resume nodename={node.partition('.')[0]}"
 
 
 ANY_SITE = Site()
@@ -94,7 +106,9 @@ def site(settings: Settings, scheme: str, environ: Mapping[str, str] = os.enviro
     if web.enable_lifecycle:
         return replace(found, stop=where + found.command("release --for 10m"), start=where + found.command("attach"))
     if where:
-        return replace(found, stop="stop the container of gpugauge", start="start gpugauge again")
+        # The name of docs/install-container.md; the container does not know its own.
+        stop, start = (f"{words} gpugauge: podman {words} gpugauge" for words in ("stop", "start"))
+        return replace(found, stop=stop, start=start)
     # From version 248 on, systemd passes the pid of the main process of a service.
     if not (environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())):
         return replace(found, stop=f"kill {os.getpid()}, which is gpugauge", start="start gpugauge again")

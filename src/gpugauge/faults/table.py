@@ -57,7 +57,9 @@ FAULTS = {fault.name: fault for fault in _ROWS}
 DEFAULTS = Faults()
 """The thresholds without settings."""
 NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")
-"""Errors that should not occur: NVIDIA's DCGM reports the first replay and the first recovery as a failure."""
+"""Errors that should not occur. NVIDIA's DCGM reports the first replay, too; but it loses nothing, and the count stays
+until the driver is loaded again."""
+_REPLAYS = 10
 NVLINK_CORRECTED = ("crc_flit", "crc_data", "receive")
 """Errors that the link corrects."""
 COOLING = "the cooling (fans, air flow, inlet temperature, coolant)"
@@ -72,10 +74,13 @@ SLOWDOWNS = {
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"
-_LINK = "check the link and the GPU at its other end, reset all GPUs; if it occurs again, have the parts replaced"
+_LINK = (
+    "check the link and the GPU at its other end; the rest can wait until the jobs end; "
+    f"{REPAIR.replace('{reset_one}', '{reset}')}; if the errors return, have the parts replaced"
+)
 _NARROW = (
-    "when the jobs of the node have ended: {drain}; systemctl reboot; if the link stays narrow, have the seating of "
-    "GPU and riser, and the slot checked"
+    "this can wait until the jobs end; {drain}; systemctl reboot; if the link stays narrow, have the seating of GPU "
+    "and riser, and the slot checked"
 )
 
 
@@ -145,7 +150,7 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         advice = vendor.fill("check the kernel log for {errors}; then ") + reset
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
-        yield Ailment(False, found, _LINK, "GpuNvlinkErrors")
+        yield Ailment(False, found, vendor.fill(_LINK), "GpuNvlinkErrors")
     temperature, limit = health.temperature, health.slowdown_temperature
     if temperature is not None and limit is not None and temperature >= limit - limits.near_slowdown_celsius:
         near = "near" if temperature < limit else "not below"
@@ -182,8 +187,9 @@ def xid_fault(xid: int, vendor: Vendor, index: object) -> Ailment | None:
 
 def _nvlink_words(health: GpuHealth, limits: Faults) -> str:
     """Return which errors of its NVLinks are a fault of a GPU, "" if none is."""
-    never = [(kind, health.nvlink_errors.get(kind) or 0) for kind in NVLINK_NEVER]
-    if counted := [f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never if count > 0]:
+    never = {kind: count for kind in NVLINK_NEVER if (count := health.nvlink_errors.get(kind))}
+    if never.keys() - {"replay"} or never.get("replay", 0) >= _REPLAYS:
+        counted = (f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never.items())
         return f"NVLink errors since the driver was loaded: {', '.join(counted)}"
     rate = health.nvlink_corrected or 0.0
     return f"its NVLinks correct {rate:.0f} errors per second" if rate >= limits.nvlink_errors_per_second else ""

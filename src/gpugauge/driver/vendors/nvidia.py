@@ -13,6 +13,7 @@ NVIDIA = Vendor(
     events="nvml",
     tool="nvidia-smi",
     words={
+        "reset": "nvidia-smi --gpu-reset",
         "reset_one": "nvidia-smi --gpu-reset -i {index}",
         "compute": "nvidia-smi -i {index} -c DEFAULT",
         "divide": "create one (nvidia-smi mig -i {index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)",
@@ -62,7 +63,7 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": f"restart the program that has ended; when the other jobs have ended: {REPAIR}",
+        "94": f"restart the program that has ended; the rest can wait until the other jobs end; {REPAIR}",
         "reset": REPAIR,
         "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
         "node": "{drain}; inspect the machine: the slot, the power and the firmware of the GPU",

@@ -11,7 +11,8 @@ from gpugauge.driver.vendors import VENDORS
 from gpugauge.web.page.draw import copy_button, text
 
 # A command ends where the sentence goes on, or at its backtick.
-_PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "scontrol", "kubectl"]
+_PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "kubectl"]
+_PROGRAMS += ["scontrol", "squeue", "podman"]
 _PROGRAMS += [r"kill(?= \d)", r"systemctl(?: --user)?(?= (?:start|stop|reboot))"]
 _PROGRAMS += [r"gpugauge(?= (?:run|forget|doctor|release|attach|status)\b)"]
 _COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) [^,;()…`]*[^,;()…`\s]")
