@@ -24,9 +24,10 @@ def of_processes(s: Selectors) -> list[Alert]:
             "TrainingStalled",
             stalled + s.unless_job(RANK_BEHIND),
             f"Training {t.job()} makes no progress{t.nodes(' on ')}",
-            f"No step or batch for more than {format_duration(s.stall_patience)}; without the hook, only GPUs that are "
-            "busy at a low power. If its GPUs are busy, a collective probably waits for a rank that is gone. End it "
-            f"and start it from its last checkpoint.{t.places()}",
+            f"No step or batch for more than {format_duration(s.stall_patience)}; of a job without the hook, its GPUs "
+            "have worked and now only wait, at a low power. On the node, "
+            f"{t.stack()} shows where each rank is, `py-spy dump --pid PID` where any process is. If the job cannot "
+            f"continue, end it, and start it from its last checkpoint.{t.places()}",
             s.stall_patience,
             f"a training makes no step and takes no batch for {format_duration(s.stall_patience)}",
         ),
@@ -52,8 +53,8 @@ def of_use(s: Selectors) -> list[Alert]:
             "GpuHeldIdle",
             _lasting(s, "held_idle"),
             f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
-            f"They were idle for {t.share()} of the last {format_duration(s.idle_patience)}. End it, or ask its owner "
-            f"to release them.{t.places()}",
+            f"They were idle for {t.share()} of the last {format_duration(s.idle_patience)}. Ask its owner to "
+            f"release them, or end it: `gpugauge status` on the node has the pid.{t.places()}",
             s.settle,
             f"a process holds GPUs and does not use them for {format_duration(s.idle_patience)}",
         ),
