@@ -33,10 +33,10 @@ def blocks(report: Report) -> list[Block]:
     return [block for block in (*found, Block("What could not be known", report.unknown)) if block.lines or block.table]
 
 
-def hours(amount: float) -> str:
-    """Return GPU hours in words, with so many digits that what is used and lost adds up to what is held."""
-    small, large = f"{digits(60 * amount, 3)} GPU min", f"{quantity(amount)} GPU h"
-    return small if amount < 0.1 else f"{digits(amount, 3)} GPU h" if amount < 100 else large
+def hours(amount: float, held: float) -> str:
+    """Return GPU hours in words, minutes beside less than one hour `held`, with digits for sums that add up."""
+    number, unit = (60 * amount, "min") if held < 1 else (amount, "h")
+    return f"{digits(number, 3) if number < 100 else quantity(number)} GPU {unit}"
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -73,19 +73,20 @@ def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
         return Block() if report.devices else Block(lines=["It held no GPU."])
-    answer = f"Of {hours(found.held)} held, {hours(found.used)} ({percent(found.used / found.held)}) were used."
+    held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
+    answer = f"Of {held} held, {used} ({percent(found.used / found.held)}) were used."
     if not found.lost:
         return Block(lines=[answer, "None were lost."])
     head = ("lost", "share", "cause", "the training")
     more = "" if all(use.hook for use in report.processes) else ": the hook shows more (gpugauge run)"
-    unexplained = f"loses time that no measured value explains{more}"
+    phrases = {"unknown": f"loses time that no measured value explains{more}"}
     rows = [
-        (hours(lost), percent(lost / found.held), cause, unexplained if cause == "unknown" else cause_phrase(cause))
+        (hours(lost, found.held), percent(lost / found.held), cause, phrases.get(cause, cause_phrase(cause)))
         for cause, lost in found.lost.items()
         if lost >= 0.005 * found.held
     ]
-    line = f"{answer} {hours(found.all_lost)} ({percent(found.lost_share)}) were lost."
-    return Block(lines=[line], table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
+    lines = [f"{answer} {all_lost} ({percent(found.lost_share)}) were lost."]
+    return Block(lines=lines, table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
 
 
 def _change(report: Report) -> Block:
@@ -94,7 +95,7 @@ def _change(report: Report) -> Block:
     if change is None or change.gpu_hours < 0.02 * held:
         nothing = ["Nothing was found: no loss and no wait is large enough to be named."]
         return Block("Change first", report.mistakes or (nothing if report.steps and not report.running else []))
-    most = f"at most {hours(change.gpu_hours)} come back" if held else ""
+    most = f"at most {hours(change.gpu_hours, held)} come back" if held else ""
     waits = report.step_shares.get("data", 0.0) if change.cause == "data_loading" else 0.0
     cause = f"The training {cause_phrase(change.cause)}{f', {percent(waits)} of its time' if waits else ''}"
     gains = "; ".join(filter(None, (change.gain_words, most))) or cause
@@ -140,7 +141,7 @@ def _ranks(report: Report) -> Block:
         (
             use.node,
             "-" if use.rank is None else str(use.rank),
-            hours(of.held),
+            hours(of.held, uses[0][1].held),
             percent(of.lost_share),
             next(iter(of.lost), "-"),
             duration(use.step_seconds) if use.step_seconds else "-",

@@ -82,16 +82,15 @@ def blocks(top: Top, most: int) -> list[Block]:
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
-        lost = hours(found.all_lost), percent(found.lost_share), next(iter(found.lost), "-")
-        rows.append([row.title, hours(found.held), *lost, *prices])
+        lost = hours(found.all_lost, total.held), percent(found.lost_share), next(iter(found.lost), "-")
+        rows.append([row.title, hours(found.held, total.held), *lost, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     known = next((cause for cause in shares if cause != "unknown"), None)
     largest = f" The largest cause is {known}, {shares[known]}: a training {cause_phrase(known)}." if known else ""
     largest += f" Of {shares['unknown']}, the cause is not known." if "unknown" in shares else ""
-    lines = [
-        f"{plural(len(top.rows), top.by)} held {hours(total.held)} from {when(top.begin)} to {when(top.end)}, and lost "
-        f"{hours(total.all_lost)} ({percent(total.lost_share)}).{largest}"
-    ]
+    held, all_lost = (hours(each, total.held) for each in (total.held, total.all_lost))
+    head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
+    lines = [f"{head_line}{all_lost} ({percent(total.lost_share)}).{largest}"]
     lines += [f"The {most} that lost most:"] * (len(top.rows) > most)
     table = Block("GPU hours", lines, [head, *rows], frozenset({1, 2, 3, 5, 6}))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]
