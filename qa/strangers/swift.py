@@ -1,4 +1,4 @@
-"""Runs drawn programs without their sleeps, and compares the hook's own counts: python -m qa.strangers.swift 1 10000.
+"""Runs drawn programs without their sleeps, and compares the hook's own counts: python -m qa.strangers.swift.
 
 Each program runs in a fork of a process that has torch and the hook loaded. Its time is the CPU time that it used and
 what it has slept, so that the load of the machine changes nothing. There is no daemon: states, ends and whatever needs
@@ -166,10 +166,12 @@ def _compared(folder: Path) -> Iterator[Statement]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m qa.strangers.swift", description=__doc__)
-    parser.add_argument("seed", type=int)
-    parser.add_argument("programs", type=int)
-    parser.add_argument("--at-once", type=int, default=2)
+    parser.add_argument("--programs", type=int, default=100, help="how many are drawn")
+    parser.add_argument("--seed", type=int, default=1, help="that of the first program")
+    parser.add_argument("--only", type=int, nargs="*", help="run the programs of these seeds alone")
+    parser.add_argument("--at-once", type=int, default=2, help="how many run beside each other")
     options = parser.parse_args()
+    seeds = iter(options.only or range(options.seed, options.seed + options.programs))
     _replace_time()
     # These take the functions of time.
     importlib.import_module("gpugauge.hook.arming").arm()
@@ -178,7 +180,6 @@ def main() -> int:
     running: dict[int, Program] = {}
     counts: Counter[str] = Counter()
     kinds: Counter[str] = Counter()
-    seeds = iter(range(options.seed, options.seed + options.programs))
     while True:
         while len(running) < options.at_once and (seed := next(seeds, None)) is not None:
             program = draw(seed)

@@ -250,7 +250,8 @@ class Observer:
         """Return the reader of the sizes of batches; for an iterator around a DataLoader that of its own."""
         inner = None if _is_torchs(iterator) else self.inner()
         if inner is not None:
-            run.inner, run.read = self.inner, self._run_of(inner).read
+            of = self._run_of(inner)
+            run.inner, run.read, run.loader = self.inner, of.read, of.loader
         if run.read is None:
             work = run.work if run.purpose is None else self.recorder.work
             run.read = reader(iterator, batch, work) if _is_torchs(iterator) else unknown_size
