@@ -61,6 +61,7 @@ def erring(gpu: Gpu) -> bool:
 def state(node: Node, gpu: Gpu) -> tuple[str, str]:
     """Return level and state of a GPU: the gravest of all that is true of it."""
     here = on(node, gpu.uuid)
+    idle = all(p.condition in {"resting", "idle"} for p in here if p.condition not in {"display", "ended"})
     wasted = any(map(wasting, here)) and not any(map(useful, here))
     states = (
         (not gpu.up, ("bad", "down")),
@@ -72,7 +73,7 @@ def state(node: Node, gpu: Gpu) -> tuple[str, str]:
         (lowered(gpu), ("poor", "clocks lowered")),
         (
             any(p.condition not in {"display", "ended"} for p in here),
-            ("good" if any(map(useful, here)) else "none", "in use"),
+            ("good" if any(map(useful, here)) else "none", "idle" if idle else "in use"),
         ),
     )
     return next((words for true, words in states if true), ("none", "free"))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpugauge.status.details import last_use
+from gpugauge.status.details import details, last_use
 from gpugauge.status.gpu_problems import gpu_problems
 from gpugauge.status.model import GpuStatus, ProcessStatus, XidStatus
 from gpugauge.status.words import cause_phrase, digits, duration, factor, limit_words, quantity, state_words
@@ -65,6 +65,11 @@ def test_no_number_has_an_exponent(seed: int) -> None:
     assert float(text) == pytest.approx(value, rel=0.5001 * 10 ** (1 - count))
     assert len(text.replace(".", "").lstrip("0")) <= max(count, len(str(round(value))))
     assert not re.search("e[+-]", f"{duration(value)} {quantity(value)} {factor(value)}")
+
+
+def test_an_idle_program_says_since_when() -> None:
+    idle = ProcessStatus(process="aa", state="held_idle", trouble_since=1.7e9)
+    assert details(idle, 0.0) == ["idle since 2023-11-14 22:13 UTC, a problem after 30 min"]
 
 
 def test_errors_of_a_gpu_are_in_the_order_of_time() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpugauge.base.serving import IDLE_SECONDS
 from gpugauge.status.model import GpuStatus, ProcessStatus
 from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
-from gpugauge.status.words import duration, loader_advice, percent, plural, quantity
+from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
 from gpugauge.wire.shares import sentence
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
@@ -26,7 +27,9 @@ def details(process: ProcessStatus, now: float) -> list[str]:
         return [_SILENT]
     if process.starting:
         return ["starting: the hook has not reported a step or batch yet"]
-    return _running(process, now)
+    idle = f"idle {since_words(process.trouble_since)}, a problem after {duration(IDLE_SECONDS)}"
+    resting = process.state == "held_idle" and process.level == "none" and process.trouble_since is not None
+    return [*([idle] if resting else []), *_running(process, now)]
 
 
 def _running(process: ProcessStatus, now: float) -> list[str]:

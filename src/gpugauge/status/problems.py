@@ -15,7 +15,7 @@ from gpugauge.status.gpu_problems import gpu_problems, processes_words
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
-from gpugauge.status.use import gpus_words, in_use, judging, on_gpus, silent, unhooked, used_well
+from gpugauge.status.use import gpus_words, in_use, is_idle, judging, on_gpus, silent, unhooked, used_well
 from gpugauge.status.words import percent, plural, since_words
 
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
@@ -147,6 +147,7 @@ def with_state(gpu: GpuStatus, problems: Sequence[Problem]) -> GpuStatus:
     """Return a GPU with level, state in at most 14 characters, and summary: its gravest problem, or its programs."""
     found = gravest(gpu, problems)
     use = "in use" if in_use(gpu) else "unknown" if "processes" in gpu.unread else "free"
+    use = "idle" if is_idle(gpu) else use
     use = SUSPENDED if gpu.down_reason == SUSPENDED else use
     if found is None:
         level = "good" if used_well(gpu) else "none"

@@ -32,6 +32,7 @@ _ENDING_SECONDS = 60.0
 _SILENT_SECONDS = 120.0
 """After this time without a report, a program with the hook is no longer only starting."""
 _WORKING = frozenset({"training", "evaluating", "generating", "checkpointing"})
+_ILL = frozenset({"bad", "poor"})
 _FAILING = frozenset({"stalled", "training_on_cpu"})
 
 
@@ -209,7 +210,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         evidence=(cause.evidence if limit == cause.phrase else NOT_SURE) if cause else None,
         runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
         level=own,
-        trouble_since=history.troubled_since(process.process) if own in {"bad", "poor"} else None,
+        trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
         step_shares=parts,
         data_wait_ratio=parts.get("data"),

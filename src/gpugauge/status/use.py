@@ -19,6 +19,12 @@ def in_use(gpu: GpuStatus) -> bool:
     return bool(gpu.processes_hidden) or any(process.role != "display" for process in on_gpus([gpu]))
 
 
+def is_idle(gpu: GpuStatus) -> bool:
+    """Return whether programs hold a GPU, and none of them uses it."""
+    states = {process.state for process in on_gpus([gpu]) if process.role != "display"}
+    return states == {"held_idle"} and not gpu.processes_hidden
+
+
 def used_well(gpu: GpuStatus) -> bool:
     """Return whether a process works on a GPU and loses less than half of its time: then it is not wasted."""
     return any(process.level in {"good", "poor"} for process in gpu.processes)
