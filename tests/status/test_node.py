@@ -24,7 +24,6 @@ from gpugauge.web.page.render import content
 from gpugauge.web.page.routes import PATH, status_route
 from gpugauge.web.server import Request
 from gpugauge.workload.identity import Workload
-from tests.drawn import cases
 from tests.serving import answer
 from tests.simulation import status
 from tests.status.reference import meanings
@@ -47,6 +46,10 @@ def test_devices_by_index_with_their_processes() -> None:
     assert (second["processes"], second["allocation"]) == ([], "allocated")
     assert second["allocated_to"] == [{"kind": "pod", "namespace": "web", "pod": "idle-7"}]
     assert second["temperature_celsius"] is None
+    (process,) = node["without_gpu"]
+    assert (process["pid"], process["torch_build"], process["workload"]["user"]) == (77, "cpu", "ann")
+    assert (node["version"], node["simulated"], node["failing_collectors"]) == ("9.9", True, {"host": "no"})
+    assert node["driver"] == {"up": True, "reason": "ok", "needed": True, "state_words": "up"}
 
 
 def test_reason_of_a_device_that_is_down() -> None:
@@ -60,50 +63,24 @@ def test_reason_of_a_device_that_is_down() -> None:
     ]
 
 
-def test_process_with_torch_on_no_device() -> None:
-    (process,) = status(snapshot(), History())["without_gpu"]
-
-    assert (process["pid"], process["torch_build"], process["workload"]["user"]) == (77, "cpu", "ann")
-
-
-@cases(
-    ("command", "shown"),
-    [
-        ("torchrun", False),
-        ("torch.distributed.run", False),
-        ("accelerate", False),
-        ("accelerate.commands.launch", False),
-        ("torchrun.py", True),
-        ("train.py", True),
-    ],
-)
-def test_a_launcher_is_no_training(command: str, shown: bool) -> None:
-    host = family(
-        "gpu_process_host_info",
-        ({"process": "cc", "pid": "77", "torch_build": "cuda", "workload_command": command}, 1),
-    )
-
-    facts = status(snapshot_of(1.7e9, 1.0, (Section("all", (host,)),)), History())
-
-    assert [process["pid"] for process in facts["without_gpu"]] == ([77] if shown else [])
+def test_a_launcher_is_no_training() -> None:
+    launchers = ("torchrun", "torch.distributed.run", "accelerate", "accelerate.commands.launch")
+    for command in (*launchers, "torchrun.py", "train.py"):
+        who = {"process": "cc", "pid": "77", "torch_build": "cuda", "workload_command": command}
+        host = family("gpu_process_host_info", (who, 1))
+        facts = status(snapshot_of(1.7e9, 1.0, (Section("all", (host,)),)), History())
+        assert [process["pid"] for process in facts["without_gpu"]] == [77] * (command not in launchers), command
 
 
 def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
+    parts, causes = {"data": 0.7, "rest": 0.3}, {"host_bound": 0.2, "data_loading": 0.5}
     verdict = (
         family("training_state", ({"process": "aa", "state": "training"}, 1)),
         family("torch_process_info", ({"process": "aa", "pid": "4001"}, 1)),
-        family(
-            "training_step_share_ratio",
-            ({"process": "aa", "part": "data"}, 0.7),
-            ({"process": "aa", "part": "rest"}, 0.3),
-        ),
+        family("training_step_share_ratio", *(({"process": "aa", "part": p}, n) for p, n in parts.items())),
         family("training_verdict_info", ({"process": "aa", "undecidable": "data_loading,host_bound"}, 1)),
         family("training_limited_by", ({"process": "aa", "cause": "unknown"}, 1)),
-        family(
-            "training_limited_by_ratio",
-            ({"process": "aa", "cause": "host_bound"}, 0.2),
-            ({"process": "aa", "cause": "data_loading"}, 0.5),
-        ),
+        family("training_limited_by_ratio", *(({"process": "aa", "cause": c}, n) for c, n in causes.items())),
     )
     history = History()
     for second in (0, 5, 60):
@@ -112,16 +89,9 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     (process,), (problem,) = found["without_gpu"], (p for p in found["problems"] if p["processes"])
 
     assert (process["trouble_since"], problem["since_words"]) == (1.7e9, "since 2023-11-14 22:13 UTC")
-    assert process["step_shares"] == {"data": 0.7, "rest": 0.3}
+    assert process["step_shares"] == parts
     assert process["undecidable"] == ["data_loading", "host_bound"]
     assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, NOT_SURE)
-
-
-def test_exporter_and_driver() -> None:
-    node = status(snapshot(), History())
-
-    assert (node["version"], node["simulated"], node["failing_collectors"]) == ("9.9", True, {"host": "no"})
-    assert node["driver"] == {"up": True, "reason": "ok", "needed": True, "state_words": "up"}
 
 
 @pytest.mark.parametrize(
@@ -172,9 +142,8 @@ def test_who_used_a_gpu_that_is_lost() -> None:
     assert "last_processes" not in second
     (process,) = first["last_processes"]
     assert (process["memory_used_bytes"], process["started"]) == (40 << 30, 1.7e9 - 7300)
-    assert "last used by train.py (pid 4001, pod ml/trainer-0, user 1000, not seen now)" in table(
-        build(gone, history), False, 1.7e9, 120
-    )
+    used = "last used by train.py (pid 4001, pod ml/trainer-0, user 1000, not seen now)"
+    assert used in table(build(gone, history), False, 1.7e9, 120)
 
 
 def test_since_when_a_fault_is_there_in_every_view() -> None:

@@ -67,12 +67,9 @@ def test_no_number_has_an_exponent(seed: int) -> None:
     assert not re.search("e[+-]", f"{duration(value)} {quantity(value)} {factor(value)}")
 
 
-def test_an_idle_program_says_since_when() -> None:
+def test_an_idle_program_says_since_when_and_errors_are_in_the_order_of_time() -> None:
     idle = ProcessStatus(process="aa", state="held_idle", trouble_since=1.7e9)
     assert details(idle, 0.0) == ["idle since 2023-11-14 22:13 UTC, a problem after 30 min"]
-
-
-def test_errors_of_a_gpu_are_in_the_order_of_time() -> None:
     xids = [XidStatus(text=f"Xid {xid}", last=at, advice="x") for xid, at in ((48, 120.0), (94, 60.0), (63, 0.0))]
     (found,) = gpu_problems([GpuStatus(uuid="GPU-a", xids=tuple(xids))], None)
     assert re.findall(r"Xid (\d+)", f"{found.text} {found.detail}") == ["63", "94", "48"]

@@ -18,9 +18,6 @@ def test_unknown_values_are_dashes_and_never_zero() -> None:
     assert (of_sizes(None, 1 << 30), of_watts(None, 700)) == ("- / 1.0 GiB", "- / 700 W")
     assert (of_sizes(1 << 30, None), of_watts(70.4, None)) == ("1.0 GiB", "70 W")
     assert (bar(None, 1), bar(1, None), bar(1, 0)) == ("", "", "")
-
-
-def test_zero_is_written() -> None:
     assert (percent(0.0), of_watts(0, 700)) == ("0 %", "0 / 700 W")
 
 
