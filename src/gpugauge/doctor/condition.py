@@ -77,7 +77,8 @@ def clocks(case: Case) -> Sequence[Finding]:
     title, cause = "Clocks", "throttled"
     found = _listed(case, {"gpu_slowed"}, title, cause)
     named = {uuid for problem in case.gpu_problems if problem.kind == "gpu_slowed" for uuid in problem.gpus}
-    reduced = [f"GPU {g.index}: {', '.join(g.slowed_by)}" for g in case.gpus if g.slowed_by and g.uuid not in named]
+    own = case.process.gpus if case.process else case.gpus
+    reduced = [f"GPU {g.index}: {', '.join(g.slowed_by)}" for g in own if g.slowed_by and g.uuid not in named]
     if reduced := [*reduced, *filter(None, map(_lowered, case.driver.up))]:
         found.append(warning(title, "; ".join(reduced), cause=cause))
     return found or [ok(title, "not reduced now")]

@@ -76,10 +76,7 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     found = [
         _Error("gpu_health", a.grave, a.text, a.advice, a.runbook, since_words(a.since, a.earlier)) for a in gpu.health
     ]
-    xids = [
-        _Error("xid", False, _xid_words(xid), xid.advice, xid.runbook)
-        for xid in sorted(gpu.xids, key=lambda xid: xid.last)
-    ]
+    xids = [_Error("xid", False, _xid_words(xid), xid.advice, xid.runbook) for xid in reversed(gpu.xids)]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
     if not gpu.up and gpu.down_reason != SUSPENDED:
         since = since_words(gpu.last_seen)

@@ -101,7 +101,7 @@ class _Table:
         marks = [self._fault(fault) for fault in gpu.health]
         marks += [self._link("poor", f"clocks lowered: {reason}", "GpuThrottled") for reason in gpu.slowed_by]
         marks += [self._fault(fault) for fault in gpu.faults if fault.kind == "narrow_link"]
-        marks += [self._xid(xid) for xid in gpu.xids]
+        marks += [self._xid(xid) for xid in reversed(gpu.xids)]
         if marks:
             yield note(" ".join(marks), "health")
         if mig_loads_unknown(gpu):
