@@ -21,7 +21,8 @@ _MAX_NAMED = 2  # programs in the first clause with programs, one in the others
 _MAX_NAME_CHARACTERS = 40
 _MIN_WAIT = 0.1  # a training on the CPU that waits less is not named
 _OF_GPUS = dict.fromkeys(("on_cpu", "waits"), "held by a training on the CPU")  # by kind of the problem
-_FAULTY = frozenset({"gpu_health", "xid", "gpu_slowed", "narrow_link"})
+_OF_LINK_AND_CLOCK = frozenset({"gpu_slowed", "narrow_link"})
+_FAULTY = _OF_LINK_AND_CLOCK | {"gpu_health", "xid"}
 _OF_PROGRAMS = ("wasted", "on_cpu", "slowed", "waits")
 _FIXED = {
     "no_gpu": "No GPU: the driver lists none, or the settings exclude all",
@@ -132,9 +133,10 @@ class _Clauses:
         elif part == "gpu_health":
             where = f"{'gravest on ' if len(uuids) > 1 else ''}{found[0].subject}"
             words = [f"{each.subject} {FAULTS[each.runbook].word}" for each in found[1:] if each.runbook]
+            text = FAULTS[found[0].runbook or ""].word if found[0].kind in _OF_LINK_AND_CLOCK else found[0].text
             more = f" and {len(words) - _MAX_ALSO} more" if len(words) > _MAX_ALSO else ""
             also = f", also {', '.join(words[:_MAX_ALSO])}{more}" if words else ""
-            yield f"{self._share(uuids)} with faults, {where}: {found[0].text}{also}"
+            yield f"{self._share(uuids)} with faults, {where}: {text}{also}"
         elif part == "unjudged" and uuids:
             programs = programs_words([gpu for gpu in self._gpus if gpu.uuid in uuids])
             yield f"{self._share(uuids)} at a low load: {programs}, without the hook"
