@@ -12,6 +12,7 @@ from tests.status.statusfacts import family
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
+from gpugauge.status.use import mig_name
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import process_lines
 from gpugauge.terminal.table import table
@@ -89,8 +90,8 @@ def test_each_process_stands_below_its_device(seed: int) -> None:
 
     # A device with a process is in use, whatever memory it reports.
     assert [d["state_words"] for d in gpu["mig"]] == ["in use" if expected[uuid] else "free" for uuid, _ in devices]
-    profiles = dict(devices)
+    names = {device.uuid: mig_name(device) for device in decoded(Status, facts).gpus[0].mig}
     for _, line, _ in process_lines(processes(decoded(Status, facts)), NOW, 120)[1]:
         pid, _, rest = line.strip().partition("  ")
         own = next(uuid for process, uuid in where.items() if f"70{process[1:]}" == pid)
-        assert rest.strip().split("  ")[0] == (f"3 {profiles[own]}" if own else "3")
+        assert rest.strip().split("  ")[0] == (f"3 {names[own]}" if own else "3")
