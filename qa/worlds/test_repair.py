@@ -122,7 +122,7 @@ SYSTEMD = {"NOTIFY_SOCKET": "/run/systemd/notify"}
         (Settings(), True, SYSTEMD, "0::/user.slice/u.slice/app.slice/g.service\n", "systemctl --user stop g.socket g"),
         (Settings(), True, SYSTEMD, "0::/\n", "systemctl stop gpugauge.socket gpugauge"),
         (Settings(), True, {}, "0::/system.slice/cron.service\n", "kill {pid}, which is gpugauge"),
-        (Settings(), False, SYSTEMD, "0::/\n", "stop gpugauge: podman stop gpugauge"),
+        (Settings(), False, SYSTEMD, "0::/\n", "stop the container of gpugauge, such as podman stop gpugauge"),
         (LIFECYCLE, True, SYSTEMD, "0::/\n", "gpugauge release --for 10m --url 127.0.0.1:9100"),
         (
             LIFECYCLE,

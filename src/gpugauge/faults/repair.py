@@ -107,7 +107,7 @@ def site(settings: Settings, scheme: str, environ: Mapping[str, str] = os.enviro
         return replace(found, stop=where + found.command("release --for 10m"), start=where + found.command("attach"))
     if where:
         # The name of docs/install-container.md; the container does not know its own.
-        stop, start = (f"{words} gpugauge: podman {words} gpugauge" for words in ("stop", "start"))
+        stop, start = (f"{do} the container of gpugauge, such as podman {do} gpugauge" for do in ("stop", "start"))
         return replace(found, stop=stop, start=start)
     # From version 248 on, systemd passes the pid of the main process of a service.
     if not (environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())):

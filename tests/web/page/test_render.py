@@ -446,6 +446,7 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
         "gpugauge forget UUID",
         "gpugauge run -- python train.py",
         "scontrol update nodename=NODE state=drain reason=gpu",
+        *("squeue -w NODE", "scontrol update state=resume nodename=NODE"),
         "systemctl stop gpugauge.socket gpugauge",
         "systemctl start gpugauge",
         "systemctl reboot",

@@ -94,7 +94,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a GPU does not answer",
         ),
         "GpuNeedsReset": (
-            "The driver requires it, or memory that had errors is replaced at the next reset.",
+            "A reset ends the programs on the GPU.",
             "the driver requires a reset, or faulty memory is replaced at the next one",
         ),
         "GpuRowRemapFailed": (
