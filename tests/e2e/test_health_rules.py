@@ -61,8 +61,8 @@ def reset_with_users() -> Case:
     rows = [replace(row, labels={**row.labels, "instance": "node-1:10478"}) for row in rows]
     description = (
         "A reset ends the programs on the GPU. The GPU also had Xid 48 (Double bit ECC error), had uncorrected memory "
-        f"errors.{TO_DO} Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid 7, user 1000). Allocated to pod "
-        f"ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
+        f"errors.{TO_DO} Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid "
+        f"7, user 1000). Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
     )
 
     expected = texts(story, f"{WHERE} needs a reset", description, instance="node-1:10478")
