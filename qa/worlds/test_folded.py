@@ -21,7 +21,8 @@ from qa.worlds.pids import pids_of
 from qa.worlds.scraped import snapshot_of
 
 ROW = re.compile(
-    r" +(?P<pid>\d+) +\S+(?: %)? +(?P<gib>[\d.]+|-) .*no hook +(?P<name>\w+\.py)(?: ×(?P<count>\d+))? user (?P<uid>\d+)$"
+    r" +(?P<pid>\d+) +\S+(?: %)? +(?P<gib>[\d.]+|-) .*no hook +"
+    r"(?P<name>\w+\.py)(?: ×(?P<count>\d+))? user (?P<uid>\d+)$"
 )
 
 
