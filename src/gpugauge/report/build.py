@@ -19,7 +19,8 @@ from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import gain_words
 from gpugauge.status.ended import end_words
 from gpugauge.status.history import WAITING_RATIO
-from gpugauge.status.measured_advice import diagnosed_change
+from gpugauge.status.measured_advice import Subject, data_loading, diagnosed_change
+from gpugauge.status.model import ProcessStatus
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
@@ -106,9 +107,7 @@ def by_product(found: Found, processes: Iterable[str]) -> dict[str, GpuHours]:
 
 
 def energy(found: Found, processes: Iterable[str]) -> tuple[float | None, int]:
-    """Return the joules of the GPUs of these processes while they ran, None if those of no GPU are known; and the
-    number of GPUs that are left out.
-    """
+    """Return the joules of the GPUs of processes while they ran, None if not known, and how many GPUs are left out."""
     ours = set(processes)
     spans: defaultdict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for process in ours:
@@ -175,9 +174,7 @@ def _shares(facts: Iterable[Facts]) -> dict[str, float]:
 
 
 def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Change | None:
-    """Return what to change first: what removes the largest loss, or of a training on the CPU what limited it for most
-    of the time; `waits` is the share of its steps in which it waits for data.
-    """
+    """Return what removes the largest loss, or on the CPU the usual limit; `waits` is the share of waits for data."""
     lost = hours.lost if hours else {}
     # What no value explains is stated below where something else is worth a change.
     known = (cause for cause in lost if cause != "unknown" and hours and lost[cause] >= _WORTH * hours.held)
@@ -220,9 +217,12 @@ def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
 
 
 def _loader(facts: Sequence[Facts]) -> tuple[str, Gain | None] | None:
-    """Return the change of the loader with its gain, as its diagnosis was for most of the time."""
+    """Return the change of the loader with its gain, as its diagnosis was for most of the time, or by its options."""
     if (reason := _usual(facts, "training_loader_limited_by")) is None:
-        return None
+        options = next((found for each in facts if (found := each.info("torch_loader_info"))), None)
+        state = "training" if any(each.sum(HELD) for each in facts) else "training_on_cpu"
+        process = ProcessStatus(process="", loader=options or {}, state=state)
+        return (data_loading(Subject(process)), None) if options else None
     one = next(each for each in facts if (reason,) in each.of("training_loader_limited_by"))
     workers, speedup, lower = (
         next(iter(one.mean(name).values()), None)

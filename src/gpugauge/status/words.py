@@ -30,7 +30,7 @@ STALLED_ELSEWHERE = "find out where it waits: with py-spy, in its container or o
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
 
-NOT_SURE = "most of the lost GPU time; it is not sure that another cause does not take as much"
+NOT_SURE = "takes most of the lost GPU time, as far as can be told so far"
 
 
 def cause_phrase(cause: str) -> str:
