@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import resource
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from qa.strangers.crowd import Finding, clear, run_all
-from qa.strangers.draw import draw
+from qa.strangers.draw import arguments, draw, seeds_of
 
 # The largest share of statements that may be absent.
 ABSENT = 0.05
@@ -40,15 +39,11 @@ def report(found: list[Finding], folder: Path) -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m qa.strangers", description=__doc__)
-    parser.add_argument("--programs", type=int, default=100, help="how many are drawn")
-    parser.add_argument("--seed", type=int, default=1, help="that of the first program")
-    parser.add_argument("--only", type=int, nargs="*", help="run the programs of these seeds alone")
-    parser.add_argument("--at-once", type=int, default=12, help="how many run beside each other")
+    parser = arguments("qa.strangers", __doc__, at_once=12)
     parser.add_argument("--keep", action="store_true", help="keep the programs and what they measured")
     parser.add_argument("--names", action="store_true", help="print the drawn programs and run none")
     options = parser.parse_args()
-    seeds = options.only or range(options.seed, options.seed + options.programs)
+    seeds = seeds_of(options)
     programs = [draw(seed) for seed in seeds]
     if options.names:
         for program in programs:

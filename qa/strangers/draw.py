@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -84,6 +85,21 @@ class Program:
     code: int
     environment: dict[str, str] = field(default_factory=dict)
     launched: bool = True  # by `gpugauge run`; otherwise it calls watch()
+
+
+def arguments(module: str, description: str | None, at_once: int) -> argparse.ArgumentParser:
+    """Return the parser of a command that runs drawn programs, so many at once by default."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--programs", type=int, default=100, help="how many are drawn")
+    parser.add_argument("--seed", type=int, default=1, help="that of the first program")
+    parser.add_argument("--only", type=int, nargs="*", help="run the programs of these seeds alone")
+    parser.add_argument("--at-once", type=int, default=at_once, help="how many run beside each other")
+    return parser
+
+
+def seeds_of(options: argparse.Namespace) -> Sequence[int]:
+    """Return the seeds that the command line names."""
+    return options.only or range(options.seed, options.seed + options.programs)
 
 
 def draw(seed: int) -> Program:

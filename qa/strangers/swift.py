@@ -7,7 +7,6 @@ another process are left to `qa.strangers`, which runs a seed as it is. A progra
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import importlib
@@ -26,7 +25,7 @@ from typing import Any
 
 from gpugauge.wire.record import BATCHES, PHASE, PHASES, SAMPLES, SINCE, SPENT, STEPS, TOKENS, WAITED
 from qa.strangers.compare import Statement, statements
-from qa.strangers.draw import Program, draw
+from qa.strangers.draw import Program, arguments, draw, seeds_of
 from qa.strangers.observe import Poll
 from qa.strangers.parallel import FRAMEWORKS
 from qa.strangers.timeline import Timeline, read
@@ -165,13 +164,8 @@ def _compared(folder: Path) -> Iterator[Statement]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m qa.strangers.swift", description=__doc__)
-    parser.add_argument("--programs", type=int, default=100, help="how many are drawn")
-    parser.add_argument("--seed", type=int, default=1, help="that of the first program")
-    parser.add_argument("--only", type=int, nargs="*", help="run the programs of these seeds alone")
-    parser.add_argument("--at-once", type=int, default=2, help="how many run beside each other")
-    options = parser.parse_args()
-    seeds = iter(options.only or range(options.seed, options.seed + options.programs))
+    options = arguments("qa.strangers.swift", __doc__, at_once=2).parse_args()
+    seeds = iter(seeds_of(options))
     _replace_time()
     # These take the functions of time.
     importlib.import_module("gpugauge.hook.arming").arm()
