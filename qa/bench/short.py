@@ -121,7 +121,7 @@ def _statements(rows: Rows, shares: Iterable[str]) -> dict[str, str]:
 
 
 def _torture(reports: Sequence[Report]) -> list[Report]:
-    """Return a row for each kind of fault, their names, and the faults with a lost, slow or wrong scrape."""
+    """Return a row for each kind of fault, and the faults with a lost, slow or wrong scrape."""
     faults, *others = reports
     kinds = _groups(faults.rows, "kind")
     most, after = "worst ms", ("reported after s", "whole after s")
@@ -131,13 +131,12 @@ def _torture(reports: Sequence[Report]) -> list[Report]:
         | {name: f"{_most(found, name):g}" for name in (most, *after)}
         for kind, found in kinds.items()
     ]
-    names = "\n".join(f"- {kind}: {'; '.join(row['fault'] for row in found)}" for kind, found in kinds.items())
     missed = [row for row in faults.rows if any(_number(row[name]) for name in ("lost", "slow", "wrong"))]
     listed = "; ".join(
         f"{row['fault']} (lost {row['lost']}, slow {row['slow']}, wrong {row['wrong']}, {row[most]} ms)"
         for row in missed
     )
-    notes = (faults.notes[0], *faults.notes[2:], f"Not all as usual: {listed or 'none'}.", names)
+    notes = (faults.notes[0], *faults.notes[2:], f"Not all as usual: {listed or 'none'}.")
     columns = {
         "All attacks": (),
         "2,000 slow": ("seconds", "direct: scrapes", "lost", "p50 ms", "open descriptors, most"),
@@ -163,7 +162,7 @@ _FORMS: dict[str, Callable[[Sequence[Report]], list[Report]]] = {
     "accuracy": _accuracy,
     "conditions": _conditions,
     "cost": _cost,
-    "fuzz": _only("what is read", "inputs", "taken", "slowest, CPU ms", "memory blocks a 1,000 inputs", "crashes"),
+    "fuzz": _only("what is read", "inputs", "taken", "crashes"),
     "gain": _only(
         "cause", "gains published", "median error", "95th percentile", "truth within the bounds", "without effect"
     ),
@@ -171,11 +170,6 @@ _FORMS: dict[str, Callable[[Sequence[Report]], list[Report]]] = {
     "hook": _only("µs a step", "without", "added", "spread", "both, less nothing"),
     "gpu": lambda reports: [_without(reports[0], "lost to it", "busy by the counter"), *reports[1:]],
     "mutants": lambda reports: [_without(reports[0], "equivalent", "by time limit", notes=0)],
-    "parts": lambda reports: [_without(reports[-1], "without the worker", notes=0)],
     "scrape": _scrape,
-    "tick": _only(
-        "part", "idle ms", "scraped each second ms", keep=lambda row: not row["part"].startswith(("collector", "inv"))
-    ),
     "torture": _torture,
-    "worker": _only("part", "ms a tick", keep=lambda row: ":" not in row["part"]),
 }

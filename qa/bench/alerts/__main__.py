@@ -21,7 +21,7 @@ from gpugauge.artifacts.rules.options import read, validate
 from gpugauge.settings.kinds import ConfigError
 from qa.bench.alerts import drawn, kept_back, tuned
 from qa.bench.alerts.record import Planned, record
-from qa.bench.alerts.report import failures, names, summary
+from qa.bench.alerts.report import failures, summary
 from qa.bench.alerts.score import Rules, naive, score_all
 from qa.bench.alerts.story import SHIPPED, Group, StoryError, read_all, write
 from qa.bench.document import DOCS, put
@@ -59,7 +59,7 @@ def tables(promtool: str, folder: Path = SHIPPED, config_file: Path | None = Non
     about = f"Figures of {date}, promtool {number[1] if number else '?'}."
     faults = failures(scored[0][1]["all"])
     listed = "\n".join(f"- {line}" for line in faults) or "Nothing was missed and nothing was a false alarm."
-    return {"summary": f"{about}\n\n{summary(stories, scored)}\n\n{listed}", "stories": names(stories)}
+    return {"summary": f"{about}\n\n{summary(stories, scored)}\n\n{listed}"}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

