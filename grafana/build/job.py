@@ -230,7 +230,8 @@ def _now() -> list[Panel]:
 def _limits() -> Expr:
     """Return the causes that limit a training that loses no GPU time, by cause."""
     limited = jobs.by_process(_S.read("training_limited_by").then("({} == 1)"), "cause").by("cause")
-    return limited.then(f"({{}} or on (cause) {_of_loader(_reason())})")
+    waits = jobs.by_process(_S.read("training_loader_limited_by").then("({} == 1)")).by(operator="count")
+    return limited.then(f'({{}} or on (cause) label_replace({waits}, "cause", "data_loading", "", ""))')
 
 
 def _mean(part: str = "") -> Expr:
@@ -271,10 +272,9 @@ def _what_to_do() -> Panel:
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     unseen = f'label_replace(0 * count ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
     unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
-    # The diagnosis of the loader is better than the general advice of its cause.
     to_do = words.states(
         "cause",
-        *jobs.measured(_of_processes, "", _S, loader=_of_loader("{}")),
+        Line("", 0, jobs.advice(_of_processes, "", _S), advice="advice"),
         Line("$1", 0, f'label_replace({causes}, "named", "$1", "cause", "(.*)")', "named"),
     )
 
@@ -300,15 +300,6 @@ def _what_to_do() -> Panel:
         cells="lg",
         empty_text=_UNKNOWN,
     )
-
-
-def _of_loader(series: str) -> str:
-    return f'label_replace({series}, "cause", "data_loading", "", "")'
-
-
-def _reason() -> str:
-    found = jobs.by_process(_S.read("training_loader_limited_by").then("({} == 1)"), "reason")
-    return f"topk(1, {found.by('reason', operator='count')})"
 
 
 def _of_processes(expr: str, *labels: str, operator: str = "max") -> str:

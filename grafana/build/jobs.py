@@ -24,13 +24,12 @@ from gpugauge.artifacts.rules.recording import (
 )
 from gpugauge.status.words import _STATES, HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES, ON_CPU
-from gpugauge.verdict.loaders import CHANGES
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
 from grafana.build.gpus import NODE_KEY
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
-from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, states
+from grafana.build.words import ADVICE, CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, states
 
 JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
 JOB_KEY = ", ".join(JOB_LABELS)
@@ -72,14 +71,7 @@ _PROBLEMS = {
     "held_idle": ("holds GPUs without using them", CAUSES["unused_gpus"].advice),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
-# Much as status says it.
-_MORE_CPUS = "raise its CPU limit from $1 to at least one CPU for each rank and loader worker"
-_FEW_LANES = "pin_memory=True and non_blocking=True; its PCIe link has only $1 lanes: check the seating of the GPU"
 _SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
-_LARGER = (
-    "a larger batch: double it for as long as samples/s grow; the device memory has room for one up to $1 times as "
-    "large (an estimate)"
-)
 LIMITED_TO_CPU = f"({Scope().select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)"
 _NOT_SEEN, _FINE, _CPU = "not known: $1 min", "uses its GPUs", "trains on the CPU"
 _RESTARTED = "not known: gpugauge on $1 has just started"
@@ -100,7 +92,6 @@ ADVICE_NAMES = {
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
     "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),
     **{mistake.name: (mistake.change, "") for mistake in MISTAKES},
-    **{reason: (text, "") for reason, text in CHANGES.items()},
 }
 ENDED_TEXT = "ended"
 # States of processes by the level of a job with one of them, the gravest first.
@@ -202,52 +193,19 @@ def not_seen() -> str:
     return f"({seen}{gpus.of_down(Scope(past='$__range:5m'))} and on ({JOB_KEY}) ({trains}))"
 
 
-def measured(
-    of: Callable[..., str], key: str, s: Scope, level: float = 0, loader: str = "{}", other: str = "{}"
-) -> list[Line]:
-    """Return the lines with what was measured: what helps a loader, a larger batch, the CPU limit, the lanes of PCIe,
-    the slowest rank. `of` returns series of processes by `key` and labels; `loader` and `other` are the jobs that they
-    are about.
+def advice(of: Callable[..., str], by: str, s: Scope) -> str:
+    """Return what most processes were advised to do about each cause, by `by`, cause and advice. `of` returns series of
+    processes by labels.
     """
-
-    def number(values: str, text: str = "$1") -> str:
-        return f'label_replace(count_values by ({key}) ("number", {values}), "number", "{text}", "number", "(.*)")'
-
-    def about(causes: str, numbers: str) -> Line:
-        limited = of(f"({s.select('training_limited_by', cause=f'~{causes}')} == 1)", "cause", operator="count")
-        line = f"({limited} * on ({key}) group_left (number) {numbers})"
-        return Line("$1", level, other.replace("{}", line), "cause", "number")
-
-    reason = of(
-        f"({s.select('training_loader_limited_by', reason='~' + '|'.join(CHANGES))} == 1)", "reason", operator="count"
-    )
-    workers = of(s.select("training_loader_workers_recommended"))
-    present = f"topk by ({key}) (1, {of(s.select('torch_loader_info'), 'workers', operator='count')}) > bool 0"
-    pair = f"{number(workers)} * on ({key}) group_left (workers) ({present})"
-    both = f'label_join({pair}, "number", " loader workers instead of ", "number", "workers")'
-    room = f"floor(10 * ({of(s.select('training_batch_headroom_ratio'))} >= 1.5)) / 10"
-    width, most = (s.select("gpu_pcie_width", when=when) for when in ("current", "max"))
-    narrow = f"on ({gpus.GPU_KEY}) group_left () ({width} < on ({gpus.GPU_KEY}) {most})"
-    lanes = of(f"(0 * {s.select('gpu_process_memory_used_bytes')} + {narrow})", operator="min")
+    every, peers = ", ".join(filter(None, (by, "cause"))), "waiting_for_peers"
+    texts = of(s.select("training_advice_info"), "cause", "advice", operator="count")
+    # No daemon knows the ranks of other nodes.
     ranks = f"topk by ({PROCESS_KEY}) (1, group by ({PROCESS_KEY}, rank) ({s.select('torch_process_info')}))"
-    own = of(
-        f"{s.rate('torch_local_work_seconds_total', RANGE)} * on ({PROCESS_KEY}) group_left (rank) {ranks}",
-        "rank",
-        "instance",
-    )
-    slowest = f'label_join(topk by ({key}) (1, {own}), "number", " on ", "rank", "instance")'
-    return [
-        Line("data_loading", level, loader.replace("{}", f"topk by ({key}) (1, {reason})"), advice="reason"),
-        Line(
-            *("data_loading", level),
-            loader.replace("{}", f"({both} or on ({key}) {number(workers, '$1 loader workers')})"),
-            advice="number",
-        ),
-        about("underfilled|host_bound", number(room, _LARGER)),
-        about("cpu_limited", number(of(s.select("gpu_process_cgroup_cpus")), _MORE_CPUS)),
-        about("transfer", number(lanes, _FEW_LANES)),
-        about("waiting_for_peers", f'label_replace({slowest}, "number", "{_SLOWEST}", "number", "(.*)")'),
-    ]
+    work = f"{s.rate('torch_local_work_seconds_total', RANGE)} * on ({PROCESS_KEY}) group_left (rank) {ranks}"
+    slowest = f'label_join(topk by ({by}) (1, {of(work, "rank", "instance")}), "{ADVICE}", " on ", "rank", "instance")'
+    slowest = f'label_replace({slowest}, "{ADVICE}", "{_SLOWEST}", "{ADVICE}", "(.*)")'
+    waits = of(s.select("training_advice_info", cause=peers), "cause")
+    return f"(({waits} * on ({by}) group_right (cause) {slowest})\nor on ({every}) topk by ({every}) (1, {texts}))"
 
 
 def why() -> Expr:
@@ -256,21 +214,17 @@ def why() -> Expr:
     on_cpu = of_jobs(LIMITED_TO_CPU, "cause")
     waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
     loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
+    main = f'({dominant} or on ({JOB_KEY}) label_replace({loading}, "cause", "data_loading", "", ""))'
+    to_do = f"({advice(of_jobs, JOB_KEY, s)} and on ({JOB_KEY}, cause) {main})"
     alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
-    waiting = f"({recorded(DOMINANT, cause='data_loading')} or on ({JOB_KEY}) {loading})"
     return states(
         JOB_KEY,
         Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), s), "who"),
         Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
         Line("$1", CRITICAL, on_cpu, "cause"),
         Line("$1", CRITICAL, problem, "problem"),
-        *measured(
-            *(of_jobs, JOB_KEY, s, WARNING),
-            f"({{}} and on ({JOB_KEY}) {waiting})",
-            f"({{}} and on ({JOB_KEY}, cause) {dominant})",
-        ),
-        Line("data_loading", WARNING, loading),
-        Line("$1", WARNING, dominant, "cause"),
+        Line("$1", WARNING, to_do, "cause", "advice"),
+        Line("$1", WARNING, main, "cause"),
         Line(_FINE, GOOD, recorded(ARMED, **JOB_MATCHERS)),
         Line(_YOUNG, UNKNOWN, f"({recorded(HELD, **JOB_MATCHERS)} > 0 or {recorded(NOW, **JOB_MATCHERS)}) {alive}"),
         Line(_CPU, GOOD, of_jobs(f"({s.select('training_state', state='training_on_cpu')} == 1)")),

@@ -200,16 +200,19 @@ def _of_process(
         yield from row("training_lost_seconds_total", age * share, process=process, cause=cause)
 
 
+def advised(cause: str) -> str:
+    """Return what the daemon advises about a cause."""
+    return f"12 in place of 4, because of {cause}"
+
+
 def _of_advice(row: Rows, process: str, job: DrawnJob, place: int, age: int) -> Iterator[Sample]:
     if not job.trains:
         return
-    yield from row("gpu_process_cgroup_cpus", 1.5, process=process)
     yield from row("torch_local_work_seconds_total", age * (place + 1) / 10, process=process)
     yield from row("torch_steps_total", age * STEPS, process=process)
     yield from row("training_limited_by", 1, process=process, cause=job.main)
-    yield from row("torch_loader_info", 1, process=process, workers="4")
-    yield from row("training_loader_workers_recommended", 12, process=process)
-    yield from row("training_batch_headroom_ratio", 2.5, process=process)
+    for cause in {job.main, *job.left}:
+        yield from row("training_advice_info", 1, process=process, cause=cause, advice=advised(cause))
     for cause, left in job.left.items():
         if (share := left[place]) is not None:
             for part, factor in SPREAD.items():

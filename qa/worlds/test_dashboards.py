@@ -22,7 +22,7 @@ from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 
 from gpugauge.artifacts.rules.options import Parameters
-from qa.worlds.drawn_fleets import MINUTE, SECONDS, STEPS, WATTS, DrawnFleet, DrawnJob, DrawnNode, JobId, draw
+from qa.worlds.drawn_fleets import MINUTE, SECONDS, STEPS, WATTS, DrawnFleet, DrawnJob, DrawnNode, JobId, advised, draw
 
 pytestmark = pytest.mark.e2e
 
@@ -367,18 +367,11 @@ def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
 
 
 def the_advice_of_the_fleet_has_the_numbers(world: World) -> None:
-    larger = (
-        "a larger batch: double it for as long as samples/s grow; the device memory has room for one up to 2.5 times "
-        "as large (an estimate)"
-    )
-    lanes = "pin_memory=True and non_blocking=True; its PCIe link has only 8 lanes: check the seating of the GPU"
-    measured = {"data_loading": "12 loader workers instead of 4", "transfer": lanes}
-    measured |= dict.fromkeys(("host_bound", "underfilled"), larger)
     table = world.open("fleet").panel(TRAININGS).by(*JOB, "state", "advice", of=-1)
     advice = {JobId(*job): (state, text) for *job, state, text in table}
     for job in world.fleet.judged:
         if not job.not_seen() and job.lost[job.main] >= 0.12:
-            assert advice[job.id] == (job.main, measured.get(job.main, job.main)), job
+            assert advice[job.id] == (job.main, advised(job.main)), job
 
 
 def the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
@@ -462,8 +455,7 @@ def cpu_facts() -> dict[str, float]:
         labelled("gpu_process_host_info", {**named, "workload_user": "bo", "workload_command": "cpu.py"}): 1.0,
         labelled("training_state", {**ids, "state": "training_on_cpu"}): 1.0,
         labelled("training_loader_limited_by", {**ids, "reason": "too_few_workers"}): 1.0,
-        labelled("training_loader_workers_recommended", ids): 16.0,
-        labelled("torch_loader_info", {**ids, "workers": "1"}): 1.0,
+        labelled("training_advice_info", {**ids, "cause": "data_loading", "advice": "16 loader workers"}): 1.0,
         labelled("training_loader_expected_speedup_ratio", ids): 15.5,
     }
 
@@ -483,9 +475,7 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         job = Grafana(api, DASHBOARDS["job"](), {"workload": "7"})
         assert {key[0] for key in job.panel("Job").by("state", of=4)} == {"training_on_cpu"}
         assert job.panel("Load").number() == int(ON_CPU)
-        assert set(job.panel("What to do").by("cause", "advice", of=5)) == {
-            ("data_loading", "16 loader workers instead of 1")
-        }
+        assert set(job.panel("What to do").by("cause", "advice", of=5)) == {("data_loading", "16 loader workers")}
         assert job.panel("Possible").number() == 15.5
         for board in (job, Grafana(api, DASHBOARDS["node"](), {"instance": "gpu-0"})):
             reasons = {series["metric"]["state"] for series in board.panel("Memory used").series}
@@ -504,7 +494,7 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cause", "advice"),
     [
-        ("cpu_limited", "raise its CPU limit from 1.5 to at least one CPU for each rank and loader worker"),
+        ("cpu_limited", advised("cpu_limited")),
         (
             "waiting_for_peers",
             "find what limits rank 1 on gpu-0: it does most work of its own, and the others wait for it",

@@ -19,18 +19,18 @@ STEPS, STEP = "torch_steps_total", "torch_step_duration_seconds"
 COUNTERS = (
     *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", "torch_phase_seconds_total"),
     *("torch_data_wait_seconds_total", "torch_local_work_seconds_total"),
-    *("torch_loader_seconds_total", "torch_loader_measured_batches_total", CPU),
+    CPU,
 )
 HOST_MEMORY, HOST_LIMIT = "gpu_process_cgroup_memory_bytes", "gpu_process_cgroup_memory_limit_bytes"
-GAIN = "training_expected_speedup"
+GAIN, ADVICE = "training_expected_speedup", "training_advice_info"
 SETTINGS = ("torch_build_info", "torch_parallel_info", "torch_settings_info", "torch_loader_info")
 MEMORY, PEAK, LIMIT = "gpu_process_memory_used_bytes", "torch_memory_allocated_peak_bytes", "torch_memory_limit_bytes"
 GAUGES = (
     *(CPUS, HOST_MEMORY, HOST_LIMIT),
     *(MEMORY, PEAK, LIMIT, "torch_process_info", "training_end_info", "training_verdict_info", *SETTINGS),
     *(f"{GAIN}_ratio", f"{GAIN}_lower_ratio", f"{GAIN}_upper_ratio", f"{GAIN}_info", "training_limited_by"),
-    *("training_mistake", "training_loader_limited_by", "training_loader_workers_recommended"),
-    *("training_loader_expected_speedup_ratio", "training_loader_expected_speedup_lower_ratio"),
+    *(ADVICE, "training_mistake", "training_loader_expected_speedup_ratio"),
+    "training_loader_expected_speedup_lower_ratio",
 )
 ENERGY, BUSY, OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
 INFO, TOTAL = "gpu_info", "gpu_memory_total_bytes"

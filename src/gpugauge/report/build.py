@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from gpugauge.base.text import whole
-from gpugauge.exposition.trainings import GAIN, HELD, LIMIT, LOST, MEMORY, PEAK, SETTINGS, STEP, STEPS
-from gpugauge.node.judged import Diagnosis, Gain
+from gpugauge.exposition.trainings import ADVICE, GAIN, HELD, LIMIT, LOST, MEMORY, PEAK, SETTINGS, STEP, STEPS
+from gpugauge.node.judged import Gain
 from gpugauge.report.curves import drawn
 from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Found
@@ -19,9 +20,8 @@ from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import gain_words
 from gpugauge.status.ended import end_words
 from gpugauge.status.history import WAITING_RATIO
-from gpugauge.status.measured_advice import Subject, data_loading, diagnosed_change
-from gpugauge.status.model import ProcessStatus
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
+from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
 
@@ -184,11 +184,16 @@ def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Cha
     if cause is None:
         return None
     limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)] or [*facts]
-    text, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
+    general, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
     if cause == "unknown" and any(each.info("torch_process_info") for each in limited):
-        text = UNEXPLAINED
-    if cause == "data_loading" and (loader := _loader(limited)):
-        text, gain = loader[0], gain or loader[1]
+        general = UNEXPLAINED
+    speedups, lowers = (
+        [*chain(*(f.mean(f"{_LOADER}{part}_ratio").values() for f in limited))] for part in ("", "_lower")
+    )
+    if cause == "data_loading" and speedups and lowers:  # the advice is about its number of workers
+        least = min(speedups)
+        gain = Gain(least, min(lowers), least, "") if least >= LEAST else None
+    text = _advice(limited, cause) or general
     return Change(cause, text, lost.get(cause, 0.0), gain, gain_words(gain, cause) if gain else None)
 
 
@@ -216,26 +221,12 @@ def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
     return Gain(expected, lower, max(upper, expected), after.most_common(1)[0][0] if after else "")
 
 
-def _loader(facts: Sequence[Facts]) -> tuple[str, Gain | None] | None:
-    """Return the change of the loader with its gain, as its diagnosis was for most of the time, or by its options."""
-    if (reason := _usual(facts, "training_loader_limited_by")) is None:
-        options = next((found for each in facts if (found := each.info("torch_loader_info"))), None)
-        state = "training" if any(each.sum(HELD) for each in facts) else "training_on_cpu"
-        process = ProcessStatus(process="", loader=options or {}, state=state)
-        return (data_loading(Subject(process)), None) if options else None
-    one = next(each for each in facts if (reason,) in each.of("training_loader_limited_by"))
-    workers, speedup, lower = (
-        next(iter(one.mean(name).values()), None)
-        for name in ("training_loader_workers_recommended", f"{_LOADER}_ratio", f"{_LOADER}_lower_ratio")
-    )
-    parts, batches = one.by("torch_loader_seconds_total"), one.sum("torch_loader_measured_batches_total")
-    spent = sum(parts.get(part, 0.0) for part in ("cpu", "storage", "blocked"))
-    number = None if workers is None else round(workers)
-    text = diagnosed_change(
-        one.info("torch_loader_info"), Diagnosis(reason, number, speedup, lower), spent / batches if batches else None
-    )
-    gain = Gain(speedup, lower, speedup, "") if speedup is not None and lower is not None and speedup > 1 else None
-    return text, gain
+def _advice(facts: Iterable[Facts], cause: str) -> str | None:
+    """Return what the views said most often to do about a cause."""
+    said = Counter[str]()
+    for each in facts:
+        said.update({text: len(at) for (text, about), at in each.of(ADVICE).items() if about == cause})
+    return next((text for text, _ in said.most_common(1)), None)
 
 
 def _settings(facts: Iterable[Facts]) -> dict[str, str]:

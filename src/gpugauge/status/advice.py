@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
+from gpugauge.base.text import whole
 from gpugauge.faults.repair import Site
 from gpugauge.node import training
 from gpugauge.node.judged import Gain
+from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED, SILENT
 from gpugauge.status import measured_advice
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import Subject
-from gpugauge.status.model import Advice, ProcessStatus
+from gpugauge.status.model import Advice, ProcessStatus, Use
 from gpugauge.status.standstill import words as words_of
 from gpugauge.status.words import (
     IDLE_ADVICE,
@@ -164,6 +166,28 @@ def advice_of(subject: Subject) -> list[Advice]:
     if loader and any(_SAME.get(loader.reason) == advice.cause for advice in kept):
         kept = [advice for advice in kept if advice.topic != "loader"]
     return sorted(kept, key=lambda a: (not first or a.cause != first, -a.gain.expected if a.gain else 0.0))
+
+
+def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> dict[str, str]:
+    """Return what to do by cause about a judged process on these GPUs, as the views say it, the main cause first."""
+    judged, session = node.judged[process], node.sessions.get(process)
+    verdict, facts = judged.verdict, session.facts if session else {}
+    shown = ProcessStatus(
+        process=process,
+        hook=session is not None,
+        state=verdict.state,
+        limited_by=verdict.limited_by,
+        undecidable=tuple(sorted(verdict.undecidable)),
+        world_size=whole(facts.get("world_size", "")),
+        loader=training.loader_options(session) if session else {},
+        data_wait_ratio=judged.shares.get("data"),
+        devices=dict.fromkeys(devices, Use(None, None)),
+    )
+    found: dict[str, str] = {}
+    for advice in advice_of(Subject.of(shown, node, site)):
+        if advice.cause:
+            found.setdefault(advice.cause, advice.change)
+    return found
 
 
 def words(found: Sequence[Advice]) -> str | None:

@@ -158,7 +158,7 @@ def transfer(subject: Subject) -> str | None:
         return None
     width, most = min(known, key=lambda pair: pair[0] / pair[1])
     if width < most:
-        return f"{_PINNED}; its PCIe link has only {width} of {most} lanes: check the seating of the GPU"
+        return f"{_PINNED}; its PCIe link has only {width} of {most} lanes: have it repaired (GpuPcieDegraded)"
     return f"{_PINNED} (its PCIe link has all {most} lanes)"
 
 

@@ -121,7 +121,7 @@ MISTAKES = (
         "narrow_link",
         _is("narrow_link"),
         "the PCIe link of a GPU of the process has fewer lanes than GPU and slot allow: copies take longer",
-        "reseat the GPU or its riser, or use another GPU (gpu_pcie_width)",
+        "have its PCIe link repaired (GpuPcieDegraded), or use another GPU",
         "simulated",
     ),
     Mistake(

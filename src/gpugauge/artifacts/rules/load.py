@@ -97,7 +97,7 @@ def severity_of_cause(cause: Cause) -> Severity:
 
 
 def _causes(s: Selectors) -> list[Alert]:
-    t = Texts(s)
+    t, named = Texts(s), {f'"{name}"': cause for name, cause in CAUSES.items() if name not in _CAUSES_WITHOUT_ALERT}
     return [
         Alert(
             alert_of_cause(cause.name),
@@ -105,12 +105,10 @@ def _causes(s: Selectors) -> list[Alert]:
             + s.settled(f'{DOMINANT}{{cause="{cause.name}"}}')
             + s.and_job(is_low(s)),
             f"Training {t.job()} {cause.phrase}: {t.share()} of its GPU time is lost{t.nodes(', on ')}",
-            f"Evidence: {cause.evidence}. What to do: {t.change(cause.name)}. {t.gain(cause.name)}{t.causes()}"
-            f"{t.places()}",
+            f"Evidence: {cause.evidence}. What to do: {t.change(name)}. {t.gain(name)}{t.causes()}{t.places()}",
             s.settle,
             f"a training {cause.phrase}: the largest cause of its low load",
             severity_of_cause(cause),
         )
-        for cause in CAUSES.values()
-        if cause.name not in _CAUSES_WITHOUT_ALERT
+        for name, cause in named.items()
     ]

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
-from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
@@ -181,36 +180,28 @@ class Texts:
             "Processes without the hook: {{ .Value }}; of these only the load is known. Start it under the "
             "hook to see why: `gpugauge run -- "
         )
-        changes = {cause: self.change(cause) for cause in CAUSES if cause != "unknown"}
-        unknown, none = UNEXPLAINED, "No cause takes 5% of its GPU time now. "
+        none = "No cause takes 5% of its GPU time now. "
         if not self._queries:
-            unknown += ". Without the hook only the load is known: `gpugauge run -- …`"
-            none = f"What to do: {unknown}. "
-        advice = self._largest(lambda cause: f"What to do: {cases(cause, changes, unknown)}. ", none)
+            none = f"What to do: {UNEXPLAINED}. Without the hook only the load is known: `gpugauge run -- …`. "
+        advice = self._largest(lambda cause: f"What to do: {self.change(cause)}. ", none)
         if not self.selectors.training_matchers:
             return advice
         command = self._each(self._query(f"topk(1, sum by (workload_command) ({rec.PROGRAMS}{{@job}}))"), _COMMAND)
         return advice + self._each(self._query(f"{rec.OUTSIDE}{{@job}}"), f"{outside}{command}`. ")
 
     def change(self, cause: str) -> str:
-        """Return what removes a cause, with the measured numbers; that of the loader is by most diagnoses."""
-        general = CAUSES[cause].advice
-        matchers = f"{{{self._targets[1:]}}}" if self._targets else ""
-        of_job = f"{matchers} {self.selectors.on_process('and', PROCESS_JOB)}{{@job}}"
-        if cause in {"underfilled", "host_bound"}:
-            factor = self._query(f"min(training_batch_headroom_ratio{of_job}) >= 1.5")
-            times = '{{ printf "%.1f" .Value }} times as large'
-            return general + self._each(factor, f"; the device memory has room for a batch up to {times}")
-        if cause != "data_loading" or not self._queries:
+        """Return what removes a cause, whose name is the value of an expression: the advice of most processes."""
+        known = {name: each.advice for name, each in CAUSES.items() if name != "unknown"}
+        general = known.get(cause.strip('"')) or cases(cause, known, UNEXPLAINED)
+        if not self._queries:
             return general
-        reason = self._query(f"topk(1, count by (reason) (training_loader_limited_by{of_job}))")
-        number = self._query(f"max(training_loader_workers_recommended{of_job})")
-        present = self._query(f"topk(1, count by (workers) (torch_loader_info{of_job}))")
-        instead = self._each(present, "{{ with .Labels.workers }} instead of {{ . }}{{ end }}")
-        workers = f'{{{{ printf "%.0f" .Value }}}} loader workers{instead}{cases("$reason", loaders.MORE, "")}'
-        otherwise = f"{{{{ else }}}}{general}"
-        changes = cases("$reason", loaders.CHANGES, self._each(number, workers + otherwise))
-        return self._each(reason, f"{{{{ $reason := .Labels.reason }}}}{changes}{otherwise}")
+        of_job = f"{PROCESS_JOB}{{@job}} * on ({self.selectors.keys('process')}) group_right ()"
+        texts = f"count by (advice) ({of_job} training_advice_info{{cause=%q{self._targets}}})"
+        found = self._query(f"topk(1, {texts})", "$cause")
+        return (
+            f"{{{{ $cause := {cause} }}}}{{{{ $advice := {found} }}}}"
+            f"{{{{ range $advice }}}}{{{{ .Labels.advice }}}}{{{{ else }}}}{general}{{{{ end }}}}"
+        )
 
     def gain(self, cause: str = "") -> str:
         """Return by what factor the steps are faster without a cause, by default the largest, and the next limit."""
@@ -218,7 +209,7 @@ class Texts:
             least, limit = (f"$labels.{label}" for label in rec.GAIN_LABELS)
             return f"{{{{ with {least} }}}}{_gain('{{ . }}', _next(limit))}{{{{ end }}}}"
         if cause:
-            return self._gain_without(f'"{cause}"')
+            return self._gain_without(cause)
         return self._largest(lambda cause: f"{{{{ $cause := {cause} }}}}{self._gain_without('$cause')}")
 
     def _gain_without(self, cause: str) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import replace
 
 from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
+from gpugauge.collectors.training.advice import ADVICE, Advices, Texts
 from gpugauge.collectors.training.nccl import NCCL, Asker
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
 from gpugauge.node.judged import Judged, Verdict
@@ -41,10 +44,16 @@ class VerdictCollector(RegisteredCollector):
     """Runs after all others, whose parts of the node it reads: every five seconds, over a window of a minute."""
 
     name = "verdict"
-    metrics = LIVE + NCCL + LASTING
+    metrics = LIVE + ADVICE + NCCL + LASTING
 
-    def __init__(self, stalled_seconds: float = STALLED_SECONDS, asker: Asker | None = None) -> None:
+    def __init__(
+        self,
+        stalled_seconds: float = STALLED_SECONDS,
+        asker: Asker | None = None,
+        site: Callable[[], Site] = lambda: ANY_SITE,
+    ) -> None:
         self.stalled_seconds, self._asker, self._asks = stalled_seconds, asker, False
+        self._advices = Advices(site)
         self._window, self._spins = Window(), Spins()
         self._spinning: dict[str, float] = {}  # seconds by process
         self._failing = Condition(log, logging.ERROR)
@@ -56,8 +65,8 @@ class VerdictCollector(RegisteredCollector):
 
     @classmethod
     def create(cls, sources: Sources) -> VerdictCollector:
-        """Return a collector that can ask NCCL about processes of this machine."""
-        return cls(asker=Asker(sources.procfs))
+        """Return a collector that can ask NCCL about processes of this machine, with advice for its place."""
+        return cls(asker=Asker(sources.procfs), site=sources.site)
 
     def configure(self, settings: Settings) -> None:
         """Apply the settings of the verdict."""
@@ -80,18 +89,22 @@ class VerdictCollector(RegisteredCollector):
         counted = asker.ask(tick.node, self._spins.suspects & outside, tick.monotonic) if asker else {}
         self._spinning = self._spins.update(self._window, outside, tick.monotonic, counted)
         failed = {process: error for process in present if (error := self._judged(process, tick))}
-        if failed:
-            process, error = next(iter(failed.items()))
-            self._failing.failing("a process cannot be judged", process=process, processes=len(failed), error=error)
-        else:
-            self._failing.recovered("all processes are judged")
         self._end(present, tick)
         self._before = tick.monotonic
         accounts: list[tuple[LabelValues, Account]] = [((p,), a) for p, a in sorted(self._accounts.items())]
         self._live = {process: account.judged for (process,), account in accounts if account.live}
         live: list[tuple[LabelValues, Judged]] = [((p,), judged) for p, judged in self._live.items()]
         said: list[tuple[LabelValues, Counted]] = [((process,), each) for process, each in sorted(counted.items())]
-        self._section = Section(self.name, families(LIVE, live) + families(NCCL, said) + families(LASTING, accounts))
+        tick.node.judged = self._live
+        texts = self._advices.of(tick.node, failed)
+        to_do: list[tuple[LabelValues, Texts]] = [((process,), each) for process, each in texts.items()]
+        rows = families(LIVE, live) + families(ADVICE, to_do) + families(NCCL, said) + families(LASTING, accounts)
+        self._section = Section(self.name, rows)
+        if failed:
+            process, error = next(iter(failed.items()))
+            self._failing.failing("a process cannot be judged", process=process, processes=len(failed), error=error)
+        else:
+            self._failing.recovered("all processes are judged")
 
     def _judged(self, process: str, tick: Tick) -> str:
         """Judge a process and return "", or the error: what one program reports must not cost the others a verdict."""
