@@ -130,7 +130,8 @@ DRAWN = --seed $(SEED)
 everything: $(VENV)/frameworks ## all tests, all drawn worlds with fresh seeds, mutants, other Pythons; before an issue is closed; hours; as root
 	@echo "seed of the drawn cases: $(SEED)"
 	@GPUGAUGE_EVERYTHING=1 $(BIN)/python $(PYTEST) -m "not deploy and not cluster" --timeout=900
-	@.ci/pythons | while read -r python; do $(MAKE) test-python PYTHON="$$python" </dev/null || exit 1; done
+	@.ci/pythons | while read -r python; do $(MAKE) test-python PYTHON="$$python" </dev/null || exit 1; \
+	  $(MAKE) test-torch PYTHON="$$python" TORCH=2.15.0 </dev/null || exit 1; done
 	@$(MAKE) strangers ARGS="--programs 300 $(DRAWN)"
 	@$(MAKE) healthy ARGS="$(DRAWN)"
 	@$(MAKE) loaders ARGS="$(DRAWN)"
@@ -159,12 +160,16 @@ $(VENV)/timm: $(VENV)/dev # apart, see qa/worlds/test_frameworks.py
 e2e: $(VENV)/e2e ## the daemon with real programs; needs the Debian packages of `make e2e-packages`
 	@$(BIN)/python $(PYTEST) -m "e2e and $(PUSH)" --timeout=300 tests/e2e $(shell grep -l 'mark.e2e' qa/worlds/test_*.py)
 
+OTHER_TORCH = $(VENV)-torch-$(TORCH)-$(notdir $(PYTHON))
+# Builds before 2.3 need the old interface of NumPy, which has no builds for new Pythons.
+NUMPY = $(if $(filter 1.% 2.0.% 2.1.% 2.2.%,$(TORCH)),numpy<2,numpy)
 .PHONY: test-torch
-test-torch: ## the hook's tests with another torch: make test-torch TORCH=2.4.1 (most builds bring gigabytes)
-	@test -x $(VENV)-torch-$(TORCH)/bin/pip || $(PYTHON) -m venv $(VENV)-torch-$(TORCH)
-	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH) 'numpy<2'
-	@$(VENV)-torch-$(TORCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' torch==$(TORCH)
-	@$(VENV)-torch-$(TORCH)/bin/python -m pytest -q tests/hook tests/wire tests/sessions
+test-torch: ## the hook's tests with another torch or Python: make test-torch TORCH=2.4.1 PYTHON=python3.10 (often gigabytes)
+	@test -x $(OTHER_TORCH)/bin/pip || $(PYTHON) -m venv $(OTHER_TORCH)
+	@$(OTHER_TORCH)/bin/pip install --quiet --disable-pip-version-check torch==$(TORCH) '$(NUMPY)'
+	@$(OTHER_TORCH)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]' torch==$(TORCH)
+	@$(OTHER_TORCH)/bin/python -c 'import sys, torch; print("Python", sys.version.split()[0], "torch", torch.__version__)'
+	@$(OTHER_TORCH)/bin/python -m pytest -q tests/hook tests/wire tests/sessions
 
 .PHONY: e2e-packages
 e2e-packages: ## the Debian packages that `make e2e` needs
