@@ -69,9 +69,10 @@ def larger_batch(subject: Subject) -> str | None:
         return None
     size = subject.process.loader.get("batch_size")
     now = f" (now {size})" if size else ""
+    of_host = "; or CUDA graphs or torch.compile, and no .item() in each step"
     return (
         f"a larger batch: double it{now} for as long as samples/s grow; the device memory has room for one up to "
-        f"{factor(ratio)} times as large (an estimate)"
+        f"{factor(ratio)} times as large (an estimate)" + of_host * (subject.process.limited_by == "host_bound")
     )
 
 
