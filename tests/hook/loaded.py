@@ -6,6 +6,7 @@ It takes the seed, the number of loaders and a folder for the notes of the datas
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import sys
@@ -109,4 +110,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    multiprocessing.set_start_method("fork")  # as before Python 3.14
     main()
