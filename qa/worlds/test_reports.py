@@ -345,7 +345,7 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
     report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
 
     text = render.as_text(render.blocks(report), 200)
-    assert "It held no GPU." in text
+    assert "It ran on the CPU and held no GPU." in text
     assert f"Change first\n  {CAUSES['model_on_cpu'].advice[:20].capitalize()}" in text
     assert "GPU h" not in text.partition("Change first")[2]
 
@@ -356,7 +356,8 @@ def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
     report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
 
     text = render.as_text(render.blocks(report), 200)
-    assert "The training waits for its data loader, 75 % of its time." in text
+    assert "held no GPU: for 75 % of its time it waited for data." in text
+    assert "The training waits for its data loader." in text
     assert "1 step of" in render.as_text(render.blocks(replace(report, steps=1.0)))
 
 

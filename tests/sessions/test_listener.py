@@ -316,9 +316,9 @@ def test_the_socket_of_an_ended_daemon_is_replaced(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions) -> None:
-    listener.path.unlink()
-    with started(listener.path):
+def test_stop_keeps_the_socket_of_a_new_daemon(listener: Sessions, tmp_path: Path) -> None:
+    with started(tmp_path / "new.sock") as new:
+        new.path.rename(listener.path)  # at once: a receiver whose socket is gone is replaced
         listener.stop()
         assert listener.path.exists()
 

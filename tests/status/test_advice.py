@@ -254,7 +254,7 @@ GROWTH = Growth(2 << 20, 2 << 20, 2 << 20, 1.0, 0.0, 1.0)
 @pytest.mark.parametrize(
     ("facts", "limited_by", "topic", "text"),
     [
-        ({"memory": Memory(batch_ratio=3.1)}, "host_bound", "batch", "one up to 3.1 times as large"),
+        ({"memory": Memory(batch_ratio=3.1)}, "host_bound", "batch", "up to one 3.1 times as large"),
         ({"memory": Memory(batch_ratio=1.2)}, "host_bound", "limit", CAUSES["host_bound"].advice),
         ({"memory": Memory(batch_ratio=3.1)}, "transfer", "limit", CAUSES["transfer"].advice),
         (fragmented(), "memory_pressure", "fragmentation", "expandable_segments:True: 40% of the reserved"),

@@ -20,12 +20,14 @@ from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import gain_words
 from gpugauge.status.ended import end_words
 from gpugauge.status.history import WAITING_RATIO
+from gpugauge.status.words import factor
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
 
 _NOW_SECONDS = 120.0  # before the end of the range: a process with later samples runs
+_LEAST = 0.02  # share of the held time below which nothing is advised
 _WORTH = 0.1  # share of the held time from which the advice on a known cause comes before that on an unknown one
 _LOADER = "training_loader_expected_speedup"
 
@@ -47,7 +49,8 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     products = by_product(found, facts)
     hours = GpuHours.sum([*products.values()]) if products else None
     joules, left_out = energy(found, facts)
-    step_shares = _shares(facts.values())
+    step_shares, last = _shares(facts.values()), run_of(found, -1)
+    ends = Counter(use.end_words for use in uses if use.end_words and use.process in last.facts)
     made = {name for each in facts.values() for name, share in each.mean("training_mistake").items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
     return Report(
@@ -62,12 +65,12 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         end=end,
         runs=len(runs),
         running=bool(running),
-        end_words=[words for words, _ in Counter(use.end_words for use in uses if use.end_words).most_common()],
+        end_words=[words for words, _ in ends.most_common()],
         nodes=sorted({use.node for use in uses}),
         devices=len({place for process in facts for place in found.of(process)}),
         products={name: product.held for name, product in products.items()},
         gpu_hours=hours,
-        change=_change(hours, facts.values(), step_shares.get("data", 0.0)),
+        change=_change(last),
         mistakes=[mistake.change for mistake in MISTAKES if mistake.name in made],
         steps=steps or None,
         step_seconds=_step_seconds(facts.values()),
@@ -173,35 +176,40 @@ def _shares(facts: Iterable[Facts]) -> dict[str, float]:
     return shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
 
 
-def _change(hours: GpuHours | None, facts: Iterable[Facts], waits: float) -> Change | None:
-    """Return what removes the largest loss, or on the CPU the usual limit; `waits` is the share of waits for data."""
-    lost = hours.lost if hours else {}
+def _change(found: Found) -> Change | None:
+    """Return what removes the largest loss of a run, or on the CPU the usual limit."""
+    facts, products = [*found.facts.values()], by_product(found, found.facts)
+    hours = GpuHours.sum([*products.values()]) if products else GpuHours.of(0.0, {})
     # What no value explains is stated below where something else is worth a change.
-    known = (cause for cause in lost if cause != "unknown" and hours and lost[cause] >= _WORTH * hours.held)
-    cause = next(known, None) or next(iter(lost), None)
-    if not (hours and hours.held):
-        cause = _usual(facts, "training_limited_by") or ("data_loading" if waits >= WAITING_RATIO else None)
-    if cause is None:
+    known = (cause for cause, lost in hours.lost.items() if cause != "unknown" and lost >= _WORTH * hours.held)
+    cause = next(known, None) or next(iter(hours.lost), None)
+    if not hours.held:
+        waits = _shares(facts).get("data", 0.0) >= WAITING_RATIO
+        cause = _usual(facts, "training_limited_by") or ("data_loading" if waits else None)
+    share = hours.lost.get(cause or "", 0.0) / hours.held if hours.held else 0.0
+    if cause is None or (hours.held and share < _LEAST):
         return None
-    limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)] or [*facts]
+    limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)] or facts
     general, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
     if cause == "unknown" and any(each.info("torch_process_info") for each in limited):
         general = UNEXPLAINED
-    speedups, lowers = (
-        [*chain(*(f.mean(f"{_LOADER}{part}_ratio").values() for f in limited))] for part in ("", "_lower")
-    )
-    if cause == "data_loading" and speedups and lowers:  # the advice is about its number of workers
-        least = min(speedups)
-        gain = Gain(least, min(lowers), least, "") if least >= LEAST else None
-    text = _advice(limited, cause) or general
-    return Change(cause, text, lost.get(cause, 0.0), gain, gain_words(gain, cause) if gain else None)
+    means = ([*chain(*(f.mean(f"{_LOADER}{part}_ratio").values() for f in limited))] for part in ("", "_lower"))
+    least, lower = (min(each, default=None) for each in means)
+    if cause == "data_loading" and least and lower:  # the advice is about its number of workers
+        gain = Gain(least, lower, least, "") if least >= LEAST else None
+    most = f"steps up to {factor(1 / (1 - share))} times as fast" if 0 < share < 1 else None
+    text = _usual(limited, ADVICE, cause) or general
+    unseen = (whole(limited[0].info("torch_process_info").get("world_size", "")) or 0) - len(facts)
+    if cause == "waiting_for_peers" and unseen > 0:
+        text = f"run gpugauge and the hook on the nodes of the other {unseen} ranks, which were never seen: {text}"
+    return Change(cause, text, share * hours.held, gain, gain_words(gain, cause) if gain else most)
 
 
-def _usual(facts: Iterable[Facts], name: str) -> str | None:
-    """Return the first label that a series had for most of the time."""
+def _usual(facts: Iterable[Facts], name: str, about: str = "") -> str | None:
+    """Return the first label that a series had for most of the time; `about` is the last label, if not any."""
     seen = Counter[str]()
     for each in facts:
-        seen.update({key[0]: len(points) for key, points in each.of(name).items()})
+        seen.update({key[0]: len(at) for key, at in each.of(name).items() if about in {"", key[-1]}})
     return next((label for label, _ in seen.most_common(1)), None)
 
 
@@ -219,14 +227,6 @@ def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
     after = Counter(key[1] for each in facts for key in each.of(f"{GAIN}_info") if key[0] == cause)
     expected, lower, upper = map(min, zip(*known, strict=True))
     return Gain(expected, lower, max(upper, expected), after.most_common(1)[0][0] if after else "")
-
-
-def _advice(facts: Iterable[Facts], cause: str) -> str | None:
-    """Return what the views said most often to do about a cause."""
-    said = Counter[str]()
-    for each in facts:
-        said.update({text: len(at) for (text, about), at in each.of(ADVICE).items() if about == cause})
-    return next((text for text, _ in said.most_common(1)), None)
 
 
 def _settings(facts: Iterable[Facts]) -> dict[str, str]:

@@ -8,10 +8,11 @@ from typing import TypeVar
 
 from gpugauge.report.model import VERSION, Report
 from gpugauge.report.render import Block, listed, when
-from gpugauge.status.words import duration, factor, percent
+from gpugauge.status.words import cause_phrase, duration, factor, percent
 from gpugauge.wire.shares import parts as worded
 
 _Value = TypeVar("_Value")
+_UNEXPLAINED = "No setting that was reported explains it: look for a change in the data, the model or the node."
 _SAME = 0.05  # share by which the steps of two equal jobs may differ
 # By part of a step: what the names of the settings that change it begin with, those that change it most first.
 _CHANGES: Mapping[str, tuple[str, ...]] = {
@@ -49,12 +50,13 @@ def compare(a: Report, b: Report) -> Comparison:
     of_gpus = ({"GPUs": str(each.devices), "GPU": ", ".join(filter(None, each.products))} for each in both)
     settings = ({**gpus, **each.settings} for gpus, each in zip(of_gpus, both, strict=True))
     changed = {name: pair for name, pair in _both(settings, "").items() if pair[0] != pair[1]}
-    first, second = (f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b))
+    a_words, b_words = (f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b))
     answer = _answer(a, b, parts, changed)
     if a.programs and b.programs and not {*a.programs} & {*b.programs}:
         names = " and ".join(listed(each.programs) for each in both)
-        answer.insert(0, f"They are different programs ({names}): their steps are not the same work.")
-    return Comparison(first, second, (a.step_seconds, b.step_seconds), parts, _both(lost, 0.0), changed, answer)
+        first = f"They are different programs ({names}): their steps may not be the same work."
+        answer = [first, *(line for line in answer if line != _UNEXPLAINED)]
+    return Comparison(a_words, b_words, (a.step_seconds, b.step_seconds), parts, _both(lost, 0.0), changed, answer)
 
 
 def _both(two: Iterable[Mapping[str, _Value]], absent: _Value) -> dict[str, tuple[_Value, _Value]]:
@@ -86,7 +88,7 @@ def _answer(
         each = [f"{name} {changed[name][0] or 'none'} → {changed[name][1] or 'none'}" for name in dict.fromkeys(found)]
         lines.append(f"The change that explains it: {', '.join(each[:3])}.")
     else:
-        lines.append("No setting that was reported explains it: look for a change in the data, the model or the node.")
+        lines.append(_UNEXPLAINED)
     return lines
 
 
@@ -95,11 +97,12 @@ def blocks(found: Comparison) -> list[Block]:
     words = {name: text for name, text, _ in worded(dict.fromkeys(found.parts, 1.0))}
     steps = [("", "A", "B"), ("a step", *(duration(each) if each else "-" for each in found.step_seconds))]
     steps += [(f"  {words.get(part, part)}", *map(duration, pair)) for part, pair in found.parts.items()]
-    lost = [(cause, *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]
+    lost = [(cause_phrase(cause), *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]
     settings = [(name, a or "-", b or "-") for name, (a, b) in found.settings.items()]
     tables = [
         Block("Steps", table=steps, numbers=frozenset({1, 2})),
-        Block("Lost GPU time", table=[("cause", "A", "B"), *lost], numbers=frozenset({1, 2})),
+        Block("Lost GPU time", table=[("the training", "A", "B"), *lost], numbers=frozenset({1, 2})),
         Block("Settings that differ", table=[("setting", "A", "B"), *settings]),
     ]
-    return [Block(f"A: {found.a}; B: {found.b}", found.answer), *(table for table in tables if len(table.table) > 1)]
+    first = Block("Two runs", [f"A: {found.a}.", f"B: {found.b}.", *found.answer])
+    return [first, *(table for table in tables if len(table.table) > 1)]

@@ -7,11 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpugauge.exposition.trainings import BUSY, COUNTERS, ENERGY, GAUGES, INFO, MEMORY, OBSERVED, OWNERS, TOTAL
+from gpugauge.exposition.trainings import BUSY, COUNTERS, ENERGY, GAUGES, INFO, MEMORY, OBSERVED, OWNERS, SECONDS, TOTAL
 from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
 from gpugauge.report.source import Prometheus, Range, Series, quoted
+from gpugauge.status.words import plural
 from gpugauge.workload.job import KINDS, called
 
 _LISTED = 10
@@ -169,10 +170,14 @@ def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
     try:
         job = chosen(found, name)
     except NoJobError as error:
-        ran = {owner.job: owner for owner in owners(source, span).values() if owner.command == name}
-        raise NoJobError(
-            f"{error}; a program of this name is in:{_listed(sorted(ran), ran)}" if ran else error
-        ) from None
+        ran = {process: owner for process, owner in owners(source, span).items() if owner.command == name}
+        times = read(source, ran, span, (SECONDS,), ()).facts
+        if not times:
+            raise NoJobError(error) from None
+        newest = ran[max(times, key=lambda process: times[process].end)].job
+        if others := len({ran[process].job for process in times} - {newest}):
+            source.warnings.add(f"{name} also ran in {plural(others, 'other job')}: this is the one that ran it last.")
+        return of_job(source, newest.text, span)
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, COUNTERS, GAUGES)
     if not known.facts:

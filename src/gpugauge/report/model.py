@@ -71,11 +71,11 @@ class GpuHours:
 class Change:
     """What to change first."""
 
-    cause: str  #: of the largest loss
+    cause: str  #: of the largest loss, of several runs in the last one
     change: str  #: in words
     gpu_hours: float  #: what was lost to the cause, so the most that it can return; 0 on the CPU
     gain: Gain | None  #: of the steps, the mean over the time in which it was known; the smallest of all ranks
-    gain_words: str | None  #: the same in words
+    gain_words: str | None  #: the same in words, or the most that its share allows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

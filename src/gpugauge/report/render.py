@@ -9,11 +9,14 @@ from datetime import datetime, timezone
 
 from gpugauge.base.text import printable
 from gpugauge.report.model import Cost, Report
+from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
 from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
 from gpugauge.wire.shares import sentence
 
 _DIFFERENT_SHARE, _DIFFERENT_STEP = 0.1, 1.1  # from which ranks are listed
 _MOST_RANKS, _MOST_NAMES = 16, 4
+# By the share that is lost, as the glossary has the words.
+_JUDGED = {WASTED_RATIO: "Wasted", 0.1: "Slowed", 0.0: "Used well"}
 _GIB = 1 << 30
 
 
@@ -44,10 +47,10 @@ def amount(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{quantity(value)} {unit}".strip()
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str], most: int = _MOST_NAMES) -> str:
     """Return a few names, and how many more there are."""
-    more = len(names) - _MOST_NAMES
-    return ", ".join([*names[:_MOST_NAMES], *([f"and {more} more"] if more > 0 else [])])
+    more = len(names) - most
+    return ", ".join([*names[:most], *([f"and {more} more"] if more > 0 else [])])
 
 
 def when(second: float) -> str:
@@ -72,33 +75,32 @@ def _head(report: Report) -> Block:
 def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
-        return Block() if report.devices else Block(lines=["It held no GPU."])
+        waits = report.step_shares.get("data", 0.0)
+        waited = f": for {percent(waits)} of its time it waited for data" if waits >= WAITING_RATIO else ""
+        return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
     held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
-    answer = f"Of {held} held, {used} ({percent(found.used / found.held)}) were used."
+    judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
+    answer = f"{judged}: of {held} held, {used} ({percent(found.used / found.held)}) were used"
     if not found.lost:
-        return Block(lines=[answer, "None were lost."])
-    head = ("lost", "share", "cause", "the training")
+        return Block(lines=[f"{answer}, none were lost."])
     more = "" if all(use.hook for use in report.processes) else ": the hook shows more (gpugauge run)"
     phrases = {"unknown": f"loses time that no measured value explains{more}"}
     rows = [
-        (hours(lost, found.held), percent(lost / found.held), cause, phrases.get(cause, cause_phrase(cause)))
+        (hours(lost, found.held), percent(lost / found.held), phrases.get(cause, cause_phrase(cause)))
         for cause, lost in found.lost.items()
-        if lost >= 0.005 * found.held
+        if lost >= 0.02 * found.held
     ]
-    lines = [f"{answer} {all_lost} ({percent(found.lost_share)}) were lost."]
-    return Block(lines=lines, table=[head, *rows] if rows else [], numbers=frozenset({0, 1}))
+    lines = [f"{answer}, {all_lost} ({percent(found.lost_share)}) were lost."]
+    return Block("", lines, [("lost", "share", "the training"), *rows] if rows else [], frozenset({0, 1}))
 
 
 def _change(report: Report) -> Block:
     change = report.change
-    held = report.gpu_hours.held if report.gpu_hours else 0.0
-    if change is None or change.gpu_hours < 0.02 * held:
-        nothing = ["Nothing was found: no loss and no wait is large enough to be named."]
-        return Block("Change first", report.mistakes or (nothing if report.steps and not report.running else []))
-    most = f"at most {hours(change.gpu_hours, held)} come back" if held else ""
-    waits = report.step_shares.get("data", 0.0) if change.cause == "data_loading" else 0.0
-    cause = f"The training {cause_phrase(change.cause)}{f', {percent(waits)} of its time' if waits else ''}"
-    gains = "; ".join(filter(None, (change.gain_words, most))) or cause
+    if change is None:
+        nothing = "Nothing to change was found: no loss and no wait is large enough to be named."
+        alone = [nothing] * bool(report.steps and not report.running)
+        return Block("Change first", report.mistakes) if report.mistakes else Block(lines=alone)
+    gains = change.gain_words or f"the training {cause_phrase(change.cause)}"
     also = [f"Also: {mistake}." for mistake in report.mistakes]
     return Block("Change first", [f"{_capital(change.change)}.", f"{_capital(gains)}.", *also])
 
@@ -112,6 +114,7 @@ def _figures(report: Report) -> Block:
     each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
     shares = sentence(report.step_shares) if report.step_shares.get("rest", 0.0) < 0.995 else ""
     steps = f"{quantity(report.steps)} step{'s' * (report.steps != 1)}{each}" if report.steps else ""
+    shares = f"its program: {shares}" if shares else ""
     memory, limit = (
         f"{size / _GIB:.1f} GiB" if size else "" for size in (report.memory_peak_bytes, report.memory_limit_bytes)
     )
@@ -143,13 +146,13 @@ def _ranks(report: Report) -> Block:
             "-" if use.rank is None else str(use.rank),
             hours(of.held, uses[0][1].held),
             percent(of.lost_share),
-            next(iter(of.lost), "-"),
+            next(map(cause_phrase, of.lost), "-"),
             duration(use.step_seconds) if use.step_seconds else "-",
         )
         for use, of in uses[:_MOST_RANKS]
     ]
-    more = [f"And {len(uses) - _MOST_RANKS} more, which lost less."] if len(uses) > _MOST_RANKS else []
-    head = ("node", "rank", "held", "lost", "most of it to", "step")
+    more = [f"And {len(uses) - _MOST_RANKS} more, which lost less."] * (len(uses) > _MOST_RANKS)
+    head = ("node", "rank", "held", "lost", "because it mostly", "step")
     return Block("The processes differ", more, [head, *rows], frozenset({1, 2, 3, 5}))
 
 

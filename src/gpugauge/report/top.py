@@ -11,7 +11,7 @@ from gpugauge.report import jobs
 from gpugauge.report.build import by_product, energy
 from gpugauge.report.model import VERSION, Cost, GpuHours
 from gpugauge.report.prices import Prices
-from gpugauge.report.render import Block, amount, hours, when
+from gpugauge.report.render import Block, amount, hours, listed, when
 from gpugauge.report.source import Prometheus, Range
 from gpugauge.status.words import cause_phrase, percent, plural
 
@@ -30,6 +30,8 @@ class Row:
     name: str
     title: str
     jobs: int
+    users: Sequence[str]
+    programs: Sequence[str]
     gpu_hours: GpuHours
     energy_joules: float | None  #: of the GPUs that nobody else used at the same time
     cost: Cost | None
@@ -61,8 +63,10 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
     for (name, title), processes in groups.items():
         products, (joules, _) = by_product(found, processes), energy(found, processes)
         missing |= dict.fromkeys(prices.missing(products))
-        number, hours_of_all = len({owners[process].job for process in processes}), GpuHours.sum([*products.values()])
-        rows.append(Row(name, title, number, hours_of_all, joules, prices.cost(products, joules)))
+        whose, hours_of_all = [owners[process] for process in processes], GpuHours.sum([*products.values()])
+        users, programs = ({owner.user for owner in whose}, {owner.command for owner in whose})
+        who = len({owner.job for owner in whose}), sorted(users - {""}), sorted(programs - {""})
+        rows.append(Row(name, title, *who, hours_of_all, joules, prices.cost(products, joules)))
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
     unknown = [*missing, *sorted(source.warnings)]
     if partly := [each for each in found.facts.values() if each.uncounted]:
@@ -77,20 +81,24 @@ def blocks(top: Top, most: int) -> list[Block]:
     """Return them as a table of at most so many."""
     total = GpuHours.sum([row.gpu_hours for row in top.rows])
     priced = any(row.cost is not None and row.cost.held is not None for row in top.rows)
-    head = [top.by, "held", "lost", "share", "most of it to", *(["held costs", "lost costs"] if priced else [])]
+    who = {"job": ("user", "program"), "user": ("program",), "namespace": ("user",)}[top.by]
+    costs = ["held costs", "lost costs"] if priced else []
+    head = [top.by, *who, "held", "lost", "share", "most of it to", *costs]
     rows = []
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
-        lost = hours(found.all_lost, total.held), percent(found.lost_share), next(iter(found.lost), "-")
-        rows.append([row.title, hours(found.held, total.held), *lost, *prices])
+        named = [listed({"user": row.users, "program": row.programs}[each], 2) for each in who]
+        lost, mostly = hours(found.all_lost, total.held), next(iter(found.lost), "-").replace("_", " ")
+        share = percent(found.lost_share)
+        rows.append([row.title, *named, hours(found.held, total.held), lost, share, mostly, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     known = next((cause for cause in shares if cause != "unknown"), None)
-    largest = f" The largest cause is {known}, {shares[known]}: a training {cause_phrase(known)}." if known else ""
-    largest += f" Of {shares['unknown']}, the cause is not known." if "unknown" in shares else ""
+    largest = f" The largest part, {shares[known]}, where a training {cause_phrase(known)}." if known else ""
+    largest += f" The cause of {shares['unknown']} is not known." if shares.get("unknown", "0 %") != "0 %" else ""
     held, all_lost = (hours(each, total.held) for each in (total.held, total.all_lost))
     head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
     lines = [f"{head_line}{all_lost} ({percent(total.lost_share)}).{largest}"]
-    lines += [f"The {most} that lost most:"] * (len(top.rows) > most)
-    table = Block("GPU hours", lines, [head, *rows], frozenset({1, 2, 3, 5, 6}))
+    at = len(who)
+    table = Block("GPU time", lines, [head, *rows], frozenset({1 + at, 2 + at, 3 + at, 5 + at, 6 + at}))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]

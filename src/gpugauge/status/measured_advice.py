@@ -22,7 +22,6 @@ _MIN_FRAGMENTATION = 0.15
 _SOON_SECONDS = 86_400.0  # until full: a growth that is slower is a fact, and no advice
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _GIB, _MIB = 1 << 30, 1 << 20
-_PINNED = "pin_memory=True and non_blocking=True"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +66,13 @@ def larger_batch(subject: Subject) -> str | None:
     ratio = subject.memory.batch_ratio if subject.memory else None
     if ratio is None or ratio < _MIN_BATCH_RATIO:
         return None
-    size = subject.process.loader.get("batch_size")
-    now = f" (now {size})" if size else ""
+    size = whole(subject.process.loader.get("batch_size", ""))
+    double = f"{2 * size} samples in place of {size}, then double it" if size else "double it"
+    room = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
     of_host = "; or CUDA graphs or torch.compile, and no .item() in each step"
     return (
-        f"a larger batch: double it{now} for as long as samples/s grow; the device memory has room for one up to "
-        f"{factor(ratio)} times as large (an estimate)" + of_host * (subject.process.limited_by == "host_bound")
+        f"a larger batch: {double} for as long as samples/s grow; the device memory has room for up to {room} "
+        "(an estimate)" + of_host * (subject.process.limited_by == "host_bound")
     )
 
 
@@ -141,8 +141,11 @@ def data_loading(subject: Subject) -> str:
     """Return all that is not already so, without a diagnosis."""
     options, on_gpu = subject.process.loader, subject.process.state != "training_on_cpu"
     workers = options.get("workers")
-    changes = {None: "more loader workers", "0": "load batches in workers: set num_workers of the DataLoader (now 0)"}
-    found = [changes.get(workers, f"more loader workers (now {workers})")]
+    known = (subject.host.cgroup.cpus, subject.host.bounds.cpus) if subject.host else ()
+    most = loaders.most_workers(min((cpus for cpus in known if cpus), default=None))
+    found = [f"more loader workers (now {workers})"] if 0 < (whole(workers or "") or 0) < most else []
+    found += ["load batches in workers: set num_workers of the DataLoader (now 0)"] if workers == "0" else []
+    found += ["more loader workers"] if workers is None else []
     # The mistake has its own advice.
     if on_gpu and not subject.makes("pageable_batches") and options.get("pin_memory") != "yes":
         found.append("pinned memory (pin_memory=True)" if options.get("pin_memory") else "pinned memory")
@@ -158,21 +161,26 @@ def transfer(subject: Subject) -> str | None:
     if not known or len(known) < len(widths):
         return None
     width, most = min(known, key=lambda pair: pair[0] / pair[1])
+    pinned = {"no": "pin_memory=True in the DataLoader (now off), and ", "yes": ""}
+    text = pinned.get(subject.process.loader.get("pin_memory", ""), "pin_memory=True in the DataLoader, and ")
+    text += "non_blocking=True where batches are copied to the GPU"
     if width < most:
-        return f"{_PINNED}; its PCIe link has only {width} of {most} lanes: have it repaired (GpuPcieDegraded)"
-    return f"{_PINNED} (its PCIe link has all {most} lanes)"
+        return f"{text}; its PCIe link has only {width} of {most} lanes: have it repaired (GpuPcieDegraded)"
+    return text
 
 
 def throttled(subject: Subject) -> str | None:
     """Return what to check for the reasons that lower the clocks now, with the temperature; None without a reason."""
-    reasons: list[str] = []
+    checks, gpus = list[str](), list[str]()
     for gpu in subject.gpus:
-        active = gpu.clocks_event_reasons or ()
-        found = [SLOWDOWNS[reason][1] for reason in active if reason in SLOWDOWNS]
-        heat = gpu.temperature_celsius
-        at = f", it is at {heat:.0f} °C" if heat is not None and any("thermal" in reason for reason in active) else ""
-        reasons += [words + at for words in dict.fromkeys(found)]
-    return f"check {' and '.join(dict.fromkeys(reasons))}" if reasons else None
+        active = [reason for reason in gpu.clocks_event_reasons or () if reason in SLOWDOWNS]
+        checks += [SLOWDOWNS[reason][1] for reason in active]
+        heat, most = gpu.temperature_celsius, gpu.temperature_gpu_max_celsius or gpu.temperature_slowdown_celsius
+        known = heat is not None and any("thermal" in reason for reason in active)
+        at = f" at {heat:.0f} °C" + (f" of {most:.0f}" if most else "") if known else ""
+        reasons = ", ".join(SLOWDOWNS[reason][0] for reason in active)
+        gpus += [f"GPU {gpu.index} lowers its clocks{at}: {reasons}"] if active else []
+    return f"have {' and '.join(dict.fromkeys(checks))} checked: {'; '.join(gpus)}" if gpus else None
 
 
 def cpu_limited(subject: Subject) -> str | None:
