@@ -68,10 +68,10 @@ def larger_batch(subject: Subject) -> str | None:
         return None
     size = whole(subject.process.loader.get("batch_size", ""))
     double = f"{2 * size} samples in place of {size}, then double it" if size else "double it"
-    room = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
+    space = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
     of_host = "; or CUDA graphs or torch.compile, and no .item() in each step"
     return (
-        f"a larger batch: {double} for as long as samples/s grow; the device memory has room for up to {room} "
+        f"a larger batch: {double} for as long as samples/s grow; the device memory has room for up to {space} "
         "(an estimate)" + of_host * (subject.process.limited_by == "host_bound")
     )
 
