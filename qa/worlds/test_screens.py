@@ -6,15 +6,18 @@ import functools
 import random
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.drawn import draws, seeds
 from tests.terminal.test_top import screen, watched
 
-from gpugauge.status.model import Status, decoded
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.status.model import Status, as_json, decoded
 from gpugauge.terminal.feed import Feed
-from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_lines
+from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_lines, sparkline
+from qa.worlds.looks import looks
 from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
 
 # Some of one GPU and no process, one with 64 GPUs and 512 processes.
@@ -153,7 +156,7 @@ def test_the_most_severe_problem_is_above_everything_else(size: tuple[int, int])
         assert reset <= 3
         assert lines[reset + 1].startswith("   → ")
         assert not any("under the hook" in line for line in lines[: reset + 2])
-        heading = next(i for i, line in enumerate(lines) if "10 MINUTES" in line)
+        heading = next(i for i, line in enumerate(lines) if "GPU  STATE" in line)
         assert reset < heading < next(i for i, line in enumerate(lines) if "PID  GPU" in line)
         assert lines[heading + 2].split()[0] == "1"
         assert "quit" in lines[-1]
@@ -172,8 +175,35 @@ def test_wide_screens_have_all_columns() -> None:
     gpus, processes_of_node = gpu_lines(status, 400)[0], process_lines(chosen(status, "lost", False, ""), NOW, 400)[0]
 
     assert CELL.split(gpus.strip()) == [
-        *("GPU", "STATE", "LOAD", "10 MINUTES", "5 MIN", "MEMORY GiB", "POWER W", "TEMP", "NAME OR PROBLEM"),
+        *("GPU", "STATE", "LOAD", "10 MINUTES", "5 MIN", "MEMORY GiB", "POWER W", "TEMP", "NAME OR PROBLEM", "OWNER"),
     ]
     assert CELL.split(processes_of_node.strip()) == [
-        *("PID", "GPU", "5 MIN", "GiB", "AGE", "STATE", "LOST", "PROGRAM", "CAUSE", "OWNER"),
+        *("PID", "GPU", "5 MIN", "GiB", "AGE", "LOST", "PROGRAM", "STATE OR CAUSE", "OWNER"),
     ]
+
+
+def test_a_small_terminal_shows_each_gpu_and_whose_it_is(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("node"), tmp_path / "node", 160, 161, 1)
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        lines = screen(app)
+        heading = next(i for i, line in enumerate(lines) if line.split()[:3] == ["GPU", "STATE", "LOAD"])
+        gpus = lines[heading + 1 : heading + 9]
+        assert [line.split()[0] for line in gpus] == list("01234567")
+        assert lines[heading].split()[-1] == "OWNER"
+        owners = (*("pod research/pr",) * 4, "Slurm job 88123", "user 20013")
+        assert all(owner in line for owner, line in zip(owners, gpus, strict=False))
+        below = lines[heading + 9 :]
+        assert sum(line.startswith(" 41") for line in below) >= 3
+        assert any("Slurm job 88123" in line for line in below)
+        for _ in range(2):
+            await pilot.press("question_mark")
+            await pilot.pause()
+        assert sum("sort by the next of" in line for line in screen(app)) == 1
+
+    watched([as_json(status)], steps, (80, 24))
+
+
+def test_the_history_has_the_length_of_its_heading() -> None:
+    assert sparkline([(150.0 - 5 * n, 0.5) for n in range(31)]) == " " * 8 + "▅" * 4
+    assert sparkline([(600.0, 0.9), (595.0, 0.9), (0.0, 0.1)]) == "█" + " " * 10 + "▁"

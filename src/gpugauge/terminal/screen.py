@@ -9,7 +9,7 @@ from typing import TypeAlias
 from gpugauge.status.details import last_use, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
-from gpugauge.status.use import gpus_words, mig_name
+from gpugauge.status.use import by_place, gpus_words, mig_name
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
@@ -17,19 +17,23 @@ from gpugauge.terminal.rows import Process, memory_of, problem_words, processes,
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
+_HISTORY_SECONDS = 600.0
 _BARS = "▁▂▃▄▅▆▇█"
 _ILL = {"bad", "poor"}
+# Where there is little space, the columns are left out first that say neither what is wrong nor whose it is: who is
+# paged has to find the owner. A GPU that is hot keeps its temperature; the details have the rest.
 _GPUS: Sequence[Column[GpuStatus]] = (
     rows.INDEX,
     rows.STATE,
     rows.LOAD,
-    Column("10 MINUTES", lambda gpu, _: sparkline([share for _, share in gpu.load_10m]), rank=3),
+    Column("10 MINUTES", lambda gpu, _: sparkline(gpu.load_10m), rank=3),
     rows.MEAN_LOAD,
     rows.MEMORY,
     rows.POWER,
     rows.TEMPERATURE,
     # The summary of a GPU that is well has its programs, which are in the list below.
-    Column("NAME OR PROBLEM", lambda gpu, _: (gpu.level in _ILL and safe(gpu.summary)) or rows.name_of(gpu), least=20),
+    Column("NAME OR PROBLEM", lambda gpu, _: (gpu.level in _ILL and safe(gpu.summary)) or rows.name_of(gpu), least=28),
+    Column("OWNER", lambda gpu, _: _owners(gpu, gpu.processes or gpu.last_processes or ()), least=16, rank=2),
 )
 _PROCESSES: Sequence[Column[Process]] = (
     rows.PID,
@@ -37,11 +41,10 @@ _PROCESSES: Sequence[Column[Process]] = (
     rows.PROCESS_LOAD,
     rows.PROCESS_MEMORY,
     rows.AGE,
-    replace(rows.PROCESS_STATE, rank=1),
     Column("LOST", lambda process, _: percent(loss(process.facts)[0]), right=True),
-    Column("PROGRAM", lambda process, _: safe(process.facts.command) or "-", least=14),
-    Column("CAUSE", lambda process, _: safe(loss(process.facts)[1] or process.facts.end_words) or "-", least=8),
-    Column("OWNER", lambda process, _: safe(process.owner) or "-", least=20, rank=4),
+    Column("PROGRAM", lambda process, _: safe(process.facts.command) or "-", least=10),
+    Column("STATE OR CAUSE", lambda process, _: _does(process.facts), least=18),
+    Column("OWNER", lambda process, _: safe(process.owner) or "-", least=16, rank=1),
 )
 
 # By name: the value by which processes are sorted, the largest first; None comes last.
@@ -64,6 +67,20 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
     known = [process for process in found if value(process) is not None]
     known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
     return known + [process for process in found if value(process) is None]
+
+
+def _does(facts: ProcessStatus) -> str:
+    """Return what limits a process or how it ended, with its state if that is more than training; else the state."""
+    state, why = facts.state_words, loss(facts)[1] or facts.end_words or ""
+    hidden = {"training", "ended"} if why else {""}
+    return safe(", ".join(word for word in (state, why) if word not in hidden)) or "-"
+
+
+def _owners(device: GpuStatus | MigStatus, users: Sequence[ProcessStatus]) -> str:
+    """Return whose programs use a device, or to whom it is allocated; of several owners the first, with the number."""
+    found = [*dict.fromkeys(filter(None, (owner_words(user.workload) for user in users)))]
+    found = found or [*dict.fromkeys(filter(None, map(owner_words, device.allocated_to)))]
+    return safe(f"{f'{len(found)} owners: ' if found[1:] else ''}{found[0]}") if found else "-"
 
 
 def _order(gpu: GpuStatus) -> int:
@@ -109,7 +126,7 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     found: list[tuple[str, list[str], str]] = []
     for gpu in status.gpus:
         found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.level))
-        found += [(device.uuid, _mig_row(device), "none") for device in gpu.mig]
+        found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]
     grid = Grid(_GPUS, [row for _, row, _ in found], width)
     return grid.heading(), [(uuid, grid.line(row), level) for uuid, row, level in found]
 
@@ -122,17 +139,18 @@ def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str
     return grid.heading(), [(p.facts.process, grid.line(row), p.facts.level) for p, row in keyed]
 
 
-def _mig_row(device: MigStatus) -> list[str]:
-    state, load = f"MIG {device.state_words}".strip(), percent(device.load)
-    return ["", state, load, "", "", memory_of(device), "", "", f"MIG {safe(mig_name(device))}"]
+def _mig_row(device: MigStatus, users: Sequence[ProcessStatus]) -> list[str]:
+    state, load, name = f"MIG {device.state_words}".strip(), percent(device.load), f"MIG {safe(mig_name(device))}"
+    return ["", state, load, "", "", memory_of(device), "", "", name, _owners(device, users)]
 
 
-def sparkline(shares: Sequence[float | None], width: int = 12) -> str:
-    """Return a load over time as bars, the newest at the right; a blank where it is unknown."""
+def sparkline(points: Sequence[tuple[float, float | None]], width: int = 12) -> str:
+    """Return the loads of the last ten minutes, each with its age in seconds, as bars, the newest at the right; a blank
+    where it is unknown.
+    """
     cells = []
-    for cell in range(width):
-        begin, end = cell * len(shares) // width, (cell + 1) * len(shares) // width
-        known = [share for share in shares[begin : max(end, begin + 1)] if share is not None]
+    for age in range(width - 1, -1, -1):
+        known = [share for ago, share in points if share is not None and int(ago * width / _HISTORY_SECONDS) == age]
         mean = sum(known) / len(known) if known else None
         cells.append(" " if mean is None else _BARS[int(max(0.0, min(mean, 0.99)) * len(_BARS))])
     return "".join(cells)

@@ -24,6 +24,8 @@ _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
 _ANSWER_ROWS = 3
+_LEAST_ROWS = {"processes": 3, "problems": 1}  # also where the GPUs alone would fill the screen
+_HEADING_ROWS = 3  # two of the processes, and the keys
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
 
@@ -37,8 +39,7 @@ class Top(App[None]):
     OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     OptionList, VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
     #answer, #worst, #gpus-heading, #processes-heading, #details { padding: 0 1; }
-    #problems, #gpus, #processes { height: 1fr; }
-    #details { height: 3fr; background: $boost; }
+    #details { background: $boost; }
     #filter { height: 1; display: none; }
     OptionList > .option-list--option, OptionList > .option-list--option-highlighted { padding: 0 1; }
     Toast { width: auto; max-width: 100%; }
@@ -61,7 +62,7 @@ class Top(App[None]):
         self._answer: LastStatus | None = None
         self._sort, self._reverse, self._paused = "lost", False, False
         self._shown: dict[str, Process] = {}
-        self._list, self._width = "processes", _MIN_WIDTH
+        self._list, self._width, self._head_rows = "processes", _MIN_WIDTH, 1
         self._opened: bool | None = None  # until the user opens or closes the details
 
     def compose(self) -> ComposeResult:
@@ -129,6 +130,7 @@ class Top(App[None]):
         """Open the filter."""
         self.query_one("#filter").display = True
         self.query_one("#filter").focus()
+        self._arrange()
 
     def action_details(self) -> None:
         """Open or close the details."""
@@ -142,6 +144,7 @@ class Top(App[None]):
 
     def action_help(self) -> None:
         """Show all keys for a while."""
+        self.clear_notifications()
         keys = [key for key in self.BINDINGS if isinstance(key, Binding)]
         self.notify("\n".join(f"{k.key_display or k.key:>6}  {k.description} {k.tooltip}" for k in keys), timeout=30.0)
 
@@ -186,11 +189,16 @@ class Top(App[None]):
             words = f"{'SIMULATED ' if status.simulated else ''}{safe(status.host)}: {safe(status.answer)}"
             lines += [(line, status.level) for line in wrap(words, self._width)]
             worst = screen.problem_lines(status.problems[0], self._width) if status.problems else []
+        self._head_rows = 0
         for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, self.size.height // 4)):
-            text = Text("\n").join(_styled(*line) for line in screen.clipped(found, height, self._width))
+            shown = screen.clipped(found, height, self._width)
+            self._head_rows += len(shown)
+            text = Text("\n").join(_styled(*line) for line in shown)
             if name == "answer":
                 text.stylize("bold")
-            self.query_one(f"#{name}", Static).update(text)
+            part = self.query_one(f"#{name}", Static)
+            part.display = bool(shown)
+            part.update(text)
 
     def _draw_list(self, name: str, heading: str, lines: list[screen.Line]) -> None:
         if heading:
@@ -221,9 +229,17 @@ class Top(App[None]):
         free = self.size.height - sum(wanted.values()) >= _FREE_ROWS
         details = self._details(status) if self._opened or (free and self._opened is None) else []
         self.query_one("#gpus-heading").display = bool(wanted["gpus"])
-        for name, rows in (wanted | {"details": len(details)}).items():
+        wanted["details"], filtered = len(details), self.query_one("#filter").display
+        space = self.size.height - self._head_rows - bool(wanted["gpus"]) - filtered - _HEADING_ROWS
+        given = {name: min(wanted[name], rows) for name, rows in _LEAST_ROWS.items()}
+        if self._opened:
+            given["details"] = min(wanted["details"], space // 2)
+        for name in ("gpus", "problems", "processes", "details"):
+            less = given.get(name, 0)
+            given[name] = less + max(0, min(wanted[name] - less, space - sum(given.values())))
+        for name, rows in given.items():
             part = self.query_one(f"#{name}")
-            part.display, part.styles.max_height = rows > 0, rows
+            part.display, part.styles.height = rows > 0, rows
         self.query_one("#detail-lines", Static).update(Text.from_ansi("\n".join(details)))
 
     def _details(self, status: Status) -> list[str]:
