@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from tests.drawn import seeds
@@ -102,6 +103,29 @@ def test_a_wait_that_hides_another_gains_the_difference_only() -> None:
     assert gains(evidence(alone), ALL)["data_loading"].expected == pytest.approx(2.0)
     assert gains(evidence(hiding), ALL)["data_loading"].expected == pytest.approx(0.2 / 0.18, rel=0.01)
     assert "host_bound" not in gains(evidence(hiding), ALL)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "cause"),
+    [
+        (Pipeline(fill=0.4), "underfilled"),  # its spread is about as large as it may be
+        (Pipeline(kernels=3.0, load=7.0, workers=0, host=0.05, synchronises=True), "data_loading"),  # two limits then
+    ],
+)
+def test_a_gain_does_not_blink_while_shares_vary(pipeline: Pipeline, cause: str) -> None:
+    chance, e, before = random.Random(1), evidence(pipeline), dict[str, Gain]()
+    found: tuple[list[Gain | None], list[Gain | None]] = ([], [])
+    for _ in range(40):
+        wait, filled = (chance.uniform(0.9, 1.1) for _ in range(2))
+        devices = tuple(replace(device, sm_active=(device.sm_active or 0.0) * filled) for device in e.devices)
+        seen = replace(e, data_wait=(e.data_wait or 0.0) * wait, devices=devices)
+        before = gains(seen, ALL, before)
+        for those, one in zip(found, (gains(seen, ALL), before), strict=True):
+            those.append(one.get(cause))
+    changes = [sum(a != b for a, b in pairwise(gain and gain.next for gain in those)) for those in found]
+
+    assert changes[0] > 8
+    assert changes[1] <= 1
 
 
 def test_a_healthy_run_gains_nothing() -> None:

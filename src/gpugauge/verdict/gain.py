@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from gpugauge.node.judged import Diagnosis, Gain, Verdict
 from gpugauge.verdict.estimate import alternatives, estimate, variants
@@ -15,15 +16,18 @@ from gpugauge.verdict.step import Step
 
 LEAST = 1.05  # a smaller gain is noise
 MOST_SPREAD = 1.7  # upper bound by lower bound: with a larger spread the gain is undecidable
+# A gain that was decided stays so until its spread or its size is clearly on the other side: the measured shares vary
+# from verdict to verdict, and an advice with a gain in each second one is of no use. Its bounds say how sure it is.
+_KEPT_SPREAD, _KEPT_LEAST = 2.2, 1.02
 _MOST = 1000.0
 _PRECISION = "precision_unused"
 # Of a training on the CPU, which loses no GPU time.
 _ON_CPU = ("data_loading", "waiting_for_peers", "cpu_limited", "memory_swap_io")
 
 
-def gains(e: Evidence, verdict: Verdict) -> dict[str, Gain]:
+def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingProxyType({})) -> dict[str, Gain]:
     """Return the gain without each cause of a verdict, and on the CPU without what its steps wait for. Absent are gains
-    that the evidence does not decide, and those that are as small as noise.
+    that the evidence does not decide, and those that are as small as noise. `before` are those of the last verdict.
     """
     causes = _ON_CPU if verdict.state == "training_on_cpu" else tuple(verdict.causes)
     devices = () if verdict.state == "training_on_cpu" else e.devices
@@ -32,21 +36,27 @@ def gains(e: Evidence, verdict: Verdict) -> dict[str, Gain]:
         return {}
     if any(device.busy is None for device in devices):
         return {}
-    found = [_of_device(e, device, causes) for device in devices or (None,)]
+    found = [_of_device(e, device, causes, before) for device in devices or (None,)]
     common = [cause for cause in found[0] if all(cause in one for one in found)]
     least = {cause: _least([one[cause] for one in found]) for cause in common}
     known = {
         cause: gain
         for cause, gain in least.items()
-        if gain.lower > 1.0 and (gain.upper <= MOST_SPREAD * gain.lower or cause == _PRECISION)
+        if gain.lower > 1.0 and (gain.upper <= _limits(cause, before)[0] * gain.lower or cause == _PRECISION)
     }
     most = most_gain(verdict)
-    known = {cause: _at_most(gain, most) for cause, gain in known.items() if min(gain.expected, most) >= LEAST}
+    large = {cause: gain for cause, gain in known.items() if min(gain.expected, most) >= _limits(cause, before)[1]}
+    known = {cause: _at_most(gain, most) for cause, gain in large.items()}
     if _PRECISION in known:
         # What is lost counts a usual gain of the kernels: only the rates of the GPU bound it.
         peak = max(_at_peak(e, device) for device in devices)
         known[_PRECISION] = replace(known[_PRECISION], upper=max(peak, known[_PRECISION].upper))
     return known
+
+
+def _limits(cause: str, before: Mapping[str, Gain]) -> tuple[float, float]:
+    """Return the largest spread and the least size of a gain that is decided."""
+    return (_KEPT_SPREAD, _KEPT_LEAST) if cause in before else (MOST_SPREAD, LEAST)
 
 
 def most_gain(verdict: Verdict) -> float:
@@ -87,17 +97,21 @@ def _least(of_devices: Sequence[Gain]) -> Gain:
     return Gain(least.expected, lower, upper, least.next)
 
 
-def _of_device(e: Evidence, device: DeviceEvidence | None, causes: Sequence[str]) -> dict[str, Gain]:
+def _of_device(
+    e: Evidence, device: DeviceEvidence | None, causes: Sequence[str], before: Mapping[str, Gain]
+) -> dict[str, Gain]:
     step = estimate(e, device)
-    worth = [cause for cause in causes if _ratio(step, cause) >= LEAST]
+    worth = [cause for cause in causes if _ratio(step, cause) >= _limits(cause, before)[1]]
     if not worth:
         return {}
     near, others = list(variants(e, device)), list(alternatives(step))
-    return {cause: _gain(cause, step, near, others) for cause in worth}
+    return {cause: _gain(cause, step, near, others, before.get(cause)) for cause in worth}
 
 
-def _gain(cause: str, step: Step, near: Sequence[Sequence[Step]], others: Sequence[Step]) -> Gain:
-    """Return the gain with its bounds: errors of measured values are independent of each other."""
+def _gain(cause: str, step: Step, near: Sequence[Sequence[Step]], others: Sequence[Step], before: Gain | None) -> Gain:
+    """Return the gain with its bounds: errors of measured values are independent of each other. What limits the step
+    then is the same as before while a value within the bounds leads to it.
+    """
     expected = _ratio(step, cause)
     below = above = 0.0
     for pair in near:
@@ -106,7 +120,11 @@ def _gain(cause: str, step: Step, near: Sequence[Sequence[Step]], others: Sequen
     possible = [expected, *(_ratio(one, cause) for one in others)]
     lower = min(expected * math.exp(-math.sqrt(below)), *possible)
     upper = max(expected * math.exp(math.sqrt(above)), *possible)
-    return Gain(round(expected, 3), round(max(1.0, lower), 3), round(upper, 3), step.without(cause).limit)
+    limit = step.without(cause).limit
+    if before and limit != before.next:
+        also = {one.without(cause).limit for one in (*(one for pair in near for one in pair), *others)}
+        limit = before.next if before.next in also else limit
+    return Gain(round(expected, 3), round(max(1.0, lower), 3), round(upper, 3), limit)
 
 
 def _ratio(step: Step, cause: str) -> float:

@@ -129,12 +129,12 @@ class VerdictCollector(RegisteredCollector):
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         if process in self._spinning:
             found = replace(found, spins=self._spinning[process])
-        last, before = account.judged.verdict, account.judged.loader
-        verdict = judge(found, last, self.stalled_seconds)
+        before = account.judged
+        verdict = judge(found, before.verdict, self.stalled_seconds)
         account.run, account.excuses = training.run(session) if session else None, verdict.state in NAMED_PHASES
         ranks = (a for a in self._accounts.values() if a.run == account.run and a.live and a is not account)
         if verdict.state == "stalled" and account.run and any(rank.excuses for rank in ranks):
-            verdict = judge(replace(found, excused=True), last, self.stalled_seconds)
+            verdict = judge(replace(found, excused=True), before.verdict, self.stalled_seconds)
         account.judged = Judged(verdict)
         account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
@@ -147,9 +147,9 @@ class VerdictCollector(RegisteredCollector):
         account.judged = Judged(
             verdict,
             _shares(verdict, step_shares(self._window, process)) if account.began else {},
-            gains(found, verdict) if account.began else {},
+            gains(found, verdict, before.gains) if account.began else {},
             model_flops_utilization(self._window, process) if on_gpu else None,
-            of_loader(diagnose(loading, before), verdict) if loading else None,
+            of_loader(diagnose(loading, before.loader), verdict) if loading else None,
         )
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         peaks = training.by_uuid(session, lambda d: d.allocated_peak) if session else {}
