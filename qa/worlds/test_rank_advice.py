@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from tests.drawn import seeds
+from tests.drawn import cases, seeds
 
 from gpugauge.cli import stack
 from gpugauge.cli.common import DEFAULT_URL, with_scheme
@@ -83,6 +83,30 @@ def test_the_command_is_about_the_rank_that_is_behind(seed: int, monkeypatch: py
             assert f"pid {pid}:" in done.output
             assert asked == [with_scheme(url) if url else DEFAULT_URL]
         assert ("another node" in advice) == (fault == "away"), advice
+
+
+@cases(
+    ("facts", "words"),
+    [
+        ({}, "no rank of a distributed training with the hook; its last step was 2.0 s ago; py-spy dump --pid 7 "),
+        ({"rank": "0", "world_size": "4"}, "has no stack: its ranks make progress; its last step was 2.0 s ago; "),
+    ],
+)
+def test_a_training_that_goes_on_has_no_stack(
+    facts: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snap = wire.Snap("a" * 32, 1, steps=wire.Progress(9, 1.0, NOW - 2.0))
+    session = Session(wire.Hello("a" * 32, 0, 7, None, NOW - 1e4, {"command": "train.py", **facts}), 7, 1000, snap)
+    node = Node(
+        timestamp=NOW, monotonic=1e4, sessions={"p": session}, judged={"p": Judged(Verdict("training", "inside"))}
+    )
+    status = build(Snapshot(NOW, 1e4, (), {}, node), History())
+    monkeypatch.setattr(stack, "fetch", lambda _: Reply(status, {}))
+
+    done = CliRunner().invoke(stack.command, ["7"])
+    assert done.exit_code == 1
+    assert done.output.startswith("gpugauge: 7 has no stack: ")
+    assert words in done.output
 
 
 def _is_behind(session: Session, fault: str) -> bool:
