@@ -205,6 +205,14 @@ class Case:
         return [problem for problem in found if problem.kind in kinds]
 
     @property
+    def own(self) -> tuple[Sequence[GpuStatus], Sequence[Device]]:
+        """The GPUs as of `gpus` and those that answer here: of the examined process, if it is known to use some."""
+        if self.process is None or not self.process.gpus:
+            return self.gpus, self.driver.up
+        uuids = {gpu.uuid for gpu in self.process.gpus}
+        return self.process.gpus, [device for device in self.driver.up if device.uuid in uuids]
+
+    @property
     def known(self) -> Sequence[Process]:
         """What the daemon knows of the processes that have the pid of the examined one, those that run first."""
         status, _ = self.daemon

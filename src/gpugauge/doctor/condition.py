@@ -33,7 +33,7 @@ def unknown(case: Case) -> str:
 
 def modes(case: Case) -> Sequence[Finding]:
     """Check for modes that prevent all computation."""
-    return [f for device in case.driver.up for f in _modes(device)] or [ok("Modes", "every GPU allows computation")]
+    return [f for device in case.own[1] for f in _modes(device)] or [ok("Modes", "every GPU allows computation")]
 
 
 def _modes(device: Device) -> Iterator[Finding]:
@@ -60,7 +60,7 @@ def _listed(case: Case, kinds: Collection[str], title: str, cause: str | None = 
 
 def values(case: Case) -> Sequence[Finding]:
     """Check for values that the driver failed to read."""
-    found = [finding for device in case.driver.up for finding in _unread(case, device)]
+    found = [finding for device in case.own[1] for finding in _unread(case, device)]
     return found or [ok("Values", "every value that the GPUs support was read")]
 
 
@@ -77,9 +77,8 @@ def clocks(case: Case) -> Sequence[Finding]:
     title, cause = "Clocks", "throttled"
     found = _listed(case, {"gpu_slowed"}, title, cause)
     named = {uuid for problem in case.gpu_problems if problem.kind == "gpu_slowed" for uuid in problem.gpus}
-    own = case.process.gpus if case.process else case.gpus
-    reduced = [f"GPU {g.index}: {', '.join(g.slowed_by)}" for g in own if g.slowed_by and g.uuid not in named]
-    if reduced := [*reduced, *filter(None, map(_lowered, case.driver.up))]:
+    reduced = [f"GPU {g.index}: {', '.join(g.slowed_by)}" for g in case.own[0] if g.slowed_by and g.uuid not in named]
+    if reduced := [*reduced, *filter(None, map(_lowered, case.own[1]))]:
         found.append(warning(title, "; ".join(reduced), cause=cause))
     return found or [ok(title, "not reduced now")]
 
@@ -94,13 +93,13 @@ def _lowered(device: Device) -> str:
 
 def pcie(case: Case) -> Sequence[Finding]:
     """Check whether each link has the maximum width of GPU and slot. The generation is lower while idle."""
-    title, widths = "PCIe link", sorted({gpu.pcie_width for gpu in case.gpus if gpu.pcie_width})
+    title, widths = "PCIe link", sorted({gpu.pcie_width for gpu in case.own[0] if gpu.pcie_width})
     if found := _listed(case, {"narrow_link"}, title, "transfer"):
         return found
     lanes = f"{' or '.join(map(str, widths))} lanes" if widths else "the width is not reported"
-    if not any(gpu.pcie_width and gpu.pcie_width_max for gpu in case.gpus):
+    if not any(gpu.pcie_width and gpu.pcie_width_max for gpu in case.own[0]):
         return [skipped(title, f"{lanes}; the maximum is not reported" if widths else lanes)]
-    narrow = any((gpu.pcie_width or 0) < (gpu.pcie_width_max or 0) for gpu in case.gpus)
+    narrow = any((gpu.pcie_width or 0) < (gpu.pcie_width_max or 0) for gpu in case.own[0])
     width = "; none is known to be narrow under load" if narrow else ", the maximum of GPU and slot"
     return [ok(title, f"{lanes}{width}")]
 
@@ -108,8 +107,8 @@ def pcie(case: Case) -> Sequence[Finding]:
 def use(case: Case) -> Finding:
     """Check for processes that share a GPU, and show the processes of all."""
     title = "Use now"
-    found = "; ".join(_grouped(case.driver.up))
-    crowded = [device.reading.index for device in case.driver.up if _is_shared(device)]
+    found = "; ".join(_grouped(case.own[1]))
+    crowded = [device.reading.index for device in case.own[1] if _is_shared(device)]
     if crowded:
         return warning(title, f"{found}. Several processes share {_devices(crowded)}", cause="contention")
     return ok(title, found)
