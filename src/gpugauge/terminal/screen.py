@@ -70,7 +70,7 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
 
 
 def _does(facts: ProcessStatus) -> str:
-    """Return what limits a process or how it ended, with its state if that is more than training; else the state."""
+    """Return what limits a process or how it ended, and its state where that says more."""
     state, why = facts.state_words, loss(facts)[1] or facts.end_words or ""
     hidden = {"training", "ended"} if why else {""}
     return safe(", ".join(word for word in (state, why) if word not in hidden)) or "-"
@@ -78,8 +78,7 @@ def _does(facts: ProcessStatus) -> str:
 
 def _owners(device: GpuStatus | MigStatus, users: Sequence[ProcessStatus]) -> str:
     """Return whose programs use a device, or to whom it is allocated; of several owners the first, with the number."""
-    found = [*dict.fromkeys(filter(None, (owner_words(user.workload) for user in users)))]
-    found = found or [*dict.fromkeys(filter(None, map(owner_words, device.allocated_to)))]
+    found = [*dict.fromkeys(filter(None, map(owner_words, [p.workload for p in users] or device.allocated_to)))]
     return safe(f"{f'{len(found)} owners: ' if found[1:] else ''}{found[0]}") if found else "-"
 
 

@@ -16,9 +16,7 @@ from gpugauge.verdict.step import Step
 
 LEAST = 1.05  # a smaller gain is noise
 MOST_SPREAD = 1.7  # upper bound by lower bound: with a larger spread the gain is undecidable
-# A gain that was decided stays so until its spread or its size is clearly on the other side: the measured shares vary
-# from verdict to verdict, and an advice with a gain in each second one is of no use. Its bounds say how sure it is.
-_KEPT_SPREAD, _KEPT_LEAST = 2.2, 1.02
+_KEPT_SPREAD = 2.2  # … of one that was decided: shares vary, and a gain that comes and goes is of no use
 _MOST = 1000.0
 _PRECISION = "precision_unused"
 # Of a training on the CPU, which loses no GPU time.
@@ -42,21 +40,16 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
     known = {
         cause: gain
         for cause, gain in least.items()
-        if gain.lower > 1.0 and (gain.upper <= _limits(cause, before)[0] * gain.lower or cause == _PRECISION)
+        if gain.lower > 1.0
+        and (gain.upper <= (_KEPT_SPREAD if cause in before else MOST_SPREAD) * gain.lower or cause == _PRECISION)
     }
     most = most_gain(verdict)
-    large = {cause: gain for cause, gain in known.items() if min(gain.expected, most) >= _limits(cause, before)[1]}
-    known = {cause: _at_most(gain, most) for cause, gain in large.items()}
+    known = {cause: _at_most(gain, most) for cause, gain in known.items() if min(gain.expected, most) >= LEAST}
     if _PRECISION in known:
         # What is lost counts a usual gain of the kernels: only the rates of the GPU bound it.
         peak = max(_at_peak(e, device) for device in devices)
         known[_PRECISION] = replace(known[_PRECISION], upper=max(peak, known[_PRECISION].upper))
     return known
-
-
-def _limits(cause: str, before: Mapping[str, Gain]) -> tuple[float, float]:
-    """Return the largest spread and the least size of a gain that is decided."""
-    return (_KEPT_SPREAD, _KEPT_LEAST) if cause in before else (MOST_SPREAD, LEAST)
 
 
 def most_gain(verdict: Verdict) -> float:
@@ -101,7 +94,7 @@ def _of_device(
     e: Evidence, device: DeviceEvidence | None, causes: Sequence[str], before: Mapping[str, Gain]
 ) -> dict[str, Gain]:
     step = estimate(e, device)
-    worth = [cause for cause in causes if _ratio(step, cause) >= _limits(cause, before)[1]]
+    worth = [cause for cause in causes if _ratio(step, cause) >= LEAST]
     if not worth:
         return {}
     near, others = list(variants(e, device)), list(alternatives(step))
