@@ -120,7 +120,7 @@ def test_below_the_answer_stands_what_it_does_not_say(tmp_path: Path) -> None:
         Entry("Condition", "clocks", warning("Clocks", "named by the answer", cause=program.cause)),
         Entry("Condition", "pcie", warning("PCIe link", "another cause", cause=other)),
         Entry("Condition", "modes", ok("Modes", "every GPU allows computation")),
-        *(Entry("Process", check, failure("Verdict", "limited")) for check in ("daemon", "state", "steps")),
+        *(Entry("Process", check, failure("Verdict", "limited")) for check in ("daemon", "state")),
         Entry("Process", "allocator", failure("Memory", "3 out-of-memory errors", "less")),
     ]
 

@@ -35,6 +35,8 @@ def existence(case: Case) -> Finding:
             inside = case.in_container or not case.procfs.shows_machine()
             where = "is not visible in this container" if inside else "does not run on this machine"
             return warning(title, f"{pid}: the daemon reports it, but it {where}")
+        if case.known:
+            return skipped(title, f"{pid}: it has ended")
         return failure(title, f"{pid}: there is no such process")
     # Arguments may hold secrets, and reports are passed on: only the program's name is shown.
     return ok(title, f"{pid}: {clean(command_name(words)) or 'no command line'}")

@@ -24,7 +24,7 @@ _MARKS: dict[Level, tuple[str, str]] = {
 }
 _TITLE_COLUMNS = 19
 # Checks whose finding is in the answer about a process.
-_ANSWERED = frozenset({"daemon", "state", "steps"})
+_ANSWERED = frozenset({"daemon", "state"})
 _INDENT = " " * (2 + 4 + 2 + _TITLE_COLUMNS)
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import time
-
 from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
-from gpugauge.status.history import WAITING_RATIO
+from gpugauge.status.details import loss, remark
 from gpugauge.status.model import Inside
-from gpugauge.status.words import HOOK_COMMAND, cause_phrase, duration, loader_advice, percent
+from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES
-from gpugauge.wire.shares import sentence
 from gpugauge.workload import processfiles
 
 _RUN_ADVICE = f"start it with the hook: {HOOK_COMMAND}"
@@ -50,51 +47,23 @@ def not_reported(case: Case) -> str:
 
 
 def state(case: Case) -> Finding:
-    """Show the daemon's verdict: state, cause and its share of the GPU time. On a machine without a GPU, training on
-    the CPU is no fault, and the parts of its steps are shown instead.
+    """Return the daemon's verdict as grave as the views show it. On a machine without a GPU, training on the CPU is no
+    fault, but waits for most of its time are.
     """
     title, facts = "Verdict", case.facts
-    now, cause = facts.state, facts.limited_by
-    if now is None or facts.ended is not None:
+    if facts.state is None or facts.ended is not None:
         return skipped(title, "the daemon has no verdict")
-    found = now.replace("_", " ")
-    if cause:
-        found += f", it {cause_phrase(cause)}"
-        # Without a GPU in use no GPU time is lost.
-        if facts.lost_ratio is not None and now != "training_on_cpu":
-            found += f": {percent(facts.lost_ratio)} of its GPU time is lost"
-    known = cause if cause in CAUSES else None
-    if now == "training_on_cpu" and known is None and case.without_gpu:
-        parts = sentence(facts.step_shares)
-        found = f"{found}: there is no GPU here" + (f"; in the last minute {parts}" if parts else "")
-        if (facts.data_wait_ratio or 0.0) < WAITING_RATIO:
-            return ok(title, found)
-        return warning(title, found, facts.advice or "", "data_loading")
-    if now == "training_on_cpu":
-        return failure(title, found, cause=known or "model_on_cpu")
-    if now == "stalled":
-        return failure(title, found, facts.advice or "", known)
-    if now == "held_idle" and facts.level == "bad":
-        return warning(title, found, facts.advice or "", known)
-    if known is None and (advice := loader_advice(facts.undecidable, facts.data_wait_ratio)):
-        return ok(title, f"{found}; whether the loader or the host limits it is not decided: {advice}")
-    change = next((change.change for change in facts.changes if change.cause == known), "")
-    return warning(title, found, change, known) if known else ok(title, found)
-
-
-def steps(case: Case) -> Finding:
-    """Show the number of steps, their mean duration and the age of the last one."""
-    title, facts = "Steps", case.facts
-    if facts.inside is None:
-        return skipped(title, _missing(case))
-    if not facts.steps:
-        return skipped(title, f"the hook is loaded and has seen no step: {_STEP_ADVICE}")
-    parts = [f"{facts.steps:.0f}"]
-    if facts.step_seconds is not None:
-        parts.append(f"{duration(facts.step_seconds)} each")
-    if facts.last_step:
-        parts.append(f"the last {max(0.0, time.time() - facts.last_step):.0f} s ago")
-    return ok(title, ", ".join(parts))
+    words = ", it " if loss(facts)[1] else "; "
+    found = words.join(filter(None, (facts.state.replace("_", " "), remark(facts))))
+    cause, on_cpu = facts.limited_by if facts.limited_by in CAUSES else None, facts.state == "training_on_cpu"
+    ill = facts.level in {"bad", "poor"} or (on_cpu and not case.without_gpu)
+    if not ill:
+        return ok(title, found)
+    if on_cpu and cause is None:
+        cause = "data_loading" if case.without_gpu else "model_on_cpu"
+    grave = facts.state == "stalled" or (on_cpu and cause != "data_loading")
+    change = next((change.change for change in facts.changes if change.cause == cause), facts.advice or "")
+    return (failure if grave else warning)(title, found, change, cause)
 
 
 def parameters(case: Case) -> Finding:

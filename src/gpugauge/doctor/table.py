@@ -146,8 +146,8 @@ PROCESS = (
     Group("Process", (reported.daemon,)),
     Group(
         "Process",
-        (reported.state, reported.steps, reported.parameters, reported.allocator),
-        "Verdict and steps",
+        (reported.state, reported.parameters, reported.allocator),
+        "Verdict",
         reported.not_reported,
     ),
 )
