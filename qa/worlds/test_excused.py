@@ -118,7 +118,7 @@ def _check(runs: list[Run], node: Node, now: float) -> None:
             shares = node.judged[f"{run.name}{rank}"].shares
             if rank != run.culprit:
                 assert shares["peers"] >= 0.99, (run, now, rank, shares)
-                whole = life_shares(node.sessions[f"{run.name}{rank}"])
+                whole, _ = life_shares(node.sessions[f"{run.name}{rank}"])
                 assert abs(whole["peers"] - (stood - QUIET_SECONDS) / now) < 0.01, (run, now, whole)
             elif not named and stood > limit + LATE:
                 assert shares == {}, (run, now, shares)

@@ -75,7 +75,7 @@ def test_the_line_at_the_end_and_the_daemon_state_the_same(seed: int, monkeypatc
     assert line is not None
 
     _, _, stated = line.partition("; of ")
-    expected = sentence(step_shares(drawn.window(), "p"))
+    expected = sentence(step_shares(drawn.window(), "p")[0])
     assert stated.partition(": ")[2].removesuffix(", waits for data not known") == expected
     # Against the drawn numbers themselves: the start-up is no part of the whole.
     share = drawn.waited["training"] / (sum(drawn.spent.values()) - drawn.spent["starting"])

@@ -50,13 +50,16 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a process, the shares of a step by part, the gains by cause, and the diagnosis of its loader."""
+    """The verdict on a process, the shares of a step by part, the gains by cause, the diagnosis of its loader, and the
+    rest of the shares by what the training thread does.
+    """
 
     verdict: Verdict
     shares: Mapping[str, float] = field(default_factory=dict)
     gains: Mapping[str, Gain] = field(default_factory=dict)
     mfu: float | None = None
     loader: Diagnosis | None = None
+    rest: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from gpugauge.status.model import GpuStatus, ProcessStatus
 from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
 from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
+from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.wire.shares import sentence
 
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
@@ -43,8 +44,10 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
     found += [f"MFU {percent(process.mfu)}"] if process.mfu is not None else []
     if process.phase:
         found.append(f"phase {process.phase.replace('_', ' ')}")
-    if process.state == "training_on_cpu" and process.step_shares:
-        found.append(sentence(process.step_shares))
+    # A training on a GPU that runs has nothing to say of its thread.
+    waiting = sum(share for state, share in process.rest_shares.items() if state != "running")
+    if process.step_shares and (process.state == "training_on_cpu" or waiting >= LEAST_SHARE):
+        found.append(sentence(process.step_shares, process.rest_shares))
     elif (waits := process.data_wait_ratio or 0.0) >= _MIN_SHOWN_RATIO:
         found.append(f"{percent(waits)} waiting for data")
     if process.rank is not None and (process.world_size or 1) > 1:
@@ -66,15 +69,18 @@ def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
         each = f", {duration(process.step_seconds)} each" if process.step_seconds is not None else ""
         found.append(f"{plural(round(process.steps), 'step')}{each}")
     if process.step_shares:
-        found.append(f"in all {sentence(process.step_shares)}")
+        found.append(f"in all {sentence(process.step_shares, process.rest_shares)}")
     return found
 
 
-def remark(process: ProcessStatus) -> str:
-    """Return what limits a process, with its share, or what makes its causes decidable; "" if nothing does."""
+def remark(process: ProcessStatus, *, listed: bool = False) -> str:
+    """Return what limits a process, with its share, or what makes its causes decidable; "" if nothing does. `listed` is
+    whether a problem above has said the cause.
+    """
     ratio, cause = loss(process)
-    lost = f": {percent(ratio)} of its GPU time is lost" if ratio is not None else ""
-    return f"{cause}{lost}" if cause else loader_advice(process.undecidable, process.data_wait_ratio)
+    lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
+    said = ": ".join(filter(None, ("" if listed else cause, lost)))
+    return said if cause else loader_advice(process.undecidable, process.data_wait_ratio)
 
 
 def loss(process: ProcessStatus) -> tuple[float | None, str]:

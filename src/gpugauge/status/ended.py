@@ -12,6 +12,8 @@ from gpugauge.status.model import ProcessStatus
 from gpugauge.verdict.shares import life_shares
 from gpugauge.wire import messages as wire
 
+NEXT_TIME = "next time: "
+"""Before the last advice on a training that has ended."""
 MAX_LISTED = 32  # the newest; a sweep of short trainings may leave thousands
 FAILURES = frozenset({"error", "out_of_memory", "killed", "oom_killed"})
 """Reasons for which a training did not do what its user wanted."""
@@ -46,7 +48,10 @@ def end_words(reason: str, exit_code: str = "", signal_number: str = "") -> str:
 
 
 def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:
-    """Return a process that has ended, which has no verdict."""
+    """Return a process that has ended, which has no verdict; what was to change in it is to change next time, unless
+    the reason of its end has another advice.
+    """
+    shares, rest = life_shares(session)
     reason, number = session.end_reason, signal_number(session.end_status)
     advice = _ADVICE.get(reason)
     if reason == "killed" and number not in {"", str(int(signal.SIGKILL))}:
@@ -60,6 +65,8 @@ def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:
         end_words=end_words(reason, exit_code(session.end_status), number) or None,
         state="ended",
         state_words=_STATES.get(reason, "ended"),
-        advice=advice,
-        step_shares=life_shares(session),
+        advice=advice or (process.advice and f"{NEXT_TIME}{process.advice}"),
+        gain_words=None if advice else process.gain_words,
+        step_shares=shares,
+        rest_shares=rest,
     )

@@ -17,7 +17,8 @@ from gpugauge.node.judged import Judged
 from gpugauge.node.node import Load, Node
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.identity import identities
-from gpugauge.status.model import ProcessStatus
+from gpugauge.status.measured_advice import Subject
+from gpugauge.status.model import ProcessStatus, Use
 
 _POINT_SECONDS = 5.0  # between two points
 _OVER_SECONDS = 60.0  # for which a trouble that is over may return
@@ -29,6 +30,7 @@ _MAX_LAST_PROCESSES = 32  # of a GPU
 _MIN_OBSERVED_RATIO, _MIN_OBSERVED_SECONDS = 0.5, 30.0
 
 _NO_LOAD = Load()
+_TRAINING = frozenset({"training", "training_on_cpu"})
 WASTED_RATIO = 0.5
 """A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed."""
 WAITING_RATIO = 0.5
@@ -81,6 +83,7 @@ class History:
         self._troubled: Mapping[str, tuple[float, float]] = {}  # Unix time of the begin, and monotonic of the last look
         self._idle: Mapping[str, float] = {}  # seconds in which a process held its GPUs idle, less those of its use
         self._unused: frozenset[str] = frozenset()  # the processes that have not used their GPUs for long
+        self._trained: dict[str, Subject] = {}  # what the advice on a training was found by, as long as it is known
         self._now = 0.0
 
     def feed(self, snapshot: Snapshot) -> None:
@@ -107,6 +110,10 @@ class History:
         sums = {process: self._idle.get(process, 0.0) + change for process, change in idle.items()}
         self._idle = {process: min(held, IDLE_SECONDS) for process, held in sums.items() if held > 0}
         self._unused = frozenset(p for p, held in self._idle.items() if held >= IDLE_SECONDS or p in self._unused)
+        trains = [p for p, judged in states if p in node.sessions and judged.verdict.state in _TRAINING]
+        held = (ProcessStatus(process=p, devices=dict.fromkeys(node.held(p), Use(None, None))) for p in trains)
+        seen = self._trained | {process.process: Subject.of(process, node) for process in held}
+        self._trained = {process: seen[process] for process in seen.keys() & node.sessions.keys()}
         self._last_uses = {**self._last_uses, **_uses(snapshot.timestamp, node)}
         self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
         silent = [process for process, host in node.hosts.items() if host.hook and process not in node.sessions]
@@ -183,6 +190,10 @@ class History:
         """Return for how long a process with the hook has been observed without a report; None if it is none."""
         since = self._silent.get(process)
         return None if since is None else self._now - since
+
+    def last_trained(self, process: str) -> Subject | None:
+        """Return what was known of a training when it was judged last, None if it never was."""
+        return self._trained.get(process)
 
     def last_use(self, uuid: str) -> LastUse | None:
         """Return who used a GPU when it answered last, None if it has not answered since the start of the daemon."""

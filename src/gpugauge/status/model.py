@@ -122,10 +122,13 @@ class ProcessStatus:
     #: The shares of the last minute by part of the steps, as `training_step_share_ratio`; of the whole time if it has
     #: ended
     step_shares: Mapping[str, float] = field(default_factory=dict)
+    #: The share `rest` by what the training thread does in it: `running` on a CPU, `runnable` (it waits for one),
+    #: `asleep`; empty if that is not known, as with ranks that wait for each other
+    rest_shares: Mapping[str, float] = field(default_factory=dict)
     data_wait_ratio: float | None = None  #: the share of the waits for data
-    advice: str | None = None  #: what to do: the first of `changes`
+    advice: str | None = None  #: what to do: the first of `changes`; at its end about the reason, or for the next time
     gain_words: str | None = None  #: the expected gain of the advice, if it is known
-    changes: tuple[Advice, ...] = ()  #: all advice on it, the most useful first
+    changes: tuple[Advice, ...] = ()  #: all advice on it, the most useful first; at the end the last
     inside: Inside | None = field(default=None, metadata={"absent": True})  #: of a process with the hook
     devices: Mapping[str, Use] | None = _absent()  #: by uuid, of a process that is not in the list of a GPU
     memory_used_bytes: float | None = None  #: of the GPU in whose list the process is

@@ -69,7 +69,7 @@ def processes_of(
             if not hooked and shown.role in {"training", None} and _starts(who, process in node.hosts, shown, now):
                 shown = replace(shown, starting=True, silent=silent is not None and silent >= _SILENT_SECONDS)
             if process in ended and hooked:
-                result.append(with_end(shown, node.sessions[process]))
+                result.append(with_end(_advised(shown, history), node.sessions[process]))
                 continue
             run = training.run(node.sessions[process]) if process in node.sessions else None
             ranks, late = jobs.get(run, (0, ())) if run else (0, ())
@@ -198,7 +198,6 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     limit = limit_words(name, verdict.causes) if verdict and name else None
     cause = CAUSES.get(name or "")
     own = level(state, name, process.role, parts.get("data"), wasted=wasted)
-    waits = state == "training_on_cpu" and own == "poor"
     shown = replace(
         process,
         state=state,
@@ -208,15 +207,28 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
         evidence=(cause.evidence if limit == cause.phrase else NOT_SURE) if cause else None,
-        runbook=section_of_training(*((None, "data_loading") if waits else (state, name))) if state else None,
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
         step_shares=parts,
+        rest_shares=judged.rest if judged else {},
         data_wait_ratio=parts.get("data"),
     )
     found = advice_of(replace(subject, process=shown))
-    return replace(shown, advice=words(found), gain_words=first_gain_words(found), changes=tuple(found))
+    # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
+    trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
+    runbook = section_of_training(*trouble) if state else None
+    gain_words = first_gain_words(found)
+    return replace(shown, advice=words(found), gain_words=gain_words, changes=tuple(found), runbook=runbook)
+
+
+def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
+    """Return a process that has ended with the advice that it had at last."""
+    subject = history.last_trained(process.process)
+    if subject is None or subject.session is None:
+        return process
+    was = _judged(replace(process, loader=training.loader_options(subject.session)), history, subject)
+    return replace(process, advice=was.advice, gain_words=was.gain_words, changes=was.changes, runbook=was.runbook)
 
 
 def level(state: str | None, cause: str | None, role: str | None, waits: float | None, *, wasted: bool) -> str:

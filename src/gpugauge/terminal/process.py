@@ -8,6 +8,7 @@ from dataclasses import replace
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
 from gpugauge.status.details import details, remark
+from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
@@ -27,6 +28,9 @@ _FILLS = {
     "compiling": ("+", BLUE),
     "generating": ("~", CYAN),
     "rest": ("░", GREEN),
+    "running": ("░", GREEN),
+    "runnable": ("▚", YELLOW),
+    "asleep": ("·", DIM),
 }
 # By state, where the words of the tables are too short for a sentence.
 _STATES = {
@@ -62,8 +66,9 @@ class _Screen:
         if facts.starting:
             sections = {}
         elif facts.ended is not None:
-            to_do = self._text(safe(facts.advice), "  ") if facts.advice else ()
-            sections = {"Where a step went": self._step(), "What to do": to_do}
+            to_do = () if (facts.advice or NEXT_TIME).startswith(NEXT_TIME) else self._text(safe(facts.advice), "  ")
+            later = self._changes() if facts.changes else ()
+            sections = {"Where a step went": self._step(), "What to do": to_do, "What to change next time": later}
         lines = [*self._heading()]
         for title, section in sections.items():
             if found := list(section):
@@ -76,7 +81,7 @@ class _Screen:
         named = [f"{safe(facts.command) or 'process'}, {pid}", safe(self._process.owner)]
         yield from self._writer.flow(list(filter(None, named)), style=BOLD)
         # The bar shows the shares, and the state names its phase.
-        hidden = replace(facts, step_shares={}, data_wait_ratio=None)
+        hidden = replace(facts, step_shares={}, rest_shares={}, data_wait_ratio=None)
         if (facts.state or "").startswith(facts.phase or "-"):
             hidden = replace(hidden, phase=None)
         does = [safe(text) for text in (self._state(), *self._uses(), *details(hidden, self._now))]
@@ -102,7 +107,7 @@ class _Screen:
 
     def _step(self) -> Iterator[str]:
         """Yield a bar with the parts of the steps of the last minute."""
-        parts = shares_of(self._facts.step_shares)
+        parts = shares_of(self._facts.step_shares, self._facts.rest_shares)
         if not parts:
             known = "no steps in the last minute" if self._facts.hook else "not known without the hook"
             yield from self._text(known, "  ", DIM)
@@ -113,9 +118,6 @@ class _Screen:
         yield from self._writer.flow(
             [f"{_FILLS[name][0]} {percent(share)} {words}" for name, words, share in parts], "  "
         )
-        facts = self._facts
-        if len(parts) == 1 and facts.state != "stalled" and not (facts.standstill or facts.limited_by):
-            yield from self._text("no wait was seen: the rest is computation, on the GPU or in Python", "  ", DIM)
 
     def _limit(self) -> Iterator[str]:
         facts = self._facts

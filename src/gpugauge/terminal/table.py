@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
-from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name, total
 from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
@@ -68,6 +68,7 @@ def table(status: Status, colour: bool, now: float, width: int = 80, height: int
 class _View:
     def __init__(self, status: Status, now: float, writer: Writer) -> None:
         self._status, self._now, self._writer = status, now, writer
+        self._in_trouble = {label for problem in status.problems for label in problem.processes}
         places = [found for gpu in status.gpus for _, found in by_place(gpu, gpu.processes)]
         shown = [row for found in (*places, status.without_gpu, status.ended) for row, _ in self._rows(found)]
         self._processes = Grid(_PROCESSES, shown, writer.width, _PROCESS_INDENT)
@@ -84,9 +85,11 @@ class _View:
             lines += write(problem_words(problem), "  ", RED if problem.grave else YELLOW, hanging=2)
             if problem.advice:
                 lines += write(f"→ {safe(problem.advice)}", "    ", DIM, hanging=2)
-            if problem.gain_words:
-                lines += write(f"Expected: {safe(problem.gain_words)}.", "      ", DIM)
+            lines += self._gain(problem, "    ")
         return ["", *lines] if lines else []
+
+    def _gain(self, about: Problem | ProcessStatus, indent: str) -> list[str]:
+        return self._writer.text(f"Expected: {safe(about.gain_words)}.", f"{indent}  ", DIM) if about.gain_words else []
 
     def gpus(self) -> list[str]:
         found = [(gpu, row_of(_GPUS, gpu, self._now)) for gpu in self._status.gpus]
@@ -159,10 +162,11 @@ class _View:
             lines = [_INDENT + "  ".join(parts).rstrip()]
         if text := " · ".join(map(safe, details(process, self._now))):
             lines += write(text, _NOTE_INDENT, DIM)
-        if text := safe(remark(process)):
+        if text := safe(remark(process, listed=process.process in self._in_trouble)):
             lines += write(text, _NOTE_INDENT, style)
         if process.ended is not None and process.advice:
             lines += write(f"→ {safe(process.advice)}", _NOTE_INDENT, DIM, hanging=2)
+            lines += self._gain(process, _NOTE_INDENT)
         return lines
 
     def others(self, title: str, found: Sequence[ProcessStatus]) -> list[str]:

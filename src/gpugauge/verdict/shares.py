@@ -8,7 +8,7 @@ from gpugauge.node import training
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
-from gpugauge.wire.shares import shares, with_open, with_waits
+from gpugauge.wire.shares import rest, shares, with_open, with_waits
 
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
@@ -41,11 +41,13 @@ def recent_seconds(window: Window, process: str, phase: str | None) -> dict[str,
     return found or ({phase: _RECENT_SECONDS} if phase else {})
 
 
-def step_shares(window: Window, process: str) -> dict[str, float]:
-    """Return the shares of a training in the window, or in its whole life if that is shorter; see wire.shares."""
+def step_shares(window: Window, process: str) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the shares of a training in the window, or in its whole life if that is shorter, and their rest by what
+    its thread does; see wire.shares.
+    """
     session = window.node.sessions.get(process)
     if session is None:
-        return {}
+        return {}, {}
     totals = training.phases(session)
     if totals and sum(totals.values()) <= window.seconds:
         return life_shares(session)
@@ -53,14 +55,22 @@ def step_shares(window: Window, process: str) -> dict[str, float]:
     track = window.session(process)
     peers = _peers(track.rise(training.step_seconds), track.rise(training.local_work))
     peers = with_open(peers, min(window.span, training.open_wait(session)))
-    return shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
+    found = shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
+    return found, rest(
+        found, {state: track.rise(_of(_thread, state)) or 0.0 for state in _thread(session)}, window.span
+    )
 
 
-def life_shares(session: Session) -> dict[str, float]:
-    """Return the shares of a training in its whole life so far."""
-    waited, peers = training.waits(session), _peers(training.step_seconds(session), training.local_work(session))
-    peers = with_open(peers, training.open_wait(session))
-    return shares(with_waits(training.phases(session), waited), waited.get("training"), peers)
+def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the same of its whole life so far."""
+    phases, waited = training.phases(session), training.waits(session)
+    peers = with_open(_peers(training.step_seconds(session), training.local_work(session)), training.open_wait(session))
+    found = shares(with_waits(phases, waited), waited.get("training"), peers)
+    return found, rest(found, _thread(session), sum(phases.values()))
+
+
+def _thread(session: Session) -> dict[str, float]:
+    return session.thread["training"]._asdict() if "training" in session.thread else {}
 
 
 def since_reported(window: Window, process: str) -> Window:

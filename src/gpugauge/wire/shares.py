@@ -18,6 +18,8 @@ _WORDS = {
     "compiling": "compiling",
     "generating": "generating",
 }
+# Words for what the training thread does in the rest: on a CPU, in the queue for one, asleep.
+_REST = {"running": "own code and computation", "runnable": "waiting for a CPU", "asleep": "asleep"}
 OPEN_SECONDS = 10.0
 _MIN_SHARE = 0.005  # a smaller one is 0 %
 _DIGITS = 4  # every view rounds the same number to per cent
@@ -61,13 +63,28 @@ def shares(
     return {part: round(share, _DIGITS) for part, share in found.items()}
 
 
-def parts(found: Mapping[str, float]) -> list[tuple[str, str, float]]:
-    """Return the parts that take a share, as (name, words, share), the largest first, the rest last."""
+def rest(found: Mapping[str, float], thread: Mapping[str, float], whole: float) -> dict[str, float]:
+    """Return the rest of the shares of `whole` seconds by what the training thread does in it; `thread` are its seconds
+    by state. {} if most was not seen, and where ranks wait for each other: in which state they do is not known.
+    """
+    left, seen = found.get("rest", 0.0), sum(thread.values())
+    if not left or not seen or seen < left * whole / 2 or found.get("peers", 0.0) >= _MIN_SHARE:
+        return {}
+    return {state: round(left * spent / seen, _DIGITS) for state, spent in thread.items()}
+
+
+def parts(found: Mapping[str, float], of_rest: Mapping[str, float] | None = None) -> list[tuple[str, str, float]]:
+    """Return the parts that take a share, as (name, words, share), the largest first, the rest last, divided if what
+    is in it is known.
+    """
     named = sorted(((name, words, found.get(name, 0.0)) for name, words in _WORDS.items()), key=lambda part: -part[2])
     listed = [part for part in named if part[2] >= _MIN_SHARE]
+    divided = [(name, _REST[name], share) for name, share in (of_rest or {}).items() if share >= _MIN_SHARE]
+    if divided:
+        return [*listed, *sorted(divided, key=lambda part: -part[2])]
     return [*listed, ("rest", "the rest", found["rest"])] if "rest" in found else listed
 
 
-def sentence(found: Mapping[str, float]) -> str:
+def sentence(found: Mapping[str, float], of_rest: Mapping[str, float] | None = None) -> str:
     """Return the parts with their shares, as "70 % waiting for data, 30 % the rest"; "" if no share is known."""
-    return ", ".join(f"{100 * share:.0f} % {words}" for _, words, share in parts(found))
+    return ", ".join(f"{100 * share:.0f} % {words}" for _, words, share in parts(found, of_rest))

@@ -144,12 +144,15 @@ class VerdictCollector(RegisteredCollector):
         watched = account.began and verdict.state != "stalled" and found.window >= MIN_EVIDENCE_SECONDS
         loading = load(self._window, process, found) if watched else None
         on_gpu = account.began and not account.on_cpu
+        shares, rest = step_shares(self._window, process) if account.began else ({}, {})
+        shares = _shares(verdict, shares)
         account.judged = Judged(
             verdict,
-            _shares(verdict, step_shares(self._window, process)) if account.began else {},
+            shares,
             gains(found, verdict, before.gains) if account.began else {},
             model_flops_utilization(self._window, process) if on_gpu else None,
             of_loader(diagnose(loading, before.loader), verdict) if loading else None,
+            rest if shares else {},
         )
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
         peaks = training.by_uuid(session, lambda d: d.allocated_peak) if session else {}

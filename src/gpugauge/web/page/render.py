@@ -37,6 +37,7 @@ _WORDS = """\
 <dt>Wasted, slowed</dt><dd>a program is stalled, idle for 30 minutes, or loses half of its GPU time; it loses less</dd>
 <dt>GPU time lost</dt><dd>the share of the last minute in which the GPU did nothing for the program, or was slow</dd>
 <dt>Waiting for data, the rest</dt><dd>shares of the last minute since the first step, whatever the GPU does</dd>
+<dt>Own code, asleep</dt><dd>the rest: its thread is on a CPU, or waits for storage, a lock, the GPU, a program</dd>
 <dt>Expected</dt><dd>how fast steps would be without the cause, with bounds, and what would limit them then</dd>
 <dt>MFU</dt><dd>the arithmetic of the model, by what the GPU can do at most (model FLOPs utilization)</dd>
 <dt>MIG, GI, CI</dt><dd>a part of a GPU with its own memory; the numbers that nvidia-smi -L gives it</dd>

@@ -1,0 +1,90 @@
+"""What the views say of a training at its end, how often they say it, and of the rest of its steps."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.simulation import scenario
+
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.status.model import ProcessStatus, Status
+from gpugauge.terminal.process import process_screen
+from gpugauge.terminal.rows import processes
+from gpugauge.terminal.table import table
+from gpugauge.web.page.links import NO_LINKS
+from gpugauge.web.page.render import content
+from gpugauge.wire.shares import rest, sentence
+from qa.worlds.looks import looks
+
+
+def named(status: Status, command: str) -> ProcessStatus:
+    return next(p.facts for p in processes(status) if p.facts.command == command)
+
+
+ENDING = """
+gpus: {model: h100, count: 1}
+processes:
+  - {pid: 100, gpus: [0], memory: 20GiB, end: 120, command: python3 ended.py, pipeline: {load: 2.0}}
+"""
+
+
+def test_the_last_advice_stays_after_the_end(tmp_path: Path) -> None:
+    *_, before, _, _, after = looks(scenario(ENDING), tmp_path / "node", 60, 136, 10)
+    lived, ended = named(before, "ended.py"), named(after, "ended.py")
+
+    assert (lived.ended, ended.limited_by) == (None, None)
+    assert ended.ended is not None
+    assert lived.changes == ended.changes
+    assert lived.gain_words == ended.gain_words
+    assert ended.advice == f"next time: {lived.advice}"
+    shown = "\n".join(process_screen(processes(after)[0], after.timestamp, 200, colour=False))
+    assert shown.index("What to change next time") < shown.index(f"1. {lived.changes[0].change}")
+    for text in (table(after, False, 0.0, 300), content(after, None, NO_LINKS)[0]):
+        assert f"next time: {lived.advice}" in text
+        assert f"{lived.gain_words}." in text
+
+
+def test_a_cause_is_said_once_above_the_table(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("node"), tmp_path / "node", 160, 161, 1)
+    words = named(status, "finetune.py").limited_by_words or ""
+    page = re.sub('<span class="summary">[^<]*', "", content(status, None, NO_LINKS)[0])  # of GPUs that are folded
+
+    assert [text.count(words) for text in (table(status, False, 0.0, 400), page)] == [2, 2]  # the answer, the problem
+
+
+def test_a_training_without_its_cpus_says_so(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("bottlenecks"), tmp_path / "node", 100, 101, 1)
+    starved, words = named(status, "finetune.py"), "% waiting for a CPU"
+
+    assert sum(starved.rest_shares.values()) == pytest.approx(starved.step_shares["rest"], abs=1e-3)
+    assert starved.rest_shares["runnable"] > 0.2
+    (process,) = [process for process in processes(status) if process.facts.process == starved.process]
+    screen = "\n".join(process_screen(process, status.timestamp, 200, colour=False))
+    assert [t.count(words) for t in (table(status, False, 0.0, 400), content(status, None, NO_LINKS)[0], screen)] == [
+        1
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("found", "thread", "whole", "words"),
+    [
+        (
+            {"data": 0.2, "rest": 0.8},
+            {"running": 30.0, "runnable": 10.0, "asleep": 0.0},
+            40.0,
+            "20 % waiting for data, 60 % own code and computation, 20 % waiting for a CPU",
+        ),
+        ({"rest": 1.0}, {"running": 1.0, "asleep": 3.0}, 4.0, "75 % asleep, 25 % own code and computation"),
+        # Most of the time was not seen, nothing of it, and ranks that wait for each other.
+        ({"data": 0.2, "rest": 0.8}, {"running": 3.0}, 40.0, "20 % waiting for data, 80 % the rest"),
+        ({"data": 0.2, "rest": 0.8}, {}, 40.0, "20 % waiting for data, 80 % the rest"),
+        ({"peers": 0.2, "rest": 0.8}, {"running": 40.0}, 40.0, "20 % waiting for other ranks, 80 % the rest"),
+        ({"data": 1.0, "rest": 0.0}, {"running": 40.0}, 40.0, "100 % waiting for data, 0 % the rest"),
+    ],
+)  # fmt: skip
+def test_the_rest_is_divided_where_it_is_known(
+    found: dict[str, float], thread: dict[str, float], whole: float, words: str
+) -> None:
+    assert sentence(found, rest(found, thread, whole)) == words
