@@ -73,12 +73,17 @@ def known_xid() -> Case:
     story = BY_NAME["GpuXidNode"]
     description = (
         f"The GPU is off the bus, or power or firmware failed. The alert fires until the GPU is repaired.{TO_DO} "
-        "Since 1970-01-01 00:10:00 UTC."
+        "Allocated to Slurm job 7, user ann. Since 1970-01-01 00:10:00 UTC."
     )
     named = {**UUID, "class": "node", "xid": "79"}
     rows = [*story.rows, Row("gpu_xid_unrepaired_timestamp_seconds", named, 600, None)]
+    rows.append(Row("gpu_allocation_info", {**UUID, **SLURM_JOB}, 1, 1))
 
-    return case("the text of an Xid has its time", rows, texts(story, f"{WHERE} had an Xid error", description))
+    return case(
+        "the text of an Xid has its time, and the job to which the GPU is allocated",
+        rows,
+        texts(story, f"{WHERE} had an Xid error", description),
+    )
 
 
 def contained_error() -> Case:

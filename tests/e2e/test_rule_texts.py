@@ -285,6 +285,17 @@ def small_losses() -> Case:
     return case(name, without_hook(0.97), annotated(LOW, texts), Parameters(threshold=0.98))
 
 
+def allocated() -> Case:
+    story = next(story for story in STORIES if story.alert == "AllocatedGpuUnused")
+    texts = {
+        "summary": f"jobset ml/llm of user 1000 in cluster {HERE} does not use all GPUs that it was allocated",
+        "description": "1 of its GPUs were idle for 30m. Request fewer, or use them. On node-1 GPU 3. "
+        "Since 1970-01-01 00:27:00 UTC.",
+        "runbook_url": f"{RUNBOOK_URL}#allocatedgpuunused",
+    }
+    return case("an allocation has its user without any process", [*story.rows, INFO], annotated(story, texts))
+
+
 BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")
 
 
@@ -305,7 +316,7 @@ def test_texts(tmp_path: Path) -> None:
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
         *(places_and_loss(), gain_after_the_advice(), many_places(), slow_rank(), on_cpu(), blind()),
-        small_losses(),
+        *(small_losses(), allocated()),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),
         exporter_down(),

@@ -88,9 +88,9 @@ def of_use(s: Selectors) -> list[Alert]:
         Alert(
             "AllocatedGpuUnused",
             _unused(s),
-            f"{t.job()} does not use all GPUs that it was allocated",
+            f"{t.job(allocated=True)} does not use all GPUs that it was allocated",
             f"{t.value(digits=0)} of its GPUs were idle for {format_duration(s.idle_patience)}. Request fewer, or use "
-            f"them.{t.places()}",
+            f"them.{t.places(allocated=True)}",
             when=f"a GPU is allocated to a job and idle for {format_duration(s.idle_patience)}",
             described=False,
             severity="info",

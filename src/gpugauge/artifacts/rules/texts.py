@@ -86,12 +86,17 @@ class Texts:
 
     # --- jobs ---
 
-    def job(self) -> str:
-        """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known."""
+    def job(self, *, allocated: bool = False) -> str:
+        """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known. A job
+        that GPUs are only `allocated` to may have no process.
+        """
         namespace = self._label("workload_namespace", "", "/")
         pod = f"pod {namespace}{self._label('workload_pod')}"
-        job, users = _job("$labels", namespace), f'count by (workload_user) ({rec.PROGRAMS}{{@job,workload_user!=""}})'
-        job += self._listed("users", self._query(users), "workload_user", before=" of user ")
+        job, of = _job("$labels", namespace), '{@job,workload_user!=""%s}'
+        users = rec.PROGRAMS + of % "" + (f" or gpu_allocation_info{of % self._targets}" if allocated else "")
+        job += self._listed(
+            "users", self._query(f"count by (workload_user) ({users})"), "workload_user", before=" of user "
+        )
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
     def _query(self, query: str, *more: str) -> str:
@@ -125,18 +130,22 @@ class Texts:
             + (f"{{{{ if ${name} }}}}{after}{{{{ end }}}}" if after else "")
         )
 
-    def nodes(self, before: str = "") -> str:
-        """Return the nodes of the job with the indexes of its GPUs, such as `node-1 GPU 0, 1`."""
+    def nodes(self, before: str = "", *, allocated: bool = False) -> str:
+        """Return the nodes of the job with the indexes of its GPUs, as `node-1 GPU 0, 1`, or of those `allocated`."""
         if not self._queries:
             others = self._label("nodes", '{{ if ne . "1" }} (one of ', " nodes){{ end }}")
             return self._label("instance", before, others, _host("."))
-        devices = self._query(f"max by (index) ({rec.DEVICES}{{@job,instance=%q}})", "$one.Labels.instance")
+        programs, used = rec.PROGRAMS, f"{rec.DEVICES}{{@job,instance=%q}}"
+        if allocated:
+            programs, gpu = "gpu_allocation_info", self.selectors.gpu
+            used = f"{programs}{{@job,instance=%q}} * on ({gpu}) group_left (index) max by ({gpu}, index) (gpu_info)"
+        devices = self._query(f"max by (index) ({used})", "$one.Labels.instance")
         item = _host("$one.Labels.instance") + self._listed("indexes", devices, "index", before=" GPU ")
-        nodes = self._query(f"count by (instance) ({rec.PROGRAMS}{{@job}})")
+        nodes = self._query(f"count by (instance) ({programs}{{@job}})")
         return self._listed("nodes", nodes, "instance", item, before)
 
-    def places(self) -> str:
-        """Return sentences with the nodes, GPUs, pods and programs of the job."""
+    def places(self, *, allocated: bool = False) -> str:
+        """Return sentences with the nodes, GPUs, pods and programs of the job, or with the GPUs `allocated` to it."""
         if not self._queries:
             return self.nodes(" On ") + "."
         pods, programs = (
@@ -144,7 +153,7 @@ class Texts:
             for label in ("workload_pod", "workload_command")
         )
         return (
-            self.nodes(" On ")
+            self.nodes(" On ", allocated=allocated)
             + self._listed("pods", pods, "workload_pod", before="; pods ")
             + self._listed("programs", programs, "workload_command", before="; programs ")
             + "."
@@ -288,8 +297,9 @@ class Texts:
         return self._each(self._query(f"max(last_over_time({newest}[1d]))"), f"Seen last at {_TIME}. ")
 
     def users(self, *, lost: bool = False) -> str:
-        """Return the programs that hold memory of the alert's GPU, and other pods to which it is allocated; of a GPU
-        that is `lost`, those of the last hour. They are no labels, because they change while the alert fires.
+        """Return the programs that hold memory of the alert's GPU, and other pods to which it is allocated, or a job of
+        Slurm if none does; of a GPU that is `lost`, those of the last hour. They are no labels, because they change
+        while the alert fires.
         """
 
         def of(series: str) -> str:
@@ -299,11 +309,15 @@ class Texts:
         held = f"{of(f'gpu_process_info{{@node{self._targets}}}')} {self.selectors.on_process('and', memory)}"
         pod = "workload_namespace, workload_pod"
         program = f"pid, workload_command, workload_job_kind, workload_job, workload_user, {pod}"
-        allocated = f'gpu_allocation_info{{@gpu,workload_pod!=""{self._targets}}} unless on ({pod}) ({held})'
-        others = f'{self._query(f"count by ({pod}) ({allocated})")} | sortByLabel "workload_pod"'
+        allocated = f"gpu_allocation_info{{@gpu{self._targets}}} unless on ({pod}) ({held})"
+        others = f"count by (workload_job_kind, workload_job, workload_user, {pod}) ({allocated})"
+        others = f'{self._query(others)} | sortByLabel "workload_pod"'
+        where = "{{ if .Labels.workload_pod }}pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}{{ else }}"
+        where += f'Slurm job {{{{ reReplaceAll "{UNIQUE}" "" .Labels.workload_job }}}}'
+        where += "{{ with .Labels.workload_user }}, user {{ . }}{{ end }}{{ end }}"
         programs = self._query(f"count by ({program}) ({held})")
         return self._listed("users", programs, "pid", _program("$one.Labels"), " Used by ", ".") + self._each(
-            others, " Allocated to pod {{ .Labels.workload_namespace }}/{{ .Labels.workload_pod }}."
+            others, f" Allocated to {where}."
         )
 
     def figures(self, alert: str) -> str:
