@@ -32,6 +32,7 @@ def test_no_statement_about_drawn_programs_is_wrong() -> None:
     number = share(30)
 
     assert f"\n{number} programs in " in run("qa.strangers", f"--programs={number}", f"--seed={100 * seed()}")
+    assert "programs compared" in run("qa.strangers.swift", "--programs=45", f"--seed={1000 * seed()}")
 
 
 def test_all_works_after_each_attack() -> None:
