@@ -11,10 +11,13 @@ import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import jsonschema
@@ -82,6 +85,81 @@ def test_sums_are_those_of_the_plans(seed: int) -> None:
     check(world, report)
     assert report.energy_joules is None or report.energy_joules <= world.joules * 1.001
     render_all(report)
+
+
+def read_at_ticks(draw: random.Random, power: Callable[[float], float], length: int) -> list[Series]:
+    """Return the series of a rank, which may restart, on one GPU with this power, of which a scrape has what
+    the exporter read at its last tick.
+    """
+    interval, tick = draw.choice((1, 3, 5, 5, 7, 15, 30, 60)), draw.choice((1.0, 4.99, 5.0, 5.03, 10.0))
+    late = draw.choice((0.0, 0.2, 0.9)) * tick
+    ticks = [NOW - 600 + tick * n + late * draw.random() for n in range(int((length + 1200) / tick))]
+    joules = [0.0]
+    for before, after in pairwise(ticks):
+        joules.append(
+            joules[-1] + sum(power(before + (after - before) * (n + 0.5) / 8) for n in range(8)) * (after - before) / 8
+        )
+    lives: list[tuple[str, int, int]] = []
+    begin = NOW
+    while NOW + length - begin > 100:
+        end = draw.choice((NOW + length, draw.randrange(begin + 100, NOW + length + 1)))
+        lives.append((f"{len(lives):012x}", begin, end))
+        begin = end + draw.randrange(3, 40)
+    known: defaultdict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
+    for n in range((length + 900) // interval):
+        moment = NOW - 500 + interval * n + draw.random() * draw.choice((0, 0, 0.5))
+        at = bisect_right(ticks, moment) - 1
+        if draw.random() < 0.02:
+            continue  # a scrape fails
+
+        def put(value: float, moment: float = moment, **labels: str) -> None:
+            known[tuple(sorted({"instance": "node-1", **labels}.items()))].append((moment, value))
+
+        put(1e6 + joules[at], __name__="gpu_energy_joules_total", uuid="GPU-1")
+        put(80 << 30, __name__="gpu_memory_total_bytes", uuid="GPU-1")
+        for process, begin, end in lives:
+            spent = min(ticks[at], end) - begin
+            if spent > 0 and ticks[at] < end + 60:
+                put(spent, __name__="training_seconds_total", process=process, state="training")
+                put(spent, __name__=HELD, process=process)
+                put(0.6 * spent, __name__="training_lost_seconds_total", process=process, cause="transfer")
+                put(1, __name__="torch_process_info", process=process, workload_job_kind="slurm", workload_job="7")
+                if ticks[at] < end:
+                    put(30 << 30, __name__="gpu_process_memory_used_bytes", process=process, uuid="GPU-1")
+    return [Series(dict(labels), points) for labels, points in known.items()]
+
+
+@seeds(draws(20, 400))
+def test_curves_show_what_was_counted_and_not_when_it_was_read(seed: int) -> None:
+    draw = random.Random(seed)
+    length, watts = draw.choice((300, 1200, 3600, 9000)), draw.randrange(100, 700)
+    steady = draw.random() < 0.6
+    high = [draw.random() < 0.5 for _ in range(8)]
+
+    def power(moment: float) -> float:
+        at = int(8 * (moment - NOW) / length)
+        return watts / (1 if steady or not 0 <= at < 8 or high[at] else 4)
+
+    double: Prometheus = Double(read_at_ticks(draw, power, length))  # type: ignore[assignment]  # as above
+    job, found = jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW + length + 400))
+    report = build.report(job, found, NOW + 86400)
+    curves = report.curves
+    assert curves is not None
+    shown, edge = [value / watts for value in curves.watts if value is not None], 20 / length
+    assert max(shown) <= 1 + edge, "no more than the GPU used at any time"
+    assert min(shown) >= (1 if steady else 0.25) - edge
+    if not steady and length > 24 * curves.interval_seconds:
+        assert max(shown) > 0.75 or not any(high)
+        assert min(shown) < 0.4 or all(high)
+    assert max(curves.held_gpus) <= 1.05
+    if len(curves.watts) > 1:
+        html = page.as_html([*render.blocks(report), render.Block("What could not be known", ["x"])], NOW, curves)
+        assert "at most 30 of 80 GiB" in html
+        assert "v-36.5h10v36.5Z" in html, "30 of 80 parts of the chart's height, less a line"
+        assert "waits for copies to the GPU</span>" in html
+        assert html.index("What could not be known") < html.index("Over time")
+    for held, lost in zip(curves.held_gpus, curves.lost_gpus["transfer"], strict=True):
+        assert lost == pytest.approx(0.6 * held, abs=1e-3)
 
 
 class Windowed(Prometheus):

@@ -120,6 +120,7 @@ class Curves:
     held_gpus: Sequence[float]  #: mean
     lost_gpus: Mapping[str, Sequence[float]]  #: mean, by cause
     memory_bytes: Sequence[float | None]  #: of all GPUs
+    memory_size_bytes: float | None  #: that all GPUs have
     watts: Sequence[float | None]  #: of the GPUs that no other program used
 
 

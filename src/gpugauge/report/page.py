@@ -8,25 +8,22 @@ from pathlib import Path
 
 from gpugauge.report.model import Curves
 from gpugauge.report.render import Block, when
-from gpugauge.status.words import quantity
+from gpugauge.status.words import cause_phrase, quantity
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import text
 
-_HEIGHT = 150
-_USED = "#73bf69"
+_HEIGHT = 100
+_Layers = Sequence[tuple[str, str, Sequence[float | None]]]  # the name, the colour and the values of each
 
 
 def as_html(found: Sequence[Block], now: float, curves: Curves | None = None) -> str:
-    """Return blocks as an HTML document; curves stand after the first three of them."""
-    parts = [_block(block, at) for at, block in enumerate(found)]
-    if curves is not None:
-        parts.insert(min(3, len(parts)), _charts(curves))
+    """Return blocks as an HTML document; the curves are last."""
     css = Path(__file__).with_name("report.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{text(found[0].heading)}</title><style>{css}</style></head>\n<body><main>\n"
-        + "\n".join(parts)
+        + "\n".join([*map(_block, found, range(len(found))), _charts(curves) if curves else ""])
         + f"\n</main><footer>Written by gpugauge report, {when(now)}.</footer></body></html>\n"
     )
 
@@ -58,47 +55,43 @@ def _row(row: Sequence[str], tag: str, block: Block) -> str:
 def _charts(curves: Curves) -> str:
     lost = sorted(curves.lost_gpus.items(), key=lambda pair: -sum(pair[1]))
     used = [max(0.0, held - sum(values[at] for _, values in lost)) for at, held in enumerate(curves.held_gpus)]
-    layers = [("used", _USED, used)] + [
-        (cause, _colour(cause), list(values)) for cause, values in lost if sum(values) >= 0.005 * sum(curves.held_gpus)
+    layers = [("used", "var(--used)", used)] + [
+        (cause_phrase(cause), _colour(cause), of) for cause, of in lost if sum(of) >= 0.005 * sum(curves.held_gpus)
     ]
-    memory = [None if value is None else value / (1 << 30) for value in curves.memory_bytes]
+    gib = [None if value is None else value / (1 << 30) for value in curves.memory_bytes]
     figures = [_figure("GPUs held", "", curves, layers)] if sum(curves.held_gpus) else []
-    for caption, unit, values in (("Memory of all GPUs", "GiB", memory), ("Power of the GPUs", "W", curves.watts)):
+    size = (curves.memory_size_bytes or 0.0) / (1 << 30)
+    for caption, unit, values, all_of in (("Memory", "GiB", gib, size), ("Power", "W", curves.watts, 0.0)):
         if any(value is not None for value in values):
-            figures.append(_figure(caption, unit, curves, [("", "#5794f2", values)]))
+            figures.append(_figure(f"{caption} of the GPUs", unit, curves, [("", "var(--blue)", values)], all_of))
     return "<h2>Over time</h2>" + "".join(figures) if figures else ""
 
 
 def _colour(cause: str) -> str:
-    """Return the colour of a cause; the style sheet has Grafana's names of colours."""
-    name = CAUSES.get(cause, CAUSES["unknown"]).colour
+    name = CAUSES.get(cause, CAUSES["unknown"]).colour  # the style sheet has Grafana's names of colours
     return name if name.startswith("#") else f"var(--{name})"
 
 
-def _figure(caption: str, unit: str, curves: Curves, layers: Sequence[tuple[str, str, Sequence[float | None]]]) -> str:
-    """Return a chart of steps, its layers one on the other."""
+def _figure(caption: str, unit: str, curves: Curves, layers: _Layers, all_of: float = 0.0) -> str:
+    """Return a chart of steps, as high as `all_of`; gaps between its layers show them on paper without colours."""
     count = len(curves.held_gpus)
     ground, drawn = [0.0] * count, []
     most = max(sum(values[at] or 0.0 for _, _, values in layers) for at in range(count)) or 1.0
-    end = curves.begin + count * curves.interval_seconds
+    scale = _HEIGHT / max(most, all_of or most / 0.95)
     for _, colour, values in layers:
         path = "".join(
-            f"M{10 * at} {_y(ground[at], most)}V{_y(ground[at] + value, most)}h10V{_y(ground[at], most)}Z"
+            f"M{10 * at} {_HEIGHT - scale * ground[at]:.1f}v{1 - scale * value:.1f}h10v{scale * value - 1:.1f}Z"
             for at, value in enumerate(values)
-            if value
+            if value and scale * value > 1
         )
         ground = [below + (value or 0.0) for below, value in zip(ground, values, strict=True)]
         drawn.append(f'<path style="fill:{colour}" d="{path}"/>')
     key = "".join(f'<span><i style="background:{colour}"></i>{text(name)}</span>' for name, colour, _ in layers if name)
-    largest = f"at most {quantity(most)} {unit}".strip()
-    label = text(f"{caption} over time, {largest}")
+    largest = f"at most {quantity(most)} {f'of {quantity(all_of)} ' if all_of else ''}{unit}".strip()
+    end = when(curves.begin + count * curves.interval_seconds)
     return (
-        f"<figure><figcaption><b>{text(caption)}</b><span>{largest}</span>{key}</figcaption>"
-        f'<svg viewBox="0 0 {10 * count} {_HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{label}" '
-        f'shape-rendering="crispEdges">{"".join(drawn)}</svg>'
-        f'<div class="axis"><span>{when(curves.begin)}</span><span>{when(end)}</span></div></figure>'
+        f"<figure><figcaption><b>{caption}</b><span>{largest}</span>{key}</figcaption>"
+        f'<svg viewBox="0 0 {10 * count} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="{caption}, {largest}" shape-rendering="crispEdges">{"".join(drawn)}</svg>'
+        f'<div class="axis"><span>{when(curves.begin)}</span><span>{end}</span></div></figure>'
     )
-
-
-def _y(value: float, most: float) -> str:
-    return f"{_HEIGHT * (1 - 0.95 * value / most):.1f}"
