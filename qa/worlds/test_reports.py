@@ -525,3 +525,4 @@ def test_each_cause_has_a_colour() -> None:
     css = (Path(page.__file__).parent / "report.css").read_text()
 
     assert [c.name for c in CAUSES.values() if not c.colour.startswith("#") and f"--{c.colour}:" not in css] == []
+    assert [c.name for c in CAUSES.values() if "green" in c.colour] == [], "a loss does not look as what is used"
