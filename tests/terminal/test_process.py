@@ -60,11 +60,13 @@ def test_what_is_not_known_is_said() -> None:
 def test_a_training_on_the_cpu_where_there_is_no_gpu() -> None:
     gain = {"expected": 5.3, "lower": 4.7, "upper": 6.1, "next": "cpu"}
     advice = {"cause": "data_loading", "topic": "limit", "change": "more workers", "gain": gain}
-    shown = changed(state="training_on_cpu", state_words="on the CPU", changes=[advice], data_wait_ratio=0.6)
-    assert "waits for" not in changed(state="training_on_cpu", changes=[advice], data_wait_ratio=0.04)
+    shown = changed(
+        state="training_on_cpu", state_words="on the CPU", changes=[advice], data_wait_ratio=0.6, level="poor"
+    )
+    assert "waits for" not in changed(state="training_on_cpu", changes=[advice], data_wait_ratio=0.04, level="good")
     assert "training on the CPU · no GPU" in shown
     assert "phase" not in shown
-    assert "it waits for its data loader [data_loading]; there is no GPU here" in shown
+    assert "it waits for data 60 % of its time [data_loading]; there is no GPU here" in shown
     assert "→ steps about 4.7 to 6.1 times as fast, then limited by its computation on the CPU" in shown
 
 

@@ -7,7 +7,6 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.details import loss, remark
-from gpugauge.status.model import Inside
 from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.workload import processfiles
@@ -70,7 +69,8 @@ def parameters(case: Case) -> Finding:
     """Check the devices of the model's parameters."""
     title, inside = "Parameters", case.facts.inside
     if inside is None:
-        return skipped(title, _missing(case))
+        loaded = processfiles.starts_hook(case.procfs, pid_of(case))
+        return skipped(title, "the hook has reported no step or batch" if loaded else "not available without the hook")
     if not inside.parameter_bytes:
         return skipped(title, "the hook has seen no optimizer of torch")
     sizes = sorted(inside.parameter_bytes.items())
@@ -81,18 +81,3 @@ def parameters(case: Case) -> Finding:
     if on_cpu and case.has_gpu:
         return failure(title, found, cause="model_on_cpu")
     return ok(title, found)
-
-
-def allocator(case: Case) -> Finding:
-    """Check for out-of-memory errors and retries of the allocator."""
-    title, inside = "Memory", case.facts.inside or Inside()
-    ooms, retries = inside.ooms, inside.alloc_retries
-    if ooms is None and retries is None:
-        return skipped(title, "not available without the hook and a GPU in use")
-    found = f"{ooms or 0:.0f} out-of-memory errors, {retries or 0:.0f} retries"
-    return warning(title, found, cause="memory_pressure") if ooms or retries else ok(title, found)
-
-
-def _missing(case: Case) -> str:
-    loaded = processfiles.starts_hook(case.procfs, pid_of(case))
-    return "the hook has reported no step or batch" if loaded else "not available without the hook"

@@ -146,7 +146,7 @@ PROCESS = (
     Group("Process", (reported.daemon,)),
     Group(
         "Process",
-        (reported.state, reported.parameters, reported.allocator),
+        (reported.state, reported.parameters),
         "Verdict",
         reported.not_reported,
     ),

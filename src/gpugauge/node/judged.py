@@ -50,8 +50,8 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a process, the shares of a step by part, the gains by cause, the diagnosis of its loader, and the
-    rest of the shares by what the training thread does.
+    """The verdict on a process, the shares of a step by part, the gains by cause, the diagnosis of its loader, and
+    the rest of the shares by what its thread does.
     """
 
     verdict: Verdict

@@ -7,14 +7,13 @@ from dataclasses import replace
 
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
-from gpugauge.status.details import details, remark
+from gpugauge.status.details import details, loss, remark
 from gpugauge.status.ended import NEXT_TIME
-from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
-from gpugauge.status.words import NOT_SURE, cause_phrase, loader_advice, percent
+from gpugauge.status.words import NOT_SURE, loader_advice, percent
 from gpugauge.terminal.columns import Writer
-from gpugauge.terminal.rows import Process, age, gib, safe
+from gpugauge.terminal.rows import Process, gib, safe
 from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, YELLOW
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import parts as shares_of
@@ -103,7 +102,8 @@ class _Screen:
         shown = [f"GPU{'s' if len(process.gpus) > 1 else ''} {process.where}" if process.gpus else "no GPU"]
         shown += [f"load {percent(process.load)}"] if process.load is not None else []
         shown += [f"{gib(process.memory_bytes)} GiB"] if process.memory_bytes is not None else []
-        return shown + ([f"running {age(self._facts.started, self._now)}"] if self._facts.started else [])
+        age = process.age(self._now)
+        return shown + ([f"{'running' if self._facts.ended is None else 'ran'} {age}"] if age else [])
 
     def _step(self) -> Iterator[str]:
         """Yield a bar with the parts of the steps of the last minute."""
@@ -127,10 +127,8 @@ class _Screen:
             if facts.evidence:
                 yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
-            waits = (facts.data_wait_ratio or 0.0) >= WAITING_RATIO
-            most = (
-                f"it {cause_phrase('data_loading')} [data_loading]" if waits else "no wait is large enough to be named"
-            )
+            waits = loss(facts)[1]
+            most = f"it {waits} [data_loading]" if waits else "no wait is large enough to be named"
             yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")
@@ -173,14 +171,8 @@ class _Screen:
 
 def apportion(shares: Sequence[float], width: int) -> list[int]:
     """Return whole cells in proportion to the shares, `width` in all; each share has at least one."""
-    total = sum(shares) or 1.0
-    exact = [share / total * width for share in shares]
-    sizes = [max(1, int(size)) for size in exact]
-    while sum(sizes) != width:
-        step = 1 if sum(sizes) < width else -1
-        able = [i for i, size in enumerate(sizes) if size + step >= 1]
-        if not able:
-            break
-        nearest = max(able, key=lambda i: step * (exact[i] - sizes[i]))
-        sizes[nearest] += step
+    weights = [share + 1e-9 for share in shares]
+    sizes = [1 + int(weight / sum(weights) * (width - len(shares))) for weight in weights]
+    for place in sorted(range(len(shares)), key=weights.__getitem__, reverse=True)[: width - sum(sizes)]:
+        sizes[place] += 1
     return sizes

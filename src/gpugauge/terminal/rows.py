@@ -10,7 +10,7 @@ from gpugauge.driver.vendors import product_name
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
 from gpugauge.status.use import gpus_words, mig_name
-from gpugauge.status.words import percent
+from gpugauge.status.words import duration, percent
 from gpugauge.terminal.columns import Column
 
 
@@ -24,17 +24,6 @@ def safe(text: object) -> str:
 def gib(size: float | None) -> str:
     """Return a size of bytes in GiB."""
     return "-" if size is None else f"{size / (1 << 30):.1f}"
-
-
-def age(started: float | None, now: float) -> str:
-    """Return the time since a start in its largest unit, as `2h`. Both are Unix times."""
-    if started is None:
-        return "-"
-    seconds = max(0, int(now - started))
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= size:
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def memory_of(device: GpuStatus | MigStatus) -> str:
@@ -97,6 +86,11 @@ class Process:
         devices = [mig_name(device) for gpu in self.gpus for device in gpu.mig if device.uuid in own]
         return " ".join([gpus_words(self.gpus).partition(" ")[2], *map(safe, devices)]) if self.gpus else "-"
 
+    def age(self, now: float) -> str:
+        """Return how long it has run until its end or a Unix time, "" if that is not known."""
+        start, end = self.facts.started, self.facts.ended or now
+        return duration(max(0.0, end - start)) if start else ""
+
     @property
     def owner(self) -> str:
         """Its pod, job, container or unit, and its user."""
@@ -108,9 +102,7 @@ PID: Column[Process] = Column(
 )
 PROCESS_LOAD: Column[Process] = Column("5 MIN", lambda process, _: percent(process.load), right=True)
 PROCESS_MEMORY: Column[Process] = Column("GiB", lambda process, _: gib(process.memory_bytes), right=True, rank=2)
-AGE: Column[Process] = Column(
-    "AGE", lambda process, now: age(process.facts.started, process.facts.ended or now), right=True, rank=3
-)
+AGE: Column[Process] = Column("AGE", lambda process, now: process.age(now) or "-", right=True, rank=3)
 PROCESS_STATE: Column[Process] = Column("STATE", lambda process, _: safe(process.facts.state_words) or "-")
 
 
