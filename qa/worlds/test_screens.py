@@ -16,6 +16,7 @@ from tests.terminal.test_top import screen, watched
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.model import Status, as_json, decoded
 from gpugauge.terminal.feed import Feed
+from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_lines, sparkline
 from qa.worlds.looks import looks
 from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
@@ -182,8 +183,19 @@ def test_wide_screens_have_all_columns() -> None:
     ]
 
 
-def test_a_small_terminal_shows_each_gpu_and_whose_it_is(tmp_path: Path) -> None:
-    *_, status = looks(load_scenario("node"), tmp_path / "node", 160, 161, 1)
+@pytest.mark.parametrize(
+    ("scenario", "owners", "rows"),
+    [
+        ("node", (*("pod research/pr",) * 4, "Slurm job 88123", "user 20013", "container 0f1e", " -"), 3),
+        ("bottlenecks", tuple(f"Slurm job 50{n}" for n in range(1, 8)), 2),  # with eight further problems
+    ],
+)
+def test_a_small_terminal_shows_each_gpu_and_whose_it_is(
+    scenario: str, owners: tuple[str, ...], rows: int, tmp_path: Path
+) -> None:
+    *_, status = looks(load_scenario(scenario), tmp_path / "node", 100, 101, 1)
+
+    pids = [[str(process.facts.pid)] for process in processes(status)]
 
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
         lines = screen(app)
@@ -191,11 +203,10 @@ def test_a_small_terminal_shows_each_gpu_and_whose_it_is(tmp_path: Path) -> None
         gpus = lines[heading + 1 : heading + 9]
         assert [line.split()[0] for line in gpus] == list("01234567")
         assert lines[heading].split()[-1] == "OWNER"
-        owners = (*("pod research/pr",) * 4, "Slurm job 88123", "user 20013")
         assert all(owner in line for owner, line in zip(owners, gpus, strict=False))
         below = lines[heading + 9 :]
-        assert sum(line.startswith(" 41") for line in below) >= 3
-        assert any("Slurm job 88123" in line for line in below)
+        assert sum(line.split()[:1] in pids for line in below) >= rows
+        assert any(owner in line for line in below for owner in owners)
         for _ in range(2):
             await pilot.press("question_mark")
             await pilot.pause()

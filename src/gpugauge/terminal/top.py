@@ -24,7 +24,7 @@ _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
 _ANSWER_ROWS = 3
-_LEAST_ROWS = {"processes": 3, "problems": 1}  # also where the GPUs alone would fill the screen
+_LEAST_ROWS = {"processes": 2, "problems": 1}  # also where the GPUs alone would fill the screen
 _HEADING_ROWS = 3  # two of the processes, and the keys
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
