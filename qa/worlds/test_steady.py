@@ -9,7 +9,8 @@ import pytest
 from tests.simulation import scenario
 
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.status.model import ProcessStatus, Status
+from gpugauge.status.details import details
+from gpugauge.status.model import Inside, ProcessStatus, Status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.table import table
@@ -88,3 +89,9 @@ def test_the_rest_is_divided_where_it_is_known(
     found: dict[str, float], thread: dict[str, float], whole: float, words: str
 ) -> None:
     assert sentence(found, rest(found, thread, whole)) == words
+
+
+def test_errors_of_the_allocator_are_facts() -> None:
+    process = ProcessStatus(process="p", inside=Inside(ooms=2.0, alloc_retries=0.0))
+
+    assert details(process, 0.0) == ["2 out-of-memory errors"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpugauge.base.serving import IDLE_SECONDS
-from gpugauge.status.model import GpuStatus, ProcessStatus
+from gpugauge.status.model import GpuStatus, Inside, ProcessStatus
 from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
 from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
@@ -50,6 +50,9 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(sentence(process.step_shares, process.rest_shares))
     elif (waits := process.data_wait_ratio or 0.0) >= _MIN_SHOWN_RATIO:
         found.append(f"{percent(waits)} waiting for data")
+    inside = process.inside or Inside()
+    counts = {"out-of-memory errors": inside.ooms, "retries of the allocator": inside.alloc_retries}
+    found += [f"{count:.0f} {words}" for words, count in counts.items() if count]
     if process.rank is not None and (process.world_size or 1) > 1:
         found.append(f"rank {process.rank} of {process.world_size}")
     if process.standstill:
