@@ -277,7 +277,7 @@ class Node:
                 *(({**labels, "next": "gpu"}, 1) for labels, _ in gaining),
             ),
         )
-        faults = Judged("faults", (), {g.uuid: tuple(ailments(g.health, g.index)) for g in up})
+        faults = Judged("faults", (), {g.uuid: tuple(ailments(g.health)) for g in up})
         return snapshot_of(NOW, 100.0, (Section("all", families), faults), {"device": Health(True, 0.1, NOW, 0)})
 
     def history(self) -> History:

@@ -50,7 +50,7 @@ def test_a_narrow_link_is_a_problem_under_load_only(seed: int) -> None:
     width, load = dice.choice([lanes for lanes in (1, 2, 4, 8, 16) if lanes <= most]), dice.choice((0.0, 0.1, 0.3, 1.0))
     health = GpuHealth(lanes=(width, most), link_load=load)
     found = snapshot(family("gpu_utilization_ratio", ({"uuid": "GPU-a"}, load)))
-    faults = Judged("faults", (), {"GPU-a": tuple(ailments(health, 3))})
+    faults = Judged("faults", (), {"GPU-a": tuple(ailments(health))})
 
     narrow = width < most and load >= 0.2
     for text in views(replace(found, sections=(*found.sections, faults))):

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,10 +19,10 @@ from tests.drawn import cases, seeds
 from tests.e2e.programs import GPUGAUGE, PATIENCE, Daemon, Series, daemon, http, wait_for
 
 from gpugauge.driver.advice import down_advice, unread_advice
-from gpugauge.driver.api import DOWN_REASONS
+from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.faults import repair
-from gpugauge.faults.repair import Site, User, site
+from gpugauge.faults.repair import Site, User, needs, site
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.settings.kinds import ListenAddress
 from gpugauge.settings.model import Kubernetes, Settings, Slurm, Web
@@ -34,16 +35,17 @@ STEPS = (
     ("systemctl stop", "gpugauge release", "podman stop"),
     ("nvidia-smi --gpu-reset",),
     ("systemctl reboot",),
-    ("systemctl start", "gpugauge attach", "podman start", "kubectl uncordon", "scontrol update state=resume"),
+    ("systemctl start", "gpugauge attach", "podman start"),
+    ("gpugauge status --fail-on health", "gpugauge doctor"),
+    ("kubectl uncordon", "scontrol update state=resume"),
 )
 EVERY = [
     *(advice for _, advice in NVIDIA.recovery.values()),
     *NVIDIA.error_advice.values(),
-    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1, {"recovery": 1}), 3)),
+    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1, {"recovery": 1}))),
     *(unread_advice(reason, NVIDIA) for reason in ("too_slow", "unknown")),
     *(down_advice(reason, NVIDIA) or "" for reason in (*DOWN_REASONS, "remembered")),
 ]
-RESETS = re.compile(r"nvidia-smi --gpu-reset( -i \d)?")
 # Says that this machine is none of the containers in which the tests may run.
 ON_HOST = (
     "import runpy, sys; import gpugauge.workload.users as users; users._IN_CONTAINER = (); "
@@ -51,132 +53,252 @@ ON_HOST = (
 )
 
 
-def commands(advice: str) -> list[str]:
-    return [part for part, is_command in parts(advice) if is_command]
+def device(index: int, uuid: str = "") -> Device:
+    return Device(uuid or f"GPU-{index}", True, "ok", DeviceReading(index=index), {})
 
 
-def steps(found: list[str]) -> list[int]:
+def commands(steps: Iterable[str]) -> list[str]:
+    return [one for step in steps for part, is_command in parts(step) if is_command for one in part.split(" && ")]
+
+
+def numbers(found: Iterable[str]) -> list[int]:
     return [number for command in found for number, begins in enumerate(STEPS) if command.startswith(begins)]
 
 
-def drawn(dice: random.Random) -> tuple[Site, list[User] | None]:
+def drawn(dice: random.Random) -> tuple[Site, dict[str, list[User]]]:
     url = dice.choice(["", "127.0.0.1:9100", "https://[::1]:10478"])
     place = Site(url, node=dice.choice(["node-7", "n7.hpc.example", "it's"]))
     place = replace(place, managers=frozenset(dice.sample(["pod", "slurm", "user"], dice.randint(0, 1))))
-    if dice.random() < 0.5:
-        place = replace(place, lifecycle=True, stop=place.command("release --for 10m"), start=place.command("attach"))
-    kinds = dice.choices(["pod", "slurm", "user", "systemd", "container", ""], k=dice.randint(0, 10))
-    users = [(kind, dice.choice([None, 10 + n])) for n, kind in enumerate(kinds)]
-    return place, None if dice.random() < 0.2 else users
+    if dice.random() < 0.8:
+        stop, start = place.command("release --for 10m"), place.command("attach")
+        place = replace(place, lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
+        place = replace(place, stop=stop if place.lifecycle else "systemctl stop g.socket g")
+        place = replace(place, start=start if place.lifecycle else "systemctl start g")
+        place = replace(place, inside=dice.choice(["", "", "in the pod of gpugauge: "]))
+    kinds = ["pod", "slurm", "user", "systemd", "container", ""]
+    return place, {
+        f"GPU-{gpu}": [(dice.choice(kinds), dice.choice([None, 10 * gpu + n])) for n in range(dice.randint(0, 4))]
+        for gpu in range(4)
+    }
 
 
-@seeds(range(200))
-def test_each_owner_is_drained_before_anything_is_killed_stopped_or_reset(seed: int) -> None:
+@seeds(range(400))
+def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) -> None:
     dice = random.Random(seed)
     place, users = drawn(dice)
-    kinds = {*place.managers, *(kind for kind, _ in users or ())}
-    killable = {str(pid) for kind, pid in users or () if kind not in {"pod", "slurm"}}
-    for text in EVERY:
-        advice = place.fill(NVIDIA.fill(text, 3), "GPU-x", users)
-        found = commands(advice)
-        order = steps(found)
+    faults = {gpu: dice.sample(EVERY, dice.randint(0, 2)) for gpu in dice.sample(range(4), 3)}
+    found = [need for gpu, each in faults.items() for need in needs(device(gpu), map(NVIDIA.fill, each))]
+    marks, everybody = {need.mark for need in found}, [user for each in users.values() for user in each]
+    steps = list(place.plan(found, users))
+    done, order = commands(steps), numbers(commands(steps))
 
-        assert not re.search(r"[{}]", advice)
-        assert order == sorted(order), advice
-        # A step is a command alone: people copy what stands between two semicolons.
-        alone = [one for one in found if steps([one]) and steps([one])[0] in (2, 3, 5)]
-        assert set(alone) <= set(re.split("[;:] ", advice)), advice
-        assert {pid for one in found if one.startswith("kill ") for pid in one.split()[1:]} <= killable
-        assert all(
-            command.startswith("gpugauge ") or "gpugauge" not in command or "systemctl" in command for command in found
+    assert bool(steps) == bool(found)
+    if not found:
+        return
+    alternative = f"if a reset fails: {REBOOT}"
+    assert steps[0].startswith("drain the node")
+    assert len({*steps}) == len(steps)
+    assert order == sorted(order), steps  # the alternative to a reset stands before the start, too
+    kinds = {*place.managers, *(kind for kind, _ in everybody)}
+    # All that a manager started ends by it, and it starts programs again after the check alone, which stands before.
+    assert [("kubectl drain" in " ".join(done)), "scontrol update nodename" in " ".join(done)] == [
+        kind in kinds for kind in ("pod", "slurm")
+    ]
+    back = [step for step in steps if numbers(commands([step]))[-1:] == [7]]
+    assert len(back) == (len(kinds & {"pod", "slurm"}) if place.inside else bool(kinds & {"pod", "slurm"}))
+    assert all(" && " in step or step.startswith("only if so: ") for step in back)
+    assert 6 in order
+    killed = {pid for one in done if one.startswith("kill ") for pid in one.split()[1:]}
+    assert killed <= {str(pid) for kind, pid in everybody if kind not in {"pod", "slurm"}}
+    # The gravest action stands for the others, and is done once.
+    reboots = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
+    resets = [one for one in done if one.startswith("nvidia-smi --gpu-reset")]
+    if "power" in marks or reboots:
+        assert resets == []
+        assert (("switch the machine off and on" in steps), (REBOOT in steps)) == (
+            "power" in marks,
+            "power" not in marks,
         )
-        if "{drain}" in NVIDIA.fill(text, 3):
-            assert "drain the node" in advice  # as in the runbook
-            assert ("kubectl drain" in advice) == ("pod" in kinds)
-            assert ("scontrol update nodename=" in advice) == ("slurm" in kinds)
-            ends = "systemctl" in advice or "nvidia-smi" in advice
-            returned = ("kubectl uncordon" in advice, "scontrol update state=resume" in advice)
-            assert returned == (ends and "pod" in kinds, ends and "slurm" in kinds)
-            assert ("ask the owner" in advice) == any(kind not in {"pod", "slurm"} for kind, _ in users or ())
-        if "{stop}" in text:
-            assert bool(RESETS.search(advice)) == (2 in order) == ("pod" not in kinds)
-            assert ("gpugauge release" in advice) == (place.lifecycle and "pod" not in kinds)
-        assert all(one.endswith(f" --url {place.url}") for one in found if one.startswith("gpugauge ") and place.url)
+    elif "reset_all" in marks:
+        assert resets == ["nvidia-smi --gpu-reset"]
+    else:
+        assert {*resets} == {f"nvidia-smi --gpu-reset -i {need.name}" for need in found if need.mark == "reset"}
+    assert (alternative in steps) == bool(resets)
+    assert order.count(2) == order.count(5) == (bool(resets) and bool(place.stop))
+    for need in found:
+        if need.mark == "hand":
+            assert f"GPU {need.name}: {need.text}" in steps
+    assert all(one.endswith(f" --url {place.url}") for one in done if one.startswith("gpugauge s") and place.url)
 
 
+@seeds(range(40))
+def test_an_alert_has_the_steps_for_its_gpu_and_the_check_before_the_return(seed: int) -> None:
+    place, _ = drawn(random.Random(seed))
+    for text in EVERY:
+        advice = NVIDIA.fill(text)
+        told = place.alone(device(3), advice)
+        steps = "; ".join(place.plan(needs(device(3), [advice])))
+
+        assert not re.search("[{}]", told)
+        assert told.endswith(f"In this order: {steps}" if steps else place.fill(advice, "GPU-3"))
+        assert "hand" in advice or told.startswith(place.fill(advice, "GPU-3"))
+        order = numbers(commands([told]))
+        assert order == sorted(order)
+        assert 7 not in order or 6 in order
+        # A command of the repair stands in the steps alone: people copy the first that they see.
+        assert not set(numbers(commands([place.fill(advice)])))
+
+
+def test_a_gpu_without_an_index_is_reset_by_its_uuid() -> None:
+    assert "nvidia-smi --gpu-reset -i GPU-a" in list(Site().plan(needs(device(-1, "GPU-a"), ["{reset}"])))
+
+
+def test_a_reboot_ends_the_programs_of_all_gpus_a_reset_those_of_its_own() -> None:
+    users: dict[str, list[User]] = {"GPU-0": [("", 7)], "GPU-1": [("", 8), ("", None)]}
+
+    for mark, pids in (("reset", "7"), ("reset_all", "7 8"), ("reboot", "7 8"), ("power", "7 8")):
+        first = next(Site().plan(needs(device(0), [f"{{{mark}}}"]), users))
+        assert first == f"drain the node: ask the owners to end their programs, otherwise kill {pids}"
+
+
+REBOOT = "systemctl reboot, which ends every program of the node"
 KUBERNETES = Settings(kubernetes=Kubernetes(node_name="n1"))
 LIFECYCLE = Settings(web=Web(enable_lifecycle=True, listen_address=(ListenAddress("", 9100),)))
 SYSTEMD = {"NOTIFY_SOCKET": "/run/systemd/notify"}
+ID = "0123456789ab" + "c" * 52
+MOUNTED = f"9 8 0:1 /var/lib/docker/containers/{ID}/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n"
+PODMAN = f"9 8 0:1 /containers/storage/overlay-containers/{ID}/userdata/hosts /etc/hosts rw - tmpfs tmpfs rw\n"
+RELEASE = "gpugauge release --for 10m --url 127.0.0.1:9100"
+
+
+def placed(folder: Path, settings: Settings, environ: dict[str, str], cgroup: str = "0::/\n", mounts: str = "") -> Site:
+    (folder / "proc/self").mkdir(parents=True, exist_ok=True)
+    (folder / "proc/self/cgroup").write_text(cgroup)
+    (folder / "proc/self/mountinfo").write_text(mounts)
+    return site(settings, "http", folder / "cgroups", environ, folder)
 
 
 @cases(
-    ("settings", "on_host", "environ", "cgroup", "stop"),
+    ("settings", "environ", "cgroup", "stop"),
     [
         (
             Settings(),
-            True,
             SYSTEMD,
             "0::/system.slice/gpu-exporter.service\n",
             "systemctl stop gpu-exporter.socket gpu-exporter",
         ),
-        (Settings(), True, SYSTEMD, "0::/user.slice/u.slice/app.slice/g.service\n", "systemctl --user stop g.socket g"),
-        (Settings(), True, SYSTEMD, "0::/\n", "systemctl stop gpugauge.socket gpugauge"),
-        (Settings(), True, {}, "0::/system.slice/cron.service\n", "kill {pid}, which is gpugauge"),
-        (Settings(), False, SYSTEMD, "0::/\n", "stop the container of gpugauge, such as podman stop gpugauge"),
-        (LIFECYCLE, True, SYSTEMD, "0::/\n", "gpugauge release --for 10m --url 127.0.0.1:9100"),
-        (
-            LIFECYCLE,
-            False,
-            {},
-            "0::/\n",
-            "in the container of gpugauge: gpugauge release --for 10m --url 127.0.0.1:9100",
-        ),
+        (Settings(), SYSTEMD, "0::/user.slice/u.slice/app.slice/g.service\n", "systemctl --user stop g.socket g"),
+        (Settings(), SYSTEMD, "0::/\n", "systemctl stop gpugauge.socket gpugauge"),
+        (Settings(), {}, "0::/system.slice/cron.service\n", "kill 4711, which is gpugauge"),
+        (LIFECYCLE, SYSTEMD, "0::/\n", RELEASE),
     ],
 )
 def test_the_daemon_is_stopped_where_it_runs(
     settings: Settings,
-    on_host: bool,
     environ: dict[str, str],
     cgroup: str,
     stop: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    (tmp_path / "cgroup").write_text(cgroup)
-    monkeypatch.setattr(repair, "shares_host_users", lambda: on_host)
+    monkeypatch.setattr(repair, "shares_host_users", lambda: True)
     monkeypatch.setattr("os.getpid", lambda: 4711)
 
-    assert site(settings, "http", environ, tmp_path / "cgroup").stop == stop.format(pid=4711)
+    assert placed(tmp_path, settings, environ, cgroup).stop == stop
 
 
-def test_the_daemons_of_other_nodes_are_asked_at_their_own_address() -> None:
+@cases(
+    ("engine", "settings", "cgroup", "mounts", "stop", "inside"),
+    [
+        ("run/.containerenv", Settings(), "0::/\n", PODMAN, "podman stop 0123456789ab", "podman exec 0123456789ab "),
+        (".dockerenv", Settings(), "0::/\n", MOUNTED, "docker stop 0123456789ab", "docker exec 0123456789ab "),
+        (
+            ".dockerenv",
+            Settings(),
+            f"1:cpu:/docker/{ID}\n",
+            "",
+            "docker stop 0123456789ab",
+            "docker exec 0123456789ab ",
+        ),
+        (
+            ".dockerenv",
+            LIFECYCLE,
+            "0::/\n",
+            MOUNTED,
+            f"docker exec 0123456789ab {RELEASE}",
+            "docker exec 0123456789ab ",
+        ),
+        (
+            "",
+            Settings(),
+            f"1:cpu:/docker/{ID}\n",
+            "",
+            "stop the container of gpugauge",
+            "in the container of gpugauge: ",
+        ),
+        ("run/.containerenv", LIFECYCLE, "0::/\n", "", f"in the container of gpugauge: {RELEASE}", None),
+        (".dockerenv", KUBERNETES, "0::/\n", MOUNTED, "", "in the pod of gpugauge: "),
+    ],
+)
+def test_a_container_is_named_only_where_its_engine_and_its_id_are_known(
+    engine: str,
+    settings: Settings,
+    cgroup: str,
+    mounts: str,
+    stop: str,
+    inside: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "run").mkdir()
+    if engine:
+        (tmp_path / engine).touch()
+    monkeypatch.setattr(repair, "shares_host_users", lambda: False)
+    found = placed(tmp_path, settings, {}, cgroup, mounts)
+
+    assert stop in found.stop
+    assert found.inside == (inside or "in the container of gpugauge: ")
+
+
+def test_the_daemons_of_other_nodes_are_asked_at_their_own_address(tmp_path: Path) -> None:
     def asked(host: str, scheme: str = "http") -> str:
         listen = ListenAddress(host, 9100)
-        return site(Settings(web=Web(listen_address=(listen,))), scheme, {}, Path("/dev/null")).on_nodes("status")
+        return site(Settings(web=Web(listen_address=(listen,))), scheme, tmp_path, {}).on_nodes("status")
 
     assert asked("") == "for each NODE of the job: gpugauge status --url NODE:9100"
     assert asked("10.0.0.7", "https") == "for each NODE of the job: gpugauge status --url https://NODE:9100"
     assert asked("127.0.0.1") == asked("::1") == "on each node of the job: gpugauge status"
 
 
-def test_who_manages_the_node_is_known_from_the_settings_and_the_pod(tmp_path: Path) -> None:
-    (tmp_path / "cgroup").write_text("0::/\n")
-    found = [
-        site(settings, "http", environ, tmp_path / "cgroup")
-        for settings, environ in (
-            (KUBERNETES, {}),
-            (Settings(), {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}),
-            (Settings(slurm=Slurm(job_mapping_dir=tmp_path)), {}),
-        )
-    ]
+@cases(
+    ("settings", "environ", "cgroup", "managers"),
+    [
+        (Settings(), {}, "system.slice/cron.service", set()),
+        (KUBERNETES, {}, "", {"pod"}),
+        (Settings(), {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "", {"pod"}),
+        (Settings(slurm=Slurm(job_mapping_dir=Path("/jobs"))), {}, "", {"slurm"}),
+        (Settings(), {}, "system.slice/slurmd.service", {"slurm"}),
+        (Settings(), {}, "systemd/system.slice/slurmd.service", {"slurm"}),
+        (Settings(), {}, "system.slice/n7_slurmstepd.scope/job_7", {"slurm"}),
+        (Settings(), {}, "system.slice/slurmctld.service", set()),
+        (KUBERNETES, {}, "system.slice/slurmd.service", {"pod", "slurm"}),
+        (Settings(), {}, "kubepods.slice", {"pod"}),
+    ],
+)
+def test_who_manages_the_node_is_known_from_settings_pod_and_cgroups(
+    settings: Settings, environ: dict[str, str], cgroup: str, managers: set[str], tmp_path: Path
+) -> None:
+    (tmp_path / "cgroups" / cgroup).mkdir(parents=True)
+    found = placed(tmp_path, settings, environ)
 
-    assert [set(one.managers) for one in found] == [{"pod"}, {"pod"}, {"slurm"}]
-    assert [one.node for one in found[:2]] == ["n1", "NODE"]
+    assert found.managers == managers
+    assert (found.node in {"n1", "NODE"}) == ("pod" in managers and cgroup != "kubepods.slice")
 
 
-def advice_of(url: str) -> str:
+def steps_of(url: str) -> list[str]:
     problems: list[dict[str, Any]] = json.loads(http(f"{url}/api/v1/status")[1])["problems"]
-    return next((p["advice"] for p in problems if p["runbook"] == "GpuNeedsReset" and "reset" in p["text"]), "")
+    steps: list[str] = next((p["steps"] for p in problems if p["kind"] == "repair"), [])
+    return steps if any("gpu-reset" in step for step in steps) else []
 
 
 def shows(running: Daemon, released: Series) -> bool:
@@ -188,20 +310,22 @@ def shows(running: Daemon, released: Series) -> bool:
 def test_the_printed_commands_work_on_the_daemon_that_printed_them(lifecycle: bool, tmp_path: Path) -> None:
     flags = ("--web.enable-lifecycle",) if lifecycle else ()
     with daemon(tmp_path, "--simulate=failing-card", *flags, prefix=(sys.executable, "-c", ON_HOST)) as running:
-        advice = wait_for(lambda: advice_of(running.url), 60, "the fault is shown")
-        found = [one for one in commands(advice) if one.startswith(("gpugauge ", "kill "))]
+        steps = wait_for(lambda: steps_of(running.url), 60, "the fault is shown")
+        found = [one for one in commands(steps) if one.startswith(("gpugauge ", "kill "))]
         exported = {advice for (advice,) in running.series("gpu_problem_info", "advice")}
         assert all(any(command in text for text in exported) for command in found)
 
+        # The simulated fault stays, so that the node must not be given back; the daemon that was ended has no answer.
+        failing = {"status": 1 if lifecycle else 2}
         for command in found:
             program, *arguments = shlex.split(command)
             path = str(Path(GPUGAUGE).parent / program) if program == "gpugauge" else program
-            assert subprocess.run([path, *arguments], check=False, timeout=PATIENCE).returncode == 0, command
+            status = subprocess.run([path, *arguments], check=False, timeout=PATIENCE, capture_output=True).returncode
+            assert status == failing.get(arguments[0], 0), command
             if lifecycle:
                 released: Series = {(): float(arguments[0] == "release")}
                 wait_for(partial(shows, running, released), 10, command)
 
-        assert [command.split()[:2] for command in found] == (
-            [["gpugauge", "release"], ["gpugauge", "attach"]] if lifecycle else [["kill", str(running.process.pid)]]
-        )
+        done = [command.split()[1] for command in found]
+        assert done == (["release", "attach", "status"] if lifecycle else [str(running.process.pid), "status"])
         assert lifecycle or running.process.wait(PATIENCE) == 0

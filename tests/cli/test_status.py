@@ -69,9 +69,9 @@ def without_gpus(reason: str, released_until: float | None = None) -> dict[str, 
     [
         ({"reason": "driver_not_loaded"}, 1, "The driver is not available: its kernel module is not loaded"),
         ({"reason": "code_4711"}, 1, "The driver is not available: it reports code_4711"),
-        ({"reason": "released", "released_until": NOW}, 0, "The driver is released until 2023-11-14 22:13:20 UTC"),
+        ({"reason": "released", "released_until": NOW}, 2, "The driver is released until 2023-11-14 22:13:20 UTC"),
         ({"reason": "off"}, 0, "No GPU is watched: driver.mode is off"),
-        ({"reason": "starting"}, 0, "The driver is being opened"),
+        ({"reason": "starting"}, 2, "The driver is being opened"),
         ({"reason": "ok"}, 1, "No GPU: the driver lists none, or the settings exclude all"),
     ],
 )

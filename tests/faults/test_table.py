@@ -8,7 +8,7 @@ from gpugauge.faults.table import COOLING, FAULTS, GpuHealth, ailments
 
 
 def found(**figures: object) -> list[tuple[str, str]]:
-    return [(ailment.runbook, ailment.text) for ailment in ailments(GpuHealth(**figures), 3)]  # type: ignore[arg-type]  # by the caller
+    return [(ailment.runbook, ailment.text) for ailment in ailments(GpuHealth(**figures))]  # type: ignore[arg-type]  # by the caller
 
 
 def test_each_alert_about_a_gpu_is_a_row() -> None:
@@ -42,18 +42,18 @@ def test_all_faults_of_a_gpu_are_told_the_gravest_first() -> None:
     over_time = {"lanes": (8, 16), "load": 0.2, "link_load": 0.2, "slowed": {"hw_slowdown": 0.2}}
     worst = GpuHealth("gpu_reset", True, True, 60, True, 1, {"recovery": 1}, 0.0, 95, 90, **over_time)  # type: ignore[arg-type]  # by the caller
 
-    graves = [ailment.grave for ailment in ailments(worst, 3)]
+    graves = [ailment.grave for ailment in ailments(worst)]
 
     assert graves == sorted(graves, reverse=True)
     alone = {name for name in FAULTS if name in {"GpuLost", "GpuReadingFailed"} or name.startswith("GpuXid")}
-    assert {ailment.runbook for ailment in ailments(worst, 3)} == FAULTS.keys() - alone
+    assert {ailment.runbook for ailment in ailments(worst)} == FAULTS.keys() - alone
 
 
 def test_heat_has_the_same_words_in_views_alerts_and_runbook() -> None:
     runbook = (Path(__file__).parents[2] / "docs/runbook.md").read_text(encoding="utf-8")
     section = {name: " ".join(runbook.partition(f"### {name}\n")[2].partition("\n### ")[0].split()) for name in FAULTS}
-    (hot,) = ailments(GpuHealth(temperature=88, slowdown_temperature=90), 3)
-    (slow,) = ailments(GpuHealth(slowed={"hw_thermal_slowdown": 1.0}, load=1.0), 3)
+    (hot,) = ailments(GpuHealth(temperature=88, slowdown_temperature=90))
+    (slow,) = ailments(GpuHealth(slowed={"hw_thermal_slowdown": 1.0}, load=1.0))
 
     assert "its slowdown temperature" in hot.text
     assert "its slowdown temperature" in FAULTS["GpuHot"].summary

@@ -151,7 +151,7 @@ def test_since_when_a_fault_is_there_in_every_view() -> None:
     history.feed(before)
     lost = family("gpu_up", ({"uuid": "GPU-b"}, 1), ({"uuid": "GPU-a"}, 0))
     other = [f for f in before.sections[0].families if f.metric.name in {"gpu_info", "gpugauge_driver_up"}]
-    reset, narrow = ailments(GpuHealth("gpu_reset", lanes=(8, 16), was_narrow=True), 1)
+    reset, narrow = ailments(GpuHealth("gpu_reset", lanes=(8, 16), was_narrow=True))
     both = replace(reset, since=at), replace(narrow, since=at - 86_400, earlier=True)
     faults = Judged("faults", (), {"GPU-b": both})
     found = build(snapshot_of(1.7e9 + 60, 160.0, (Section("all", (lost, *other)), faults)), history)
@@ -164,8 +164,15 @@ def test_since_when_a_fault_is_there_in_every_view() -> None:
     ]
     page = Reader("".join(content(replace(found, gpus=()), None, NO_LINKS))).text
     top = " ".join(line for problem in found.problems for line, _ in problem_lines(problem, 200))
+    steps = [
+        "1. drain the node",
+        "2. systemctl reboot",
+        "3. check that all is well",
+    ]
     for text in (page, table(found, False, 1.7e9, 200), top):
         assert [words for words in expected if words not in text] == []
+        # Two faults of a GPU are repaired in one go, whose steps stand once.
+        assert [text.count(words) for words in ("Repair of GPU 1: in this order", *steps)] == [1] * 4
 
 
 def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
@@ -198,7 +205,7 @@ def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
         "GpuLost",
         "last used by pid 6 (not seen now), pid 7",
     )
-    assert "systemctl reboot" in down["advice"]
+    assert "reboot the node" in down["advice"]
     assert (trouble["processes"], trouble["text"], trouble["runbook"]) == (["bb"], "is stalled", "TrainingStalled")
 
 

@@ -38,8 +38,8 @@ def test_each_cause_has_a_section() -> None:
 def test_each_other_problem_has_a_section() -> None:
     worst = GpuHealth("gpu_reset", True, True, 64, True, 1)
     by_kind = {kind: problem(kind, "", "").runbook for kind in KINDS}
-    found = {*by_kind.values()} | {ailment.runbook for ailment in ailments(worst, 0)}
-    xids = [xid_fault(min(codes), NVIDIA, 0) for codes in XID_CLASSES.values()]
+    found = {*by_kind.values()} | {ailment.runbook for ailment in ailments(worst)}
+    xids = [xid_fault(min(codes), NVIDIA) for codes in XID_CLASSES.values()]
     found |= {fault.runbook for fault in xids if fault} | {section_of_training(state, None) for state in STATES}
 
     assert found - {None} <= SECTIONS
@@ -53,7 +53,7 @@ def test_each_reason_for_a_gpu_that_is_down_has_an_advice() -> None:
 
 
 # The problems of a node as a whole.
-OF_NODE = {"driver", "no_gpu", "collector", "hook"}
+OF_NODE = {"driver", "no_gpu", "repair", "collector", "hook"}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in OF_NODE])

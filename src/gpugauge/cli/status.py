@@ -34,8 +34,8 @@ def command(url: str, as_json: bool, watch: bool, fail_on: str) -> NoReturn:
     The values come from the running daemon. The first line is the answer, and the last one, too, if the terminal is
     lower than the text; problems follow with what to do. The lines fit the terminal, or COLUMNS; NO_COLOR switches
     colours off. Exits with 0 if all is well, with 1 after a fault of a GPU or of the node, such as a missing driver,
-    with 3 if only GPU time is wasted, with 2 if the daemon does not answer. --fail-on health ignores wasted time, and
-    repair also the faults without need of a reset or a repair.
+    with 3 if only GPU time is wasted, with 2 if no daemon answers that reads the driver. --fail-on health ignores
+    wasted time, and repair also the faults without need of a reset or a repair.
     """
     try:
         sys.exit(exit_status(show(url, as_json, watch), fail_on))
@@ -76,7 +76,11 @@ def _write(out: TextIO, text: str, *, clear: bool) -> None:
 
 
 def exit_status(status: Status, fail_on: str = "waste") -> int:
-    """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON."""
+    """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON, 2
+    while nothing is known of the GPUs.
+    """
+    if status.driver.reason in {"starting", "released"}:
+        return 2
     kinds = {problem.kind for problem in status.problems}
     urgent = kinds & BROKEN or any(fault.action for gpu in status.gpus for fault in gpu.faults)
     if urgent or (kinds - WASTE and fail_on != "repair"):

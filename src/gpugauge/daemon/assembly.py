@@ -76,9 +76,9 @@ class Parts:
         self.access = _access(settings.web.config.file) if settings.web.config.file else None
         self._selection = _selection(settings)
         self._scheme = "https" if self.access and self.access.tls else "http"
-        self._site = site(settings, self._scheme)
         scenario = settings.simulate
         machine = simulated_machine(settings, scenario, stack) if scenario else real_machine(settings, stack)
+        self._site = lambda: site(self.settings, self._scheme, machine.cgroup_root)
         self._session_sources, self._update_machine = machine.session_sources, machine.update
         self._hook = next((source for source in machine.session_sources if isinstance(source, Sessions)), None)
         self.forecast = forecast = ScrapeForecast()
@@ -88,7 +88,7 @@ class Parts:
         self.notifier = Notifier()
         self._snapshot: Snapshot | None = None
         self._history = History()
-        self._collectors = catalog.create_collectors(_node(machine, settings, stack, lambda: self._site), settings)
+        self._collectors = catalog.create_collectors(_node(machine, settings, stack, self._site), settings)
         self.sampler = Sampler(
             self._enabled(settings),
             self._read_driver,
@@ -116,7 +116,7 @@ class Parts:
     def configure(self, settings: Settings) -> None:
         """Apply the settings that `reload.LIVE` lists. Raises ConfigError, and then nothing has changed."""
         selection = _selection(settings)
-        self.settings, self._site = settings, site(settings, self._scheme)
+        self.settings = settings
         self._check_lifecycle()
         self._selection = selection
         self.sampler.configure(self._enabled(settings), settings.sampling.interval_seconds, _idle_interval(settings))
@@ -169,7 +169,7 @@ class Parts:
     def _routes_for_people(self, settings: Settings, machine: Machine) -> dict[str, Route]:
         from gpugauge.daemon.people import routes  # noqa: PLC0415  (loaded for the first request)
 
-        return routes(settings, machine, self._history, lambda: self._snapshot, self._not_ready, lambda: self._site)
+        return routes(settings, machine, self._history, lambda: self._snapshot, self._not_ready, self._site)
 
     def _read_driver(self) -> tuple[DriverView, tuple[Reply, ...]]:
         """Return the state of the driver and the replies since the last tick."""

@@ -17,7 +17,8 @@ from gpugauge.driver.client import Worker
 from gpugauge.driver.vendors import Vendor
 from gpugauge.driver.vendors.amd import AMD, UNBUILT
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.status.gpu_problems import gpu_problems
+from gpugauge.faults.repair import ANY_SITE
+from gpugauge.status.gpu_problems import gpu_problems, repair
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.problem import order
 from gpugauge.terminal import reply
@@ -25,7 +26,7 @@ from gpugauge.terminal.rows import Process, processes
 from gpugauge.web.client import RequestError
 from gpugauge.workload.procfs import Procfs
 
-OF_GPU = frozenset({"driver", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link"})
+OF_GPU = frozenset({"driver", "gpu_down", "gpu_health", "xid", "repair", "gpu_slowed", "narrow_link"})
 """Kinds of problems because of which no program on the GPU works, or works as well as it could."""
 _NO_LIBRARY = "library_not_found"
 
@@ -191,14 +192,16 @@ class Case:
         """The GPUs as the daemon reports them; without it those that answer here."""
         if self.reported:
             return self.reported.gpus
-        return [gpus.status_of(device, simulated=self.simulated) for device in self.driver.up]
+        return list(map(gpus.status_of, self.driver.up))
 
     @cached_property
     def gpu_problems(self) -> Sequence[Problem]:
         """The problems of the GPUs, or of those of the examined process, the gravest first: of the daemon, or of one
         reading.
         """
-        found = self.reported.problems if self.reported else sorted(gpu_problems(self.gpus, None), key=order)
+        needs = [need for device in self.driver.devices for need in gpus.needed(device)]
+        known = *gpu_problems(self.gpus, None), *repair(self.gpus, needs, ANY_SITE, simulated=self.simulated)
+        found = self.reported.problems if self.reported else sorted(known, key=order)
         found = problems_of(self.process, self.reported) if self.process and self.reported else found
         # What is wrong with a driver that does not work here is said by its own check.
         kinds = OF_GPU if self.driver.reason == "ok" else OF_GPU - {"driver"}

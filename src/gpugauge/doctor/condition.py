@@ -48,7 +48,7 @@ def _modes(device: Device) -> Iterator[Finding]:
 
 def health(case: Case) -> Sequence[Finding]:
     """List the faults of the GPUs but those of clocks and links."""
-    found = _listed(case, OF_GPU - {"gpu_slowed", "narrow_link"}, "Errors")
+    found = _listed(case, OF_GPU - {"repair", "gpu_slowed", "narrow_link"}, "Errors")
     return found or [ok("Errors", f"the {'daemon' if case.reported else 'driver'} reports none")]
 
 

@@ -6,18 +6,19 @@ After a GPU that hangs or ends the worker, a new worker reads the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpugauge.driver.advice import down_advice
 from gpugauge.driver.api import Device, DeviceReading, DriverFacts, Group
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.inventory import Inventory
 from gpugauge.faults.judged import health_of
-from gpugauge.faults.repair import ANY_SITE
-from gpugauge.faults.table import SLOWDOWNS, ailments
-from gpugauge.status.model import FaultStatus, GpuStatus
+from gpugauge.faults.repair import ANY_SITE, Need, needs
+from gpugauge.faults.table import SLOWDOWNS, Ailment, ailments
+from gpugauge.status.model import FaultStatus, GpuStatus, ProcessStatus
 
 # The first request has the identity of the GPU, which is then known if the second one fails.
 _REQUESTS: tuple[tuple[Group, ...], ...] = (("static",), ("fast", "normal", "slow", "processes", "mig"))
@@ -58,17 +59,32 @@ def computing(device: Device) -> list[int]:
     return sorted({process.pid for process in device.reading.processes or () if process.kind != "graphics"})
 
 
-def status_of(device: Device, *, simulated: bool) -> GpuStatus:
-    """Return a GPU that answers with the faults that it has if it worked all the time in the state of its reading."""
+def _faults(device: Device) -> Iterator[Ailment]:
+    """Yield the faults that a GPU has if it worked all the time in the state of its reading."""
     reading, action = device.reading, device.reading.recovery_action
     slowed = dict.fromkeys((reason for reason in reading.clocks_event_reasons or () if reason in SLOWDOWNS), 1.0)
     health = replace(health_of(device), slowed=slowed, load=1.0, was_narrow=True)
     if action is not None and action not in RECOVERY_ACTIONS:
         health = replace(health, recovery_action=action)
-    users = [("", None if simulated else pid) for pid in computing(device)]
+    return ailments(health)
+
+
+def advice_of(device: Device) -> str:
+    """Return what to do about a GPU that cannot be read, as `Site.fill` takes it."""
+    return down_advice("crashes_worker" if device.reason == CRASHES else device.reason, device.vendor) or ""
+
+
+def needed(device: Device) -> list[Need]:
+    """Return what repairs a GPU."""
+    return needs(device, [fault.advice for fault in _faults(device)] if device.up else [advice_of(device)])
+
+
+def status_of(device: Device) -> GpuStatus:
+    """Return a GPU that answers with its faults and the pids on it."""
+    reading = device.reading
     faults = tuple(
-        FaultStatus(f.grave, f.text, ANY_SITE.fill(f.advice, device.uuid, users), f.runbook, kind=f.kind)
-        for f in ailments(health, reading.index)
+        FaultStatus(f.grave, f.text, ANY_SITE.fill(f.advice, device.uuid), f.runbook, kind=f.kind)
+        for f in _faults(device)
     )
     return GpuStatus(
         index=reading.index,
@@ -76,7 +92,7 @@ def status_of(device: Device, *, simulated: bool) -> GpuStatus:
         pcie_width=reading.pcie_width,
         pcie_width_max=reading.pcie_width_max,
         faults=faults,
-        health=tuple(fault for fault in faults if fault.kind == "gpu_health"),
+        processes=tuple(ProcessStatus(process=str(pid), pid=pid) for pid in computing(device)),
     )
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
-from gpugauge.doctor.gpus import CRASHES, name_of
-from gpugauge.driver.advice import advice, down_advice, known_advice
+from gpugauge.doctor.gpus import advice_of, name_of
+from gpugauge.driver.advice import advice, known_advice
 from gpugauge.driver.api import Device
 from gpugauge.driver.bus import text
 from gpugauge.driver.missing import pci_address
@@ -183,12 +183,9 @@ def devices(case: Case) -> Sequence[Finding]:
 
 def _unread(device: Device) -> Finding:
     place = device.reading.pci_bus_id
-    at, reason = f", PCI bus {place}" if place else "", "crashes_worker" if device.reason == CRASHES else device.reason
-    return failure(
-        "GPUs",
-        f"{name_of(device)}: {device.reason}{at}",
-        ANY_SITE.fill(down_advice(reason, device.vendor) or "", device.uuid),
-    )
+    at = f", PCI bus {place}" if place else ""
+    advice = ANY_SITE.fill(advice_of(device), device.uuid)
+    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", advice)
 
 
 def _kind(device: Device) -> str:

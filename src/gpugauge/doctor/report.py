@@ -13,6 +13,7 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
 from gpugauge.terminal.columns import Writer
+from gpugauge.terminal.rows import problem_words, step_words
 from gpugauge.terminal.style import BOLD, DIM, GREEN, RED, YELLOW
 
 WIDTH_COLUMNS = 80
@@ -45,6 +46,9 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
             group = entry.group
             yield writer.paint(group, BOLD)
         yield from _entry(entry, writer)
+    for problem in () if case.process else case.gpu_problems:
+        for number, step in enumerate([problem_words(problem), *step_words(problem)] if problem.steps else ()):
+            yield from writer.text(step, "  ", hanging=3) if number else ("", *writer.text(step))
     yield from ("", *writer.text(_summary(reported, answered, case)))
 
 
@@ -100,6 +104,7 @@ def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = No
             "exit_code": exit_code(entry.finding for entry in entries),
             **({"answer": said.plain()} if said else {}),
             "findings": findings,
+            "repair": [step for problem in case.gpu_problems for step in problem.steps],
             # Only if a check has read them: the report does not start a measurement.
             "torch": dict(case.torch.facts) if "torch" in vars(case) else None,
             "timings": dict(case.timings.facts) if "timings" in vars(case) else None,

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.failing import PARTS
 from gpugauge.driver.vendors import NO_GPU
-from gpugauge.driver.vendors.vendor import REBOOT, Vendor
+from gpugauge.driver.vendors.vendor import Vendor
 
 # What no vendor knows better.
 _ADVICE = {
@@ -66,32 +66,32 @@ def words(reason: str, *, needed: bool = True) -> str:
     return fixed.get(reason) or f"not available: {_WORDS.get(reason, f'it reports {reason}')}"
 
 
-_SLOW = f"see the kernel log; if calls stay slow: {REBOOT}"
+_SLOW = "see the kernel log; if calls stay slow, reboot the node when its jobs have ended"
 FORGET = "if it was removed for good: {forget}"
 REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
 # By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole is down, which has
 # its own advice.
 _REASONS = {
-    "gpu_is_lost": ("lost, see the kernel log", f"{REBOOT}; replace it if it is lost again"),
-    "reset_required": ("must be reset", REBOOT),
-    "hangs": ("its driver calls hang, reboot the node", REBOOT),
+    "gpu_is_lost": ("lost, see the kernel log", "{reboot}; replace it if it is lost again"),
+    "reset_required": ("must be reset", "{reboot}"),
+    "hangs": ("its driver calls hang, reboot the node", "{reboot}"),
     "crashes_worker": ("reading it crashes the driver's library", "update the driver, or exclude it by driver.devices"),
-    "not_enumerated": ("the driver does not list it", f"see the kernel log ({{log}}); then {REBOOT}"),
+    "not_enumerated": ("the driver does not list it", "see the kernel log ({log}); then {reboot}"),
     "removed": ("not on the PCI bus", f"check that it is seated and powered; {FORGET}"),
     "driver_down": ("the driver is down", ""),
     REMEMBERED: ("not there now, only remembered", FORGET),
     "no_permission": ("the driver denies access", "allow this user to open {files}"),
-    "no_uuid": ("reports no uuid", REBOOT),
+    "no_uuid": ("reports no uuid", "{reboot}"),
     "worker_error": ("an error of gpugauge, see its log", "report it with the log of the daemon"),
     "too_slow": ("its driver calls take too long", _SLOW),
     "unknown": (
         "every call returns an unknown error",
-        f"restart the container if it has lost its device files (systemctl daemon-reload); otherwise {REBOOT}",
+        "restart the container if it has lost its device files (systemctl daemon-reload); otherwise {reboot}",
     ),
     "stale": ("no new values", "see the log of the daemon"),
     SUSPENDED: ("suspended by the kernel to save power", ""),
 }
-_UNKNOWN = ("", f"see the log of the daemon and the kernel log; then {REBOOT}")
+_UNKNOWN = ("", "see the log of the daemon and the kernel log; then {reboot}")
 
 
 def down_phrase(reason: str | None) -> str:
@@ -109,7 +109,7 @@ def unread_words(parts: Collection[str], reason: str) -> str:
 
 def unread_advice(reason: str, vendor: Vendor) -> str:
     """Return what to do about a GPU of which a part cannot be read."""
-    return vendor.fill(_SLOW if reason == "too_slow" else f"see the kernel log ({{failures}}); then {REBOOT}")
+    return vendor.fill(_SLOW if reason == "too_slow" else "see the kernel log ({failures}); then {reboot}")
 
 
 def down_advice(reason: str | None, vendor: Vendor) -> str | None:

@@ -1,41 +1,76 @@
-"""The repair of a GPU in commands that work as printed on the machine of a daemon: drain, stop what reads it, reset."""
+"""The repair of the GPUs of a node, in commands that work as printed on the machine of a daemon. One plan is for all
+faults: a node that is given back after the repair of one GPU still has the others.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from gpugauge.driver.api import Device
 from gpugauge.settings.kinds import DEFAULT_PORT
 from gpugauge.settings.model import Settings
 from gpugauge.workload.users import shares_host_users
 
 User: TypeAlias = "tuple[str, int | None]"  # the kind of a program's workload, and its pid if a command can end it
-_MANAGED = {"pod", "slurm"}
-_MAX_PIDS = 8  # in an advice
+# By mark in an advice: what repairs the GPU, in words. A person does what follows "hand", on the drained node.
+_WORDS = {
+    "hand": "",
+    "reset": "reset it",
+    "reset_all": "reset all GPUs",
+    "reboot": "reboot the node",
+    "power": "switch the machine off and on",
+}
+_MARK = re.compile(rf"{{({'|'.join(_WORDS)})}}([^;]*)")
+_REBOOT = "systemctl reboot, which ends every program of the node"
+_MAX_PIDS = 8  # in a plan
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _UNIT = re.compile(r"/([\w@.:-]+)\.service$", re.MULTILINE)
-_CGROUP = Path("/proc/self/cgroup")
-_FROM_STOP = re.compile(r"\{stop\}.*")
-# After this step the node takes jobs again; of several, the last one where the others have not helped.
-_REPAIRED = re.compile(r"\{start\}|systemctl reboot(?:, which[^;]*)?")
+# By kind of workload: what shows in the file system of cgroups, v2 or v1, that its manager runs on the node.
+_MANAGERS = {
+    "pod": ("kubepods*", "systemd/kubepods*"),
+    "slurm": ("system.slice/slurmd.service", "system.slice/*slurmstepd.scope", "systemd/system.slice/slurmd.service"),
+}
+# The id of a container in the path of its cgroup, or in the place from which its /etc/hosts is mounted.
+_CONTAINER = re.compile(r"(?:containers/|docker[/-]|libpod-)([0-9a-f]{12})[0-9a-f]{52}\b")
+
+
+class Need(NamedTuple):
+    """What repairs a GPU: a mark of an advice, and the text after it."""
+
+    device: Device
+    mark: str
+    text: str
+
+    @property
+    def name(self) -> object:
+        """Its index; an unknown one is below 0."""
+        return self.device.uuid if self.device.reading.index < 0 else self.device.reading.index
+
+
+def needs(device: Device, advice: Iterable[str]) -> list[Need]:
+    """Return what the advice on the faults of a GPU says that repairs it."""
+    return [Need(device, *mark) for each in advice for mark in _MARK.findall(each)]
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The place of a daemon, without facts about it a service of systemd. `url` is empty for the default address, and
-    `managers` are the kinds of workloads on the node that a manager starts and ends.
+    """The place of a daemon, by default that of none. `url` is empty for the default address, `inside` stands before
+    commands of gpugauge, and `managers` are the kinds of workloads on the node that a manager starts and ends.
     """
 
     url: str = ""
-    stop: str = "systemctl stop gpugauge.socket gpugauge"
-    start: str = "systemctl start gpugauge"
+    stop: str = ""
+    start: str = ""
+    check: str = "gpugauge doctor"
+    inside: str = ""
     lifecycle: bool = False
     managers: frozenset[str] = frozenset()
     node: str = "NODE"
@@ -52,71 +87,108 @@ class Site:
         scheme = "https://" if self.url.startswith("https:") else ""
         return f"for each NODE of the job: gpugauge {words} --url {scheme}NODE:{self.port}"
 
-    def fill(self, advice: str, uuid: str = "UUID", users: Collection[User] | None = None) -> str:
-        """Return an advice about a GPU with the commands of this place. Its users are None if they are not known."""
-        kinds, node = _MANAGED & self.managers.union(kind for kind, _ in users or ()), quote(self.node)
-        if "pod" in kinds:
-            # In a cluster other services read the GPU as well: only a reboot ends all of them.
-            advice = _FROM_STOP.sub("systemctl reboot", advice)
-        if "{drain}" in advice:
-            advice = _REPAIRED.sub(lambda step: "; ".join((step[0], *_return(kinds, node))), advice, count=1)
+    def fill(self, advice: str, uuid: str = "UUID") -> str:
+        """Return an advice about a GPU in words; the commands of its repair are in the plan."""
         forget = self.command(f"forget {uuid}")
         forget = forget if self.lifecycle else f"start gpugauge with --web.enable-lifecycle, then {forget}"
-        # The step that every view and the runbook name, and what it is here.
-        drain = ": ".join(filter(None, ("drain the node", "; ".join(_drain(kinds, node, users or ())))))
-        for name, text in {"drain": drain, "stop": self.stop, "start": self.start, "forget": forget}.items():
+        for name, text in {**_WORDS, "forget": forget}.items():
             advice = advice.replace(f"{{{name}}}", text)
         return advice
 
+    def alone(self, device: Device, advice: str) -> str:
+        """Return an advice about a GPU and the steps that repair it alone, as for an alert."""
+        steps = "; ".join(self.plan(needs(device, [advice])))
+        words = "" if "{hand}" in advice else f"{self.fill(advice, device.uuid)}. "  # is one of the steps
+        return f"{words}In this order: {steps}" if steps else self.fill(advice, device.uuid)
 
-def _drain(kinds: Collection[str], node: str, users: Collection[User]) -> Iterator[str]:
-    """Yield what ends the programs, those of a cluster by their manager, before any is killed."""
-    if "pod" in kinds:
-        yield f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data"
-    if "slurm" in kinds:
-        name = node.partition(".")[0]
-        yield f"scontrol update nodename={name} state=drain reason=gpu; until its jobs have ended: squeue -w {name}"
-    if others := [pid for kind, pid in users if kind not in _MANAGED]:
+    def plan(self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None) -> Iterator[str]:
+        """Yield the steps that repair GPUs, in their order; `users` are those of each GPU of the node."""
+        if not needs:
+            return
+        marks, users = {need.mark for need in needs}, users or {}
+        kinds = self.managers.union(kind for found in users.values() for kind, _ in found)
+        # In a cluster other services read the GPUs as well: only a reboot ends all of them.
+        reboot = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
+        ended = users if reboot or marks & {"reset_all", "power"} else {need.device.uuid for need in needs}
+        node, short = quote(self.node), quote(self.node.partition(".")[0])
+        drain, back = [], [self.inside + self.check]
+        if "pod" in kinds:
+            drain.append(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")
+            back.append(f"kubectl uncordon {node}")
+        if "slurm" in kinds:
+            drain.append(f"scontrol update nodename={short} state=drain reason=gpu")
+            drain.append(f"go on when its jobs have ended: squeue -w {short}")
+            back.append(f"scontrol update state=resume nodename={short}")
+        others = [pid for uuid in ended for kind, pid in users.get(uuid, ()) if kind not in _MANAGERS]
         pids = sorted({pid for pid in others if pid is not None})
         kill = f", otherwise kill {' '.join(map(str, pids))}" if 0 < len(pids) <= _MAX_PIDS else ""
-        yield f"ask the owner to end the program{'s' if len(others) > 1 else ''}{kill}"
-
-
-def _return(kinds: Collection[str], node: str) -> Iterator[str]:
-    """Yield what lets the managers of a node start programs on it again."""
-    if "pod" in kinds:
-        yield f"kubectl uncordon {node}"
-    if "slurm" in kinds:
-        yield f"scontrol update state=resume nodename={node.partition('.')[0]}"
+        drain += [f"ask the owners to end their programs{kill}"] if others else []
+        whole = {need.device.vendor for need in needs if need.mark == "reset_all"}  # one command resets their GPUs
+        resets = dict.fromkeys(
+            need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)
+            for need in needs
+            if need.mark in {"reset", "reset_all"}
+        )
+        yield ": ".join(["drain the node", *drain[:1]])
+        yield from drain[1:]
+        yield from dict.fromkeys(f"GPU {need.name}: {need.text}" for need in needs if need.mark == "hand")
+        if "power" in marks:
+            yield _WORDS["power"]
+        elif reboot:
+            yield _REBOOT
+        elif resets:
+            yield from filter(None, (self.stop, *resets, f"if a reset fails: {_REBOOT}", self.start))
+        if back[1:] and not self.inside.endswith(": "):
+            yield f"give the node back if all is well: {' && '.join(back)}"
+        else:
+            yield f"check that all is well{', ' if self.inside.endswith(': ') else ': '}{back[0]}"
+            yield from (f"only if so: {each}" for each in back[1:])
 
 
 ANY_SITE = Site()
 
 
-def site(settings: Settings, scheme: str, environ: Mapping[str, str] = os.environ, cgroup: Path = _CGROUP) -> Site:
-    """Return the place of a daemon with these settings; `scheme` is that of its server."""
+def site(
+    settings: Settings, scheme: str, cgroups: Path, environ: Mapping[str, str] = os.environ, root: Path = Path("/")
+) -> Site:
+    """Return the place of a daemon with these settings; `scheme` is that of its server, `cgroups` are the node's."""
     web, node = settings.web, settings.kubernetes.node_name
     first = web.listen_address[0]
     in_pod = bool(node or environ.get("KUBERNETES_SERVICE_HOST"))
-    managers = frozenset(("pod",) * in_pod + ("slurm",) * bool(settings.slurm.job_mapping_dir))
-    node = node or ("NODE" if in_pod else socket.gethostname())
-    port = str(first.port) if first.host not in _LOOPBACK else ""
-    found = Site(daemon_address(scheme, first.host, first.port), "", "", web.enable_lifecycle, managers, node, port)
-    where = "" if shares_host_users() else "in the container of gpugauge: "
+    known = {"pod": in_pod, "slurm": bool(settings.slurm.job_mapping_dir)}
+    managers = (kind for kind, names in _MANAGERS.items() if known[kind] or any(map(any, map(cgroups.glob, names))))
+    found = Site(
+        daemon_address(scheme, first.host, first.port),
+        lifecycle=web.enable_lifecycle,
+        managers=frozenset(managers),
+        node=node or ("NODE" if in_pod else socket.gethostname()),
+        port=str(first.port) if first.host not in _LOOPBACK else "",
+    )
+    found = replace(found, check=found.command("status --fail-on health"))
+    if in_container := not shares_host_users():
+        engine = "" if in_pod else _engine(root)
+        inside = engine.format("exec") + " " if engine else f"in the {'pod' if in_pod else 'container'} of gpugauge: "
+        found = replace(found, inside=inside)
+        stop, start = ((engine or "{} the container of gpugauge").format(do) for do in ("stop", "start"))
     if web.enable_lifecycle:
-        return replace(found, stop=where + found.command("release --for 10m"), start=where + found.command("attach"))
-    if where:
-        # The name of docs/install-container.md; the container does not know its own.
-        stop, start = (f"{do} the container of gpugauge, such as podman {do} gpugauge" for do in ("stop", "start"))
+        stop, start = (found.inside + found.command(words) for words in ("release --for 10m", "attach"))
+    if in_container or web.enable_lifecycle:
         return replace(found, stop=stop, start=start)
     # From version 248 on, systemd passes the pid of the main process of a service.
     if not (environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())):
         return replace(found, stop=f"kill {os.getpid()}, which is gpugauge", start="start gpugauge again")
-    text = cgroup.read_text()
+    text = (root / "proc/self/cgroup").read_text()
     unit = match[1] if (match := _UNIT.search(text)) else "gpugauge"
     manager = "systemctl --user" if "/user.slice/" in text else "systemctl"
     # The socket would start the service again.
     return replace(found, stop=f"{manager} stop {unit}.socket {unit}", start=f"{manager} start {unit}")
+
+
+def _engine(root: Path) -> str:
+    """Return the command of the engine for the container of this process, "" if it is not known."""
+    name = "podman" if (root / "run/.containerenv").exists() else "docker" if (root / ".dockerenv").exists() else ""
+    text = "".join((root / "proc/self" / file).read_text() for file in ("cgroup", "mountinfo"))
+    return f"{name} {{}} {match[1]}" if name and (match := _CONTAINER.search(text)) else ""
 
 
 def daemon_address(scheme: str, host: str, port: int) -> str:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from gpugauge.driver.advice import down_advice, down_phrase
 from gpugauge.driver.vendors import VENDORS, Vendor
-from gpugauge.driver.vendors.vendor import REPAIR
 from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
@@ -73,14 +72,14 @@ SLOWDOWNS = {
     "memory_thermal_slowdown": ("thermal slowdown (memory)", COOLING),
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
-_REPLACE = "{drain}; confirm with {diagnostics}, and have it replaced"
+_REPLACE = "{hand}confirm with {diagnostics}, and have it replaced"
 _LINK = (
-    "check the link and the GPU at its other end; the rest can wait until the jobs end; "
-    f"{REPAIR.replace('{reset_one}', '{reset}')}; if the errors return, have the parts replaced"
+    "check the link and the GPU at its other end; the rest can wait until the jobs end; {reset_all}; if the errors "
+    "return, have the parts replaced"
 )
 _NARROW = (
-    "this can wait until the jobs end; {drain}; systemctl reboot; if the link stays narrow, have the seating of GPU "
-    "and riser, and the slot checked"
+    "this can wait until the jobs end; {reboot}; if the link stays narrow, have the seating of GPU and riser, and the "
+    "slot checked"
 )
 
 
@@ -124,15 +123,15 @@ class GpuHealth:
     vendor: Vendor = VENDORS[0]
 
 
-def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
-    """Yield what is wrong with the GPU with an index that answers, the gravest first."""
+def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
+    """Yield what is wrong with a GPU that answers, the gravest first."""
     vendor = health.vendor
-    reset, replace = (vendor.fill(text, index) for text in (REPAIR, _REPLACE))
+    replace = vendor.fill(_REPLACE)
     if (action := health.recovery_action) != "none":
         otherwise = action.replace("_", " "), f"see {vendor.name}'s documentation"
         wanted, advice = vendor.recovery.get(action, otherwise)
         text = f"the driver requires {wanted} after an error"
-        yield Ailment(True, text, vendor.fill(advice, index), "GpuNeedsReset", action)
+        yield Ailment(True, text, vendor.fill(advice), "GpuNeedsReset", action)
     if health.remapping_failed:
         yield Ailment(True, "the remapping of a faulty memory row failed", replace, "GpuRowRemapFailed")
     if health.retired_pages >= limits.retired_pages:
@@ -140,14 +139,14 @@ def ailments(health: GpuHealth, index: object, limits: Faults = DEFAULTS) -> Ite
         yield Ailment(False, text, replace, "GpuRowRemapFailed", "retired_pages")
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
-        advice = f"programs on it are not affected; to repair it: {reset}"
+        advice = "programs on it are not affected; when they have ended, {reset}"
         yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"
-        yield Ailment(False, text, reset, "GpuNeedsReset", "page_retirement_pending")
+        yield Ailment(False, text, "{reset}", "GpuNeedsReset", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        advice = vendor.fill("check the kernel log for {errors}; then ") + reset
+        advice = vendor.fill("check the kernel log for {errors}; then {reset}")
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
         yield Ailment(False, found, vendor.fill(_LINK), "GpuNvlinkErrors")
@@ -176,12 +175,12 @@ def lost(reason: str, vendor: Vendor) -> Ailment:
     return Ailment(True, down_phrase(reason), down_advice(reason, vendor) or "", "GpuLost", reason, "gpu_down")
 
 
-def xid_fault(xid: int, vendor: Vendor, index: object) -> Ailment | None:
+def xid_fault(xid: int, vendor: Vendor) -> Ailment | None:
     """Return the fault of an Xid error, None if nobody is alerted about its class."""
     code, kind, name = vendor.error_labels(xid)
     text = f"Xid {code}" + (f" ({name})" if name else "")
     fault = f"GpuXid{kind.capitalize()}"
-    advice = vendor.fill(vendor.error_advice.get(code) or vendor.error_advice.get(kind, ""), index)
+    advice = vendor.fill(vendor.error_advice.get(code) or vendor.error_advice.get(kind, ""))
     return Ailment(False, text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
 
 

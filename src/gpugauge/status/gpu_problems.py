@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.driver.api import SUSPENDED
-from gpugauge.faults.repair import Site
+from gpugauge.faults.repair import Need, Site
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
-from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
-from gpugauge.status.owner import name, owner_words, who
+from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
+from gpugauge.status.owner import manager, name, owner_words, who
 from gpugauge.status.problem import problem
 from gpugauge.status.use import gpus_words, in_use, mig_name, on_gpus
 from gpugauge.status.words import HOOK_ADVICE, clock, percent, plural, since_words
@@ -39,7 +39,7 @@ def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Probl
         subject, uuids = gpus_words([gpu]), (gpu.uuid,)
         errors = list(_errors(gpu, subject)) if gpu not in hidden else []
         yield from errors
-        users = _users(gpu) if not errors else ""  # the users of a GPU are named once
+        users = _users(gpu) or _allocated(gpu) if not errors else ""  # the users of a GPU are named once
         for fault in gpu.faults:
             if fault.kind in {"gpu_slowed", "narrow_link"}:
                 since = since_words(fault.since, fault.earlier)
@@ -49,11 +49,23 @@ def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Probl
         devices: tuple[GpuStatus | MigStatus, ...] = (gpu, *gpu.mig)
         for device in devices:
             if gpu.up and device.allocated_to and not in_use(gpu):
-                holders = ", ".join(filter(None, map(owner_words, device.allocated_to)))
                 where = f"{subject}, MIG {mig_name(device)}" if isinstance(device, MigStatus) else subject
-                text = f"allocated to {holders or 'a workload'}, but no process uses it"
+                text = f"{_allocated(device)}, but no process uses it"
                 yield problem("unused", where, text, gpus=uuids)
     yield from _unjudged(gpus, site)
+
+
+def repair(gpus: Sequence[GpuStatus], needs: Sequence[Need], site: Site, *, simulated: bool) -> Iterator[Problem]:
+    """Yield how GPUs are repaired, if some need it. No command ends a `simulated` process."""
+    users = {}
+    for gpu in gpus:
+        there = gpu.processes if gpu.up else [p for p in gpu.last_processes or () if p.alive]
+        users[gpu.uuid] = [(manager(p.workload), None if simulated else p.pid) for p in there if not p.ended]
+    if steps := tuple(site.plan(needs, users)):
+        names = {need.device.uuid: str(need.name) for need in needs}
+        subject = f"Repair of GPU{'s' if len(names) > 1 else ''} {', '.join(names.values())}"
+        grave = any(fault.grave for gpu in gpus if gpu.uuid in names for fault in gpu.faults)
+        yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(names), steps=steps)
 
 
 def _is_hidden(gpu: GpuStatus) -> bool:
@@ -62,35 +74,25 @@ def _is_hidden(gpu: GpuStatus) -> bool:
     return not gpu.up and gpu.down_reason in {_DRIVER_DOWN, REMEMBERED} and not known
 
 
-class _Error(NamedTuple):
-    kind: str
-    grave: bool
-    text: str
-    advice: str | None
-    runbook: str | None
-    since: str | None = None
-
-
 def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
-    found = [
-        _Error("gpu_health", a.grave, a.text, a.advice, a.runbook, since_words(a.since, a.earlier)) for a in gpu.health
-    ]
-    xids = [_Error("xid", False, _xid_words(xid), xid.advice, xid.runbook) for xid in reversed(gpu.xids)]
+    found = [fault for fault in gpu.faults if fault.kind == "gpu_health"]
+    xids = [FaultStatus(False, _xid_words(xid), xid.advice, xid.runbook, kind="xid") for xid in reversed(gpu.xids)]
     found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
     if not gpu.up and gpu.down_reason != SUSPENDED:
-        since = since_words(gpu.last_seen)
-        found.insert(0, _Error("gpu_down", True, down_phrase(gpu.down_reason), gpu.advice, "GpuLost", since))
+        text = down_phrase(gpu.down_reason)
+        found.insert(0, FaultStatus(True, text, gpu.advice, "GpuLost", kind="gpu_down", since=gpu.last_seen))
     if not found:
         return
     first = found[0]
     others = [*(e for e in found[1:] if e.kind != "xid"), *(e for e in xids if e is not first)]
     also = "; ".join(error.text for error in others[:_MAX_ERRORS])
     also += f" and {len(others) - _MAX_ERRORS} more" if len(others) > _MAX_ERRORS else ""
-    users = _users(gpu) if gpu.up else last_use(gpu)
+    users = (_users(gpu) if gpu.up else last_use(gpu)) or _allocated(gpu)
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
-    more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook}
-    yield problem(first.kind, subject, first.text, first.advice, gpus=(gpu.uuid,), since_words=first.since, **more)
+    more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook, "gpus": (gpu.uuid,)}
+    since = since_words(first.since, first.earlier)
+    yield problem(first.kind or "", subject, first.text, first.advice, since_words=since, **more)
 
 
 def _xid_words(xid: XidStatus) -> str:
@@ -102,6 +104,11 @@ def _users(gpu: GpuStatus) -> str:
     named = list(map(who, found[:_MAX_NAMED]))
     more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
     return f"used by {', '.join(named)}{more}" if named else ""
+
+
+def _allocated(device: GpuStatus | MigStatus) -> str:
+    holders = ", ".join(filter(None, map(owner_words, device.allocated_to)))
+    return f"allocated to {holders or 'a workload'}" if device.allocated_to else ""
 
 
 def _unjudged(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from gpugauge.driver.advice import FORGET, REMEMBERED, down_advice
 from gpugauge.driver.api import MigReading, down_reason
 from gpugauge.driver.vendors import Vendor
-from gpugauge.faults.repair import Site
+from gpugauge.faults.repair import Need, Site, needs
 from gpugauge.faults.table import FAULTS, Ailment, slowdowns, xid_fault
 from gpugauge.metric import scaled
 from gpugauge.node.node import NO_READING, Node, Xids
@@ -33,8 +32,6 @@ def gpus(
     site: Site,
 ) -> list[GpuStatus]:
     """Return the GPUs by index, without their states; `faults` are by uuid, `site` is the place of the daemon."""
-    site = replace(site, managers=site.managers.union(map(_manager, processes)))
-    simulated = bool(node.build and node.build[1])  # then no command ends a process
     on_mig: dict[str, set[str]] = {}
     for label, uuid in node.on_mig:
         on_mig.setdefault(uuid, set()).add(label)
@@ -55,12 +52,9 @@ def gpus(
                 users.append(_using(process, use, mig=own))
         last = history.last_use(uuid)
         seen = last.timestamp if last and not device.up else None
-        there = users if device.up else [p for p in processes if last and p.process in last.processes]
-        owned = [(_manager(p), None if simulated else p.pid) for p in there if not p.ended]
-        fill = partial(site.fill, uuid=uuid, users=owned if device.up or owned else None)
         found = tuple(
             FaultStatus(
-                *(f.grave, f.text, fill(f.advice), f.runbook, FAULTS[f.runbook].action, f.kind),
+                *(f.grave, f.text, site.fill(f.advice, uuid), f.runbook, FAULTS[f.runbook].action, f.kind),
                 *((seen, False) if f.kind == "gpu_down" else (f.since, f.earlier)),
             )
             for f in faults.get(uuid, ())
@@ -74,7 +68,7 @@ def gpus(
             pci_bus_id=known.pci_bus_id or None,
             up=device.up,
             down_reason=reason,
-            advice=None if device.up else fill(down_advice(reason, device.vendor) or "") or None,
+            advice=None if device.up else site.fill(down_advice(reason, device.vendor) or "", uuid) or None,
             load=node.utilization.get(uuid),
             memory_used_bytes=reading.memory_used_bytes,
             memory_total_bytes=reading.memory_total_bytes,
@@ -88,7 +82,7 @@ def gpus(
             faults=found,
             health=tuple(replace(fault, kind=None) for fault in found if fault.kind == "gpu_health"),
             slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
-            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), device.vendor, index, node.timestamp, fill)),
+            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), device.vendor, node.timestamp, site)),
             unread={failure.reading: failure.reason for failure in device.failures},
             mig=tuple(devices),
             allocation=state,
@@ -105,8 +99,11 @@ def remembered(gpu: GpuStatus, site: Site) -> GpuStatus:
     return replace(gpu, down_reason=REMEMBERED, advice=site.fill(FORGET, gpu.uuid))
 
 
-def _manager(process: ProcessStatus) -> str:
-    return "slurm" if process.workload.get("job_kind") == "slurm" else process.workload.get("kind", "")
+def needed(node: Node, faults: Mapping[str, Sequence[Ailment]]) -> Iterator[Need]:
+    """Yield what repairs the GPUs of a node; `faults` are by uuid."""
+    for device in node.shown():
+        xids = (xid_fault(xid, device.vendor) for xid in node.xids.get(device.uuid, _NO_XIDS).unrepaired)
+        yield from needs(device, (fault.advice for fault in (*faults.get(device.uuid, ()), *xids) if fault))
 
 
 def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:
@@ -114,19 +111,19 @@ def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, s
     return (found.state, tuple(map(workload, found.workloads))) if found else (None, ())
 
 
-def _xids(found: Xids, vendor: Vendor, index: object, now: float, fill: Callable[[str], str]) -> Iterator[XidStatus]:
-    """Yield the Xid errors of the GPU with an index, the newest first."""
+def _xids(found: Xids, vendor: Vendor, now: float, site: Site) -> Iterator[XidStatus]:
+    """Yield the Xid errors of a GPU, the newest first."""
     errors = {**found.last, **found.unrepaired}
     for xid, at in sorted(errors.items(), key=lambda error: (error[1], str(error[0])), reverse=True):
         if xid in found.unrepaired or now - at < _XID_SECONDS:
             code, kind, name = vendor.error_labels(xid)
-            fault = xid_fault(xid, vendor, "?" if index is None else index)
+            fault = xid_fault(xid, vendor)
             yield XidStatus(
                 xid=xid,
                 text=f"Xid {code}" + (f": {name}" if name else ""),
                 kind=kind,
                 last=at,
-                advice=(fill(fault.advice) if fault and xid in found.unrepaired else "") or None,
+                advice=(site.fill(fault.advice) if fault and xid in found.unrepaired else "") or None,
                 runbook=fault.runbook if fault else None,
             )
 

@@ -227,12 +227,14 @@ class Problem:
     """A problem of the node: of its driver, of GPUs, of a program, or of the exporter."""
 
     #: `driver`, `no_gpu`, `gpu_down`, `gpu_health`, `xid`, `wasted`, `on_cpu`, `slowed`, `waits`, `unjudged`,
-    #: `gpu_slowed`, `narrow_link`, `unused`, `collector` or `hook`. The errors of one GPU are one, by the gravest
+    #: `gpu_slowed`, `narrow_link`, `unused`, `collector` or `hook`. The errors of one GPU are one, by the gravest.
+    #: `repair` is no problem of its own, but has the steps that repair all GPUs of the node
     kind: str
     grave: bool = False  #: whether GPU time or a GPU is lost
     subject: str = ""  #: the GPU or the program
     text: str = ""  #: what is wrong
     advice: str | None = None  #: what to do
+    steps: tuple[str, ...] = ()  #: those of a `repair`, in their order
     since_words: str | None = None  #: since when it is there, if that is known
     detail: str | None = None  #: share, pid, owner and GPUs, or further errors and who uses the GPU
     gain_words: str | None = None  #: the expected gain of the advice, if it is known

@@ -13,7 +13,7 @@ from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.node.node import Node
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
-from gpugauge.status.gpus import gpus, remembered
+from gpugauge.status.gpus import gpus, needed, remembered
 from gpugauge.status.history import History
 from gpugauge.status.model import DriverStatus, Status
 from gpugauge.status.problems import level, problems, with_state
@@ -32,7 +32,8 @@ def build(
     processes = processes_of(snapshot.node, history, snapshot.timestamp, site=site)
     without_gpu = [process for process in processes if not process.devices]
     driver = _driver(snapshot.node, history, may_have_gpu)
-    of_gpus = gpus(snapshot.node, history, processes, faults_of(snapshot), site)
+    faults = faults_of(snapshot)
+    of_gpus = gpus(snapshot.node, history, processes, faults, site)
     facts = Status(
         answer="",
         host=socket.gethostname(),
@@ -51,7 +52,7 @@ def build(
         without_gpu=tuple(sorted((p for p in without_gpu if p.ended is None), key=lambda p: not p.hook)),
         ended=tuple(sorted((p for p in without_gpu if p.ended is not None), key=lambda p: -(p.ended or 0.0))),
     )
-    found_problems = problems(facts, site)
+    found_problems = problems(facts, site, list(needed(snapshot.node, faults)))
     return replace(
         facts,
         answer=answer(facts, found_problems),

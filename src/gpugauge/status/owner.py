@@ -25,6 +25,11 @@ def pod_words(workload: Mapping[str, str]) -> str:
     return jobs.job_words("pod", pod) if pod else ""
 
 
+def manager(workload: Mapping[str, str]) -> str:
+    """Return the kind of what starts and ends a workload."""
+    return "slurm" if workload.get("job_kind") == "slurm" else workload.get("kind", "")
+
+
 def owner_words(workload: Mapping[str, str]) -> str:
     """Return the owner of a process with what each part is, as "pod ml/trainer-0, Slurm job 7, user ann"."""
     container = f"container {workload['container']}" if workload.get("container") else ""

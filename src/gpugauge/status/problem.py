@@ -9,7 +9,7 @@ from gpugauge.verdict.causes import ON_CPU, STALLS
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
-    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
+    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "repair", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
     *("gpu_slowed", "narrow_link", "unused", "collector", "hook"),
 )
 WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})  # nothing is wrong with the node

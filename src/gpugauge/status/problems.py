@@ -9,9 +9,9 @@ from functools import partial
 from itertools import groupby
 
 from gpugauge.driver.api import SUSPENDED
-from gpugauge.faults.repair import Site
+from gpugauge.faults.repair import Need, Site
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.gpu_problems import gpu_problems, processes_words
+from gpugauge.status.gpu_problems import gpu_problems, processes_words, repair
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
@@ -100,12 +100,15 @@ _WORDS = {
 }
 
 
-def problems(facts: Status, site: Site) -> list[Problem]:
-    """Return the problems of a node, the gravest first; docs/http.md has their fields. Commands are for the site."""
+def problems(facts: Status, site: Site, needs: Sequence[Need] = ()) -> list[Problem]:
+    """Return the problems of a node, the gravest first; docs/http.md has their fields. Commands are for the site, and
+    `needs` are what repairs its GPUs.
+    """
     found = [
         *_driver(facts),
         *_exporter(facts),
         *gpu_problems(facts.gpus, None if facts.simulated else site),
+        *repair(facts.gpus, needs, site, simulated=facts.simulated),
         *training_problems(facts),
     ]
     return sorted(found, key=order)
@@ -123,7 +126,7 @@ def level(problems: Sequence[Problem], facts: Status) -> str:
 def gravest(gpu: GpuStatus, problems: Sequence[Problem]) -> Problem | None:
     """Return the gravest problem of a GPU, None without one. One that a process uses well is not wasted."""
     wasted = not used_well(gpu)
-    own = (p for p in problems if gpu.uuid in p.gpus and (wasted or p.kind != "wasted"))
+    own = (p for p in problems if gpu.uuid in p.gpus and p.kind != "repair" and (wasted or p.kind != "wasted"))
     return next(own, None)
 
 

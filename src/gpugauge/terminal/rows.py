@@ -43,6 +43,11 @@ def problem_words(problem: Problem) -> str:
     return safe(f"{problem.subject}{'' if problem.processes else ':'} {problem.text}{since}{detail}")
 
 
+def step_words(problem: Problem) -> list[str]:
+    """Return the numbered steps of a repair."""
+    return [safe(f"{number}. {step}") for number, step in enumerate(problem.steps, 1)]
+
+
 def _pair(used: str, total: str) -> str:
     return "-" if used == total == "-" else f"{used}/{total}"
 

@@ -13,7 +13,7 @@ from gpugauge.status.use import by_place, gpus_words, mig_name
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
-from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe
+from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe, step_words
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
@@ -114,6 +114,7 @@ def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
     parts = (
         (problem_words(replace(problem, detail=None)), "", "bad" if problem.grave else "poor"),
         (f"→ {problem.advice}" if problem.advice else "", "  ", ""),
+        *((step, "  ", "") for step in step_words(problem)),
         (f"Expected: {problem.gain_words}." if problem.gain_words else "", "    ", ""),
         (problem.detail or "", "  ", "dim"),
     )

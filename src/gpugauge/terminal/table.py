@@ -14,7 +14,7 @@ from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_
 from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
-from gpugauge.terminal.rows import Process, memory_of, problem_words, safe
+from gpugauge.terminal.rows import Process, memory_of, problem_words, safe, step_words
 from gpugauge.terminal.style import BOLD, DIM, LEVELS, RED, YELLOW
 
 _GPUS: Sequence[Column[GpuStatus]] = (
@@ -85,6 +85,7 @@ class _View:
             lines += write(problem_words(problem), "  ", RED if problem.grave else YELLOW, hanging=2)
             if problem.advice:
                 lines += write(f"→ {safe(problem.advice)}", "    ", DIM, hanging=2)
+            lines += [line for step in step_words(problem) for line in write(step, "    ", hanging=3)]
             lines += self._gain(problem, "    ")
         return ["", *lines] if lines else []
 

@@ -18,7 +18,7 @@ from gpugauge.terminal import screen
 from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.feed import Feed, LastStatus
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.rows import Process, problem_words, safe
+from gpugauge.terminal.rows import Process, problem_words, safe, step_words
 
 _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
@@ -169,7 +169,10 @@ class Top(App[None]):
             self._draw_answer(answer)
         if status is None:
             return
-        problems = [(str(n), problem_words(p), "bad" if p.grave else "poor") for n, p in enumerate(status.problems)]
+        problems = [
+            (str(n), " ".join([problem_words(p), *step_words(p)]), "bad" if p.grave else "poor")
+            for n, p in enumerate(status.problems)
+        ]
         self._draw_list("problems", "", problems[1:])
         self._draw_list("gpus", *screen.gpu_lines(status, width))
         shown = screen.chosen(status, self._sort, self._reverse, self.query_one("#filter", Input).value)

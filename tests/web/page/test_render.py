@@ -13,10 +13,10 @@ from qa.worlds.reading import Reader
 from qa.worlds.scraped import snapshot_of
 
 from gpugauge.driver.advice import down_advice, known_advice
-from gpugauge.driver.api import CODES
+from gpugauge.driver.api import CODES, Device, DeviceReading
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.faults.repair import ANY_SITE, daemon_address
-from gpugauge.faults.table import GpuHealth, ailments, xid_fault
+from gpugauge.faults.repair import ANY_SITE, Site, daemon_address, needs
+from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.status import words
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
@@ -426,10 +426,11 @@ USERS = [("slurm", 6), ("", 7), ("systemd", 8)]
 EVERY = [
     *filter(None, (known_advice(reason, NVIDIA) for reason in CODES)),
     *(cause.advice for cause in CAUSES.values()),
-    *(ANY_SITE.fill(NVIDIA.fill(advice, 3), users=USERS) for _, advice in NVIDIA.recovery.values()),
-    *(ANY_SITE.fill(fault.advice) for xid in (46, 48, 79) if (fault := xid_fault(xid, NVIDIA, 3))),
     *(ANY_SITE.fill(down_advice(reason, NVIDIA) or "") for reason in ("gpu_is_lost", "not_enumerated", "removed", "?")),
-    *(ANY_SITE.fill(a.advice) for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1), 3)),
+    *(ANY_SITE.fill(a.advice) for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1))),
+    *Site(stop="systemctl stop g.socket g", check="gpugauge status --fail-on health").plan(
+        needs(Device("GPU-3", True, "ok", DeviceReading(index=3), {}), ["{reset}"]), {"GPU-3": USERS}
+    ),
     *(words.RUN_ADVICE, words.HOOK_ADVICE, words.STALLED_ADVICE.format(7), words.IDLE_ADVICE, words.STALLED_ELSEWHERE),
 ]
 
@@ -446,10 +447,8 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
         "gpugauge forget UUID",
         "gpugauge run -- python train.py",
         "scontrol update nodename=NODE state=drain reason=gpu",
-        *("squeue -w NODE", "scontrol update state=resume nodename=NODE"),
-        "systemctl stop gpugauge.socket gpugauge",
-        "systemctl start gpugauge",
-        "systemctl reboot",
+        *("squeue -w NODE", "systemctl stop g.socket g", "systemctl reboot"),
+        "gpugauge status --fail-on health && scontrol update state=resume nodename=NODE",  # safe to copy
         "kill 7 8",
     }
 

@@ -38,12 +38,11 @@ _MAX_STEP_SECONDS = 15.0  # for which the reasons of one reading count, where th
 
 
 class _Gpu(NamedTuple):
-    """`judged` is false while the driver is released: only errors from before are known."""
+    """`judged` is false while the driver is released: only errors from before are known. `advice` is that on each."""
 
     faults: tuple[Ailment, ...]
     judged: bool
-    uuid: str
-    site: Site
+    advice: tuple[str, ...]
 
 
 def _names(gpu: _Gpu) -> dict[tuple[str, ...], float]:
@@ -52,11 +51,11 @@ def _names(gpu: _Gpu) -> dict[tuple[str, ...], float]:
 
 def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     found: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for each in gpu.faults:  # of several reasons, the gravest
+    for each, advice in zip(gpu.faults, gpu.advice, strict=True):  # of several reasons, the gravest
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
         summary += f": {each.text}" if each.runbook == "GpuNeedsReset" else ""
-        words = (each.reason, fault.word, summary, gpu.site.fill(each.advice, gpu.uuid), fault.action)
+        words = (each.reason, fault.word, summary, advice, fault.action)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
 
@@ -176,7 +175,7 @@ class FaultsCollector(RegisteredCollector):
     metrics = METRICS
 
     def __init__(self, site: Callable[[], Site] = lambda: ANY_SITE) -> None:
-        self._limits, self._site = DEFAULTS, site
+        self._limits, self._site, self._place, self._minute = DEFAULTS, site, ANY_SITE, -1.0
         self._states: dict[str, _State] = {}
         self._found: dict[str, _Gpu] = {}
         self._section = Judged(self.name, (), {})
@@ -192,16 +191,16 @@ class FaultsCollector(RegisteredCollector):
 
     def collect(self, tick: Tick) -> Judged:
         """Judge every GPU that has a new reading or event. Collectors that do not run contribute nothing."""
-        minute, site = tick.monotonic // 60, self._site()
+        if self._minute != (minute := tick.monotonic // 60):
+            self._minute, self._place = minute, self._site()  # a manager of jobs may start later
         found: dict[str, _Gpu] = {}
         for d in tick.driver.devices:
             state = self._states.setdefault(d.uuid, _State())
             readings = (d.generations.get("normal"), d.generations.get("slow"))
-            seen = (d.up, d.reason, d.failures, readings, tick.node.xids.get(d.uuid), minute, site)
+            seen = (d.up, d.reason, d.failures, readings, tick.node.xids.get(d.uuid), minute, self._place)
             known = d.uuid in self._found and seen == state.seen
             state.seen = seen
-            judged = d.reason != RELEASED
-            found[d.uuid] = self._found[d.uuid] if known else _Gpu(tuple(self._faults(d, tick)), judged, d.uuid, site)
+            found[d.uuid] = self._found[d.uuid] if known else self._judged(d, tick)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
             rows = families(METRICS, [((uuid,), gpu) for uuid, gpu in found.items()])
@@ -209,13 +208,16 @@ class FaultsCollector(RegisteredCollector):
             self._found = found
         return self._section
 
+    def _judged(self, device: Device, tick: Tick) -> _Gpu:
+        faults = tuple(self._faults(device, tick))
+        return _Gpu(faults, device.reason != RELEASED, tuple(self._place.alone(device, f.advice) for f in faults))
+
     def _faults(self, device: Device, tick: Tick) -> Iterator[Ailment]:
-        index = device.reading.index if device.reading.index >= 0 else "?"
         if device.up:
             load = tick.node.loads.get(device.uuid)
             state = self._states[device.uuid]
             health = state.health(device, load, tick.monotonic, self._limits)
-            found = list(ailments(health, index, self._limits))
+            found = list(ailments(health, self._limits))
             if health.lanes:
                 state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)
             yield from state.dated(device, found, tick)
@@ -227,6 +229,6 @@ class FaultsCollector(RegisteredCollector):
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}
         for xid in sorted({*recent, *unrepaired}):
-            fault = xid_fault(xid, device.vendor, index)
+            fault = xid_fault(xid, device.vendor)
             if fault and xid in (recent if fault.runbook in _PASSING else unrepaired):
                 yield fault

@@ -23,8 +23,8 @@ AMD = Vendor(
     events="",
     tool="amd-smi",
     words={
-        "reset": "amd-smi reset --gpureset -g all",
-        "reset_one": "amd-smi reset --gpureset -g {index}",
+        "reset_gpus": "amd-smi reset --gpureset -g all",
+        "reset_gpu": "amd-smi reset --gpureset -g {index}",
         "compute": "amd-smi partition -g {index}",
         "divide": "see its partitions (amd-smi partition -g {index})",
         "files": "/dev/kfd and /dev/dri/renderD* (the groups render and video)",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.driver.vendors.peaks import peaks_of
-from gpugauge.driver.vendors.vendor import REBOOT, REPAIR, Vendor
+from gpugauge.driver.vendors.vendor import Vendor
 from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
 
 NVIDIA = Vendor(
@@ -13,8 +13,8 @@ NVIDIA = Vendor(
     events="nvml",
     tool="nvidia-smi",
     words={
-        "reset": "nvidia-smi --gpu-reset",
-        "reset_one": "nvidia-smi --gpu-reset -i {index}",
+        "reset_gpus": "nvidia-smi --gpu-reset",
+        "reset_gpu": "nvidia-smi --gpu-reset -i {index}",
         "compute": "nvidia-smi -i {index} -c DEFAULT",
         "divide": "create one (nvidia-smi mig -i {index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)",
         "files": "/dev/nvidia*",
@@ -36,37 +36,31 @@ NVIDIA = Vendor(
         "timeout": "opening the driver timed out: check the kernel log for Xid errors",
     },
     recovery={
-        "gpu_reset": ("a reset of the GPU", REPAIR),
-        "node_reboot": ("a reboot of the node", REBOOT),
+        "gpu_reset": ("a reset of the GPU", "{reset}"),
+        "node_reboot": ("a reboot of the node", "{reboot}"),
         "drain_p2p": (
             "that peer-to-peer traffic is drained",
-            "{drain}; end those on its NVLink peers, too",
+            "{hand}end the programs on it and on its NVLink peers",
         ),
         "drain_and_reset": (
             "that it is drained and reset",
-            REPAIR.replace("{stop}", "end those on its NVLink peers, too; {stop}"),
+            "{hand}end the programs on its NVLink peers, too; {reset}",
         ),
         "recover_imex_domain": (
             "a recovery of the IMEX domain",
-            "{drain}; end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
+            "{hand}end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
         ),
-        "bus_reset": (
-            "a reset of its PCI bus",
-            "{drain}; reset the bus of the GPU, or reboot the node: systemctl reboot",
-        ),
-        "system_reboot": (
-            "a reboot of the system",
-            "{drain}; restart the whole system, with its power",
-        ),
+        "bus_reset": ("a reset of its PCI bus", "{reboot}, which resets its bus"),
+        "system_reboot": ("a reboot of the system", "{power}"),
     },
     error_classes=tuple(XID_CLASSES),
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": f"restart the program that has ended; the rest can wait until the other jobs end; {REPAIR}",
-        "reset": REPAIR,
+        "94": "restart the program that has ended; the rest can wait until the other jobs end; {reset}",
+        "reset": "{reset}",
         "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
-        "node": "{drain}; inspect the machine: the slot, the power and the firmware of the GPU",
+        "node": "{hand}inspect the machine: the slot, the power and the firmware of the GPU",
     },
     # https://docs.nvidia.com/deploy/cuda-compatibility/
     min_drivers={11: 450, 12: 525, 13: 580},

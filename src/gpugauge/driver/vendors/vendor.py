@@ -7,12 +7,8 @@ from dataclasses import dataclass
 
 from gpugauge.driver.vendors.peaks import Peak
 
-# A reset fails while a program has the GPU open, and gpugauge is one. What depends on the node is filled in later
-# (faults/repair.py).
-REPAIR = "{drain}; {stop}; {reset_one}; {start}; if the reset fails, reboot the node"
-# A reset needs the index, and one that is down may have another index now.
-REBOOT = "{drain}; systemctl reboot, which ends every program of the node"
-_OF_NODE = {name: f"{{{name}}}" for name in ("drain", "stop", "start", "forget")}
+# What depends on the node, and what repairs a GPU, is filled in later (faults/repair.py).
+_OF_NODE = {name: f"{{{name}}}" for name in ("hand", "reset", "reset_all", "reboot", "power", "forget")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,5 +33,5 @@ class Vendor:
     unbuilt: Container[object] = ()  # architectures of GPUs that no build of torch is for
 
     def fill(self, text: str, index: object = "") -> str:
-        """Return a text with the words in it filled in, for the GPU with an index; `{drain}` and the like stay."""
+        """Return a text with the words in it filled in, for the GPU with an index; `{reset}` and the like stay."""
         return text.format(index=index, **_OF_NODE, **{n: w.format(index=index) for n, w in self.words.items()})

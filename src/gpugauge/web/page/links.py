@@ -12,7 +12,7 @@ from gpugauge.web.page.draw import copy_button, text
 
 # A command ends where the sentence goes on, or at its backtick.
 _PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "kubectl"]
-_PROGRAMS += ["scontrol", "squeue", "podman"]
+_PROGRAMS += ["scontrol", "squeue", "podman", "docker"]
 _PROGRAMS += [r"kill(?= \d)", r"systemctl(?: --user)?(?= (?:start|stop|reboot))"]
 _PROGRAMS += [r"gpugauge(?= (?:run|forget|doctor|release|attach|status)\b)"]
 _COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) [^,;()…`]*[^,;()…`\s]")

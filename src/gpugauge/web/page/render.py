@@ -115,11 +115,12 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
 def _answer(status: Status, links: Links) -> str:
     problems, pids = status.problems, _pids(status)
     items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
-    listed = _list(items[:_MAX_LISTED_PROBLEMS])
-    if more := items[_MAX_LISTED_PROBLEMS:]:
+    first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or problems[n].steps]
+    listed = _list([items[n] for n in first])
+    if more := [item for n, item in enumerate(items) if n not in first]:
         rest = len(problems) - _MAX_PROBLEMS
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
-        count = plural(len(problems) - _MAX_LISTED_PROBLEMS, "more problem")
+        count = plural(len(problems) - len(first), "more problem")
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
     answer = mark(status.level, status.answer)
     return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
@@ -136,6 +137,7 @@ def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int
     detail = f"; <small>{text(problem.detail)}</small>" if problem.detail else ""
     advice = advice_words(problem, links)
     advice = f" <span>{advice}</span>" if advice else ""
+    advice += "".join(f" <span>{n}. {links.advice(step, None)}</span>" for n, step in enumerate(problem.steps, 1))
     doctor = links.doctor(next((pids[process] for process in problem.processes if process in pids), None))
     shown = f"<span>{words}{detail}{advice}</span>{f' {doctor}' if doctor else ''}"
     anchor = "no-hook" if problem.kind == "unjudged" else f"problem-{number}"
