@@ -15,18 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doctor.cases import case, driver, lost
 from tests.drawn import cases, seeds
 from tests.e2e.programs import GPUGAUGE, PATIENCE, Daemon, Series, daemon, http, wait_for
 
+from gpugauge.doctor.report import lines
+from gpugauge.doctor.table import examine
 from gpugauge.driver.advice import down_advice, unread_advice
-from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading
+from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading, ProcessReading
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.faults import repair
 from gpugauge.faults.repair import Site, User, needs, site
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.settings.kinds import ListenAddress
 from gpugauge.settings.model import Kubernetes, Settings, Slurm, Web
-from gpugauge.web.page.links import parts
+from gpugauge.status.history import History
+from gpugauge.status.node import build
+from gpugauge.terminal.screen import problem_lines
+from gpugauge.web.page.links import NO_LINKS, parts
+from gpugauge.web.page.render import content
+from qa.worlds.nodes import Gpu, Node
 
 # The steps of a repair, each by the begin of its commands. Others may stand anywhere.
 STEPS = (
@@ -115,10 +123,9 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     resets = [one for one in done if one.startswith("nvidia-smi --gpu-reset")]
     if "power" in marks or reboots:
         assert resets == []
-        assert (("switch the machine off and on" in steps), (REBOOT in steps)) == (
-            "power" in marks,
-            "power" not in marks,
-        )
+        last = f"{REBOOT}{', in place of resets' if marks & {'reset', 'reset_all'} else ''}"
+        assert ("switch the machine off and on" if "power" in marks else last) in steps
+        assert ("power" in marks) != (order.count(4) == 1)
     elif "reset_all" in marks:
         assert resets == ["nvidia-smi --gpu-reset"]
     else:
@@ -293,6 +300,35 @@ def test_who_manages_the_node_is_known_from_settings_pod_and_cgroups(
 
     assert found.managers == managers
     assert (found.node in {"n1", "NODE"}) == ("pod" in managers and cgroup != "kubepods.slice")
+
+
+def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
+    used = DeviceReading(index=0, recovery_action="gpu_reset", processes=(ProcessReading(7, "compute"),))
+    found = case(tmp_path, driver(replace(device(0), reading=used), lost(1), lost(2, "removed"), device(3)))
+    text = " ".join(" ".join(lines(found, examine(found), False)).split())
+
+    assert "-> reset it" in text
+    assert text.partition("Repair of GPUs ")[2].startswith(
+        "0, 1: in this order 1. drain the node: ask the owners to end their programs, otherwise kill 7 "
+        "2. systemctl reboot, which ends every program of the node, in place of resets "
+        "3. check that all is well: gpugauge doctor "
+    )
+    assert "systemctl stop" not in text
+
+
+def test_top_shows_all_steps_of_a_repair_and_the_page_never_folds_them() -> None:
+    gpus = [Gpu(f"GPU-{n}", n, "NVIDIA H100", reset=True) for n in range(9)]
+    facts = build(Node(gpus, []).snapshot(), History())
+    place = next(n for n, problem in enumerate(facts.problems) if problem.kind == "repair")
+    steps = facts.problems[place].steps
+    listed = "".join(content(facts, None, NO_LINKS)).partition("<details")[0]
+
+    assert place == len(facts.problems) - 1 > 8
+    assert [f"{n}. " in listed for n in range(1, len(steps) + 1)] == [True] * len(steps)
+    shown = "\n".join(line for line, _ in problem_lines(facts.problems[place], 200)).splitlines()
+    assert shown[1:] == [f"  {n}. {step}" for n, step in enumerate(steps, 1)]
+    assert "Repair of GPUs" not in facts.answer
+    assert {gpu.summary for gpu in facts.gpus} == {"the driver requires a reset of the GPU after an error"}
 
 
 def steps_of(url: str) -> list[str]:

@@ -76,11 +76,9 @@ def _write(out: TextIO, text: str, *, clear: bool) -> None:
 
 
 def exit_status(status: Status, fail_on: str = "waste") -> int:
-    """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON, 2
-    while nothing is known of the GPUs.
-    """
+    """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON."""
     if status.driver.reason in {"starting", "released"}:
-        return 2
+        return 2  # nothing is known of the GPUs
     kinds = {problem.kind for problem in status.problems}
     urgent = kinds & BROKEN or any(fault.action for gpu in status.gpus for fault in gpu.faults)
     if urgent or (kinds - WASTE and fail_on != "repair"):

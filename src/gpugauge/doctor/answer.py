@@ -13,7 +13,7 @@ from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Problem, Status, as_json
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.rows import Process, problem_words, safe, step_words
+from gpugauge.terminal.rows import Process, problem_words, safe, to_do
 from gpugauge.terminal.style import BOLD, RED, YELLOW
 
 
@@ -62,9 +62,7 @@ def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterato
         yield writer.paint("SIMULATED: these GPUs do not exist.", YELLOW)
     for problem in said.gpu_problems():
         yield from writer.text(problem_words(problem), "", RED if problem.grave else YELLOW, hanging=2)
-        if problem.advice:
-            yield from writer.text(f"→ {safe(problem.advice)}", "     ", hanging=2)
-        yield from (line for step in step_words(problem) for line in writer.text(step, "     ", hanging=3))
+        yield from (line for text in to_do(problem) for line in writer.text(text, "     ", hanging=2))
     if said.process is not None and said.status is not None:
         yield from process_screen(said.process, said.status.timestamp, width, colour=colour)
         return

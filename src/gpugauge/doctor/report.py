@@ -13,7 +13,7 @@ from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
 from gpugauge.doctor.table import Entry
 from gpugauge.terminal.columns import Writer
-from gpugauge.terminal.rows import problem_words, step_words
+from gpugauge.terminal.rows import problem_words, to_do
 from gpugauge.terminal.style import BOLD, DIM, GREEN, RED, YELLOW
 
 WIDTH_COLUMNS = 80
@@ -47,8 +47,9 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
             yield writer.paint(group, BOLD)
         yield from _entry(entry, writer)
     for problem in () if case.process else case.gpu_problems:
-        for number, step in enumerate([problem_words(problem), *step_words(problem)] if problem.steps else ()):
-            yield from writer.text(step, "  ", hanging=3) if number else ("", *writer.text(step))
+        if problem.steps:
+            yield from ("", *writer.text(problem_words(problem)))
+            yield from (line for step in to_do(problem) for line in writer.text(step, "  ", hanging=3))
     yield from ("", *writer.text(_summary(reported, answered, case)))
 
 

@@ -43,21 +43,18 @@ _CONTAINER = re.compile(r"(?:containers/|docker[/-]|libpod-)([0-9a-f]{12})[0-9a-
 
 
 class Need(NamedTuple):
-    """What repairs a GPU: a mark of an advice, and the text after it."""
+    """What repairs a GPU, by its index or uuid: a mark of an advice, and the text after it."""
 
     device: Device
+    name: object
     mark: str
     text: str
-
-    @property
-    def name(self) -> object:
-        """Its index; an unknown one is below 0."""
-        return self.device.uuid if self.device.reading.index < 0 else self.device.reading.index
 
 
 def needs(device: Device, advice: Iterable[str]) -> list[Need]:
     """Return what the advice on the faults of a GPU says that repairs it."""
-    return [Need(device, *mark) for each in advice for mark in _MARK.findall(each)]
+    name = device.uuid if device.reading.index < 0 else device.reading.index
+    return [Need(device, name, *mark) for each in advice for mark in _MARK.findall(each)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class Site:
         if "power" in marks:
             yield _WORDS["power"]
         elif reboot:
-            yield _REBOOT
+            yield f"{_REBOOT}{', in place of resets' if resets else ''}"
         elif resets:
             yield from filter(None, (self.stop, *resets, f"if a reset fails: {_REBOOT}", self.start))
         if back[1:] and not self.inside.endswith(": "):

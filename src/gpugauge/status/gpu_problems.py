@@ -12,7 +12,7 @@ from gpugauge.faults.repair import Need, Site
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
-from gpugauge.status.owner import manager, name, owner_words, who
+from gpugauge.status.owner import holders, manager, name, owner_words, who
 from gpugauge.status.problem import problem
 from gpugauge.status.use import gpus_words, in_use, mig_name, on_gpus
 from gpugauge.status.words import HOOK_ADVICE, clock, percent, plural, since_words
@@ -62,10 +62,13 @@ def repair(gpus: Sequence[GpuStatus], needs: Sequence[Need], site: Site, *, simu
         there = gpu.processes if gpu.up else [p for p in gpu.last_processes or () if p.alive]
         users[gpu.uuid] = [(manager(p.workload), None if simulated else p.pid) for p in there if not p.ended]
     if steps := tuple(site.plan(needs, users)):
-        names = {need.device.uuid: str(need.name) for need in needs}
-        subject = f"Repair of GPU{'s' if len(names) > 1 else ''} {', '.join(names.values())}"
-        grave = any(fault.grave for gpu in gpus if gpu.uuid in names for fault in gpu.faults)
-        yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(names), steps=steps)
+        names, uuids = (
+            dict.fromkeys(str(need.name) for need in needs),
+            dict.fromkeys(need.device.uuid for need in needs),
+        )
+        subject = f"Repair of GPU{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        grave = any(fault.grave for gpu in gpus if gpu.uuid in uuids for fault in gpu.faults)
+        yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(uuids), steps=steps)
 
 
 def _is_hidden(gpu: GpuStatus) -> bool:
@@ -107,8 +110,7 @@ def _users(gpu: GpuStatus) -> str:
 
 
 def _allocated(device: GpuStatus | MigStatus) -> str:
-    holders = ", ".join(filter(None, map(owner_words, device.allocated_to)))
-    return f"allocated to {holders or 'a workload'}" if device.allocated_to else ""
+    return f"allocated to {holders(device) or 'a workload'}" if device.allocated_to else ""
 
 
 def _unjudged(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpugauge.status.model import ProcessStatus
+from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus
 from gpugauge.workload import job as jobs
 
 _UNNAMED_JOBS = frozenset({"", "pod", "container", "launch"})  # said by the names of pod, container and user
@@ -36,6 +36,11 @@ def owner_words(workload: Mapping[str, str]) -> str:
     unit = f"unit {workload['job_id']}" if workload.get("kind") == "systemd" and workload.get("job_id") else ""
     user = f"user {workload['user']}" if workload.get("user") else ""
     return ", ".join(filter(None, (pod_words(workload) or container, job_words(workload) or unit, user)))
+
+
+def holders(device: GpuStatus | MigStatus) -> str:
+    """Return the owners to whom a device is allocated, "" without any that is known."""
+    return ", ".join(filter(None, map(owner_words, device.allocated_to)))
 
 
 def job_key(workload: Mapping[str, str]) -> tuple[str, ...]:

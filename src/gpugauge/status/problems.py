@@ -101,9 +101,7 @@ _WORDS = {
 
 
 def problems(facts: Status, site: Site, needs: Sequence[Need] = ()) -> list[Problem]:
-    """Return the problems of a node, the gravest first; docs/http.md has their fields. Commands are for the site, and
-    `needs` are what repairs its GPUs.
-    """
+    """Return the problems of a node, the gravest first. Commands are for the site; `needs` repair its GPUs."""
     found = [
         *_driver(facts),
         *_exporter(facts),

@@ -43,9 +43,11 @@ def problem_words(problem: Problem) -> str:
     return safe(f"{problem.subject}{'' if problem.processes else ':'} {problem.text}{since}{detail}")
 
 
-def step_words(problem: Problem) -> list[str]:
-    """Return the numbered steps of a repair."""
-    return [safe(f"{number}. {step}") for number, step in enumerate(problem.steps, 1)]
+def to_do(problem: Problem) -> list[str]:
+    """Return what to do about a problem, the steps of a repair, and what that gains."""
+    steps = [f"{number}. {step}" for number, step in enumerate(problem.steps, 1)]
+    gain = [f"Expected: {problem.gain_words}."] if problem.gain_words else []
+    return [safe(text) for text in ([f"→ {problem.advice}"] if problem.advice else []) + steps + gain]
 
 
 def _pair(used: str, total: str) -> str:

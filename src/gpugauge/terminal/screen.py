@@ -8,12 +8,12 @@ from typing import TypeAlias
 
 from gpugauge.status.details import last_use, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
-from gpugauge.status.owner import owner_words
+from gpugauge.status.owner import holders, owner_words
 from gpugauge.status.use import by_place, gpus_words, mig_name
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
-from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe, step_words
+from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe, to_do
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
@@ -113,9 +113,7 @@ def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
     """Return a problem as lines with their levels: what is wrong, what to do, what that gains, and who has it."""
     parts = (
         (problem_words(replace(problem, detail=None)), "", "bad" if problem.grave else "poor"),
-        (f"→ {problem.advice}" if problem.advice else "", "  ", ""),
-        *((step, "  ", "") for step in step_words(problem)),
-        (f"Expected: {problem.gain_words}." if problem.gain_words else "", "    ", ""),
+        *((text, "  ", "") for text in to_do(problem)),
         (problem.detail or "", "  ", "dim"),
     )
     return [(line, level) for text, indent, level in parts for line in wrap(safe(text), width, indent)]
@@ -163,7 +161,6 @@ def gpu_of(status: Status, uuid: str | None) -> GpuStatus | None:
 
 def gpu_details(gpu: GpuStatus) -> list[str]:
     """Return what is known of a GPU, one fact a line, the trouble first."""
-    holders = ", ".join(filter(None, map(owner_words, gpu.allocated_to)))
     lines = [
         f"{gpus_words([gpu])}: {gpu.summary or gpu.state_words}",
         f"→ {gpu.advice}" if gpu.advice else "",
@@ -172,7 +169,7 @@ def gpu_details(gpu: GpuStatus) -> list[str]:
         *(xid.text for xid in reversed(gpu.xids)),
         f"clocks lowered: {', '.join(gpu.slowed_by)}" if gpu.slowed_by else "",
         *(f"MIG {mig_name(d)}: load {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),
-        f"allocated to {holders}" if holders else "",
+        f"allocated to {holders(gpu)}" if holders(gpu) else "",
         f"{gpu.uuid}, PCI {gpu.pci_bus_id or 'unknown'}",
     ]
     return [safe(line) for line in lines if line]

@@ -8,13 +8,13 @@ from dataclasses import replace
 from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
-from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
-from gpugauge.status.owner import owner_words
+from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
+from gpugauge.status.owner import holders, owner_words
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name, total
 from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
-from gpugauge.terminal.rows import Process, memory_of, problem_words, safe, step_words
+from gpugauge.terminal.rows import Process, memory_of, problem_words, safe, to_do
 from gpugauge.terminal.style import BOLD, DIM, LEVELS, RED, YELLOW
 
 _GPUS: Sequence[Column[GpuStatus]] = (
@@ -43,7 +43,7 @@ _MIG: Sequence[Column[MigStatus]] = (
     Column("", lambda device, _: f"MIG {cut(safe(mig_name(device)), 24)}", least=12),
     Column("", lambda device, _: f"load {percent(device.load)}", right=True),
     Column("", lambda device, _: f"{memory_of(device)} GiB", right=True, rank=1),
-    Column("", lambda device, _: _owners(device) or safe(device.state_words), least=12),
+    Column("", lambda device, _: safe(holders(device)) or safe(device.state_words), least=12),
     Column("", lambda device, _: safe(device.uuid), rank=2),
 )
 _PROCESS_INDENT, _NOTE_INDENT = 5, " " * 7
@@ -83,14 +83,9 @@ class _View:
         lines, write = [], self._writer.text
         for problem in self._status.problems:
             lines += write(problem_words(problem), "  ", RED if problem.grave else YELLOW, hanging=2)
-            if problem.advice:
-                lines += write(f"→ {safe(problem.advice)}", "    ", DIM, hanging=2)
-            lines += [line for step in step_words(problem) for line in write(step, "    ", hanging=3)]
-            lines += self._gain(problem, "    ")
+            for text in to_do(problem):
+                lines += write(text, "    ", "" if problem.steps else DIM, hanging=2)
         return ["", *lines] if lines else []
-
-    def _gain(self, about: Problem | ProcessStatus, indent: str) -> list[str]:
-        return self._writer.text(f"Expected: {safe(about.gain_words)}.", f"{indent}  ", DIM) if about.gain_words else []
 
     def gpus(self) -> list[str]:
         found = [(gpu, row_of(_GPUS, gpu, self._now)) for gpu in self._status.gpus]
@@ -123,7 +118,7 @@ class _View:
         if more := gpu.processes_hidden:
             lines += write(f"and {plural(more, 'more process', 'es')}", _INDENT, DIM)
         if not lines and gpu.up and gpu.allocated_to:
-            return write(f"held by {_owners(gpu) or 'a workload'}, no process", _INDENT, YELLOW)
+            return write(f"held by {safe(holders(gpu)) or 'a workload'}, no process", _INDENT, YELLOW)
         if not lines and gpu.up and gpu.allocation == "unallocated":
             return [self._writer.paint(f"{_INDENT}free", DIM)]
         return lines
@@ -167,7 +162,7 @@ class _View:
             lines += write(text, _NOTE_INDENT, style)
         if process.ended is not None and process.advice:
             lines += write(f"→ {safe(process.advice)}", _NOTE_INDENT, DIM, hanging=2)
-            lines += self._gain(process, _NOTE_INDENT)
+            lines += write(f"Expected: {safe(process.gain_words)}.", _NOTE_INDENT, DIM) if process.gain_words else []
         return lines
 
     def others(self, title: str, found: Sequence[ProcessStatus]) -> list[str]:
@@ -185,10 +180,6 @@ class _View:
         notes = [f"no hook: {RUN_ADVICE}"] if unhooked and not advised else []
         notes += [f"no GPU: {NO_GPU_ADVICE}"] if is_without_gpu(status) else []
         return ["", *(line for note in notes for line in self._writer.text(note, "", DIM))] if notes else []
-
-
-def _owners(device: GpuStatus | MigStatus) -> str:
-    return ", ".join(filter(None, (safe(owner_words(holder)) for holder in device.allocated_to)))
 
 
 def _together(alike: Sequence[ProcessStatus]) -> Process:

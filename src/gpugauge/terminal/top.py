@@ -18,7 +18,7 @@ from gpugauge.terminal import screen
 from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.feed import Feed, LastStatus
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.rows import Process, problem_words, safe, step_words
+from gpugauge.terminal.rows import Process, problem_words, safe, to_do
 
 _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
@@ -170,7 +170,7 @@ class Top(App[None]):
         if status is None:
             return
         problems = [
-            (str(n), " ".join([problem_words(p), *step_words(p)]), "bad" if p.grave else "poor")
+            (str(n), " ".join([problem_words(p), *(to_do(p) if p.steps else ())]), "bad" if p.grave else "poor")
             for n, p in enumerate(status.problems)
         ]
         self._draw_list("problems", "", problems[1:])

@@ -87,16 +87,13 @@ class Texts:
     # --- jobs ---
 
     def job(self, *, allocated: bool = False) -> str:
-        """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known. A job
-        that GPUs are only `allocated` to may have no process.
-        """
+        """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known."""
         namespace = self._label("workload_namespace", "", "/")
         pod = f"pod {namespace}{self._label('workload_pod')}"
-        job, of = _job("$labels", namespace), '{@job,workload_user!=""%s}'
-        users = rec.PROGRAMS + of % "" + (f" or gpu_allocation_info{of % self._targets}" if allocated else "")
-        job += self._listed(
-            "users", self._query(f"count by (workload_user) ({users})"), "workload_user", before=" of user "
-        )
+        named = '{@job,workload_user!=""%s}'
+        users = rec.PROGRAMS + named % "" + (f" or gpu_allocation_info{named % self._targets}" if allocated else "")
+        users = self._query(f"count by (workload_user) ({users})")
+        job = _job("$labels", namespace) + self._listed("users", users, "workload_user", before=" of user ")
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
 
     def _query(self, query: str, *more: str) -> str:
