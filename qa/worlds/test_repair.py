@@ -29,9 +29,12 @@ from gpugauge.faults.repair import Site, User, needs, site
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.settings.kinds import ListenAddress
 from gpugauge.settings.model import Kubernetes, Settings, Slurm, Web
+from gpugauge.status.gpu_problems import gpu_problems
 from gpugauge.status.history import History
+from gpugauge.status.model import GpuStatus, XidStatus
 from gpugauge.status.node import build
 from gpugauge.terminal.screen import problem_lines
+from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS, parts
 from gpugauge.web.page.render import content
 from qa.worlds.nodes import Gpu, Node
@@ -316,7 +319,7 @@ def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
     assert "systemctl stop" not in text
 
 
-def test_top_shows_all_steps_of_a_repair_and_the_page_never_folds_them() -> None:
+def test_the_steps_stand_once_in_each_view_and_the_page_never_folds_them() -> None:
     gpus = [Gpu(f"GPU-{n}", n, "NVIDIA H100", reset=True) for n in range(9)]
     facts = build(Node(gpus, []).snapshot(), History())
     place = next(n for n, problem in enumerate(facts.problems) if problem.kind == "repair")
@@ -325,10 +328,21 @@ def test_top_shows_all_steps_of_a_repair_and_the_page_never_folds_them() -> None
 
     assert place == len(facts.problems) - 1 > 8
     assert [f"{n}. " in listed for n in range(1, len(steps) + 1)] == [True] * len(steps)
-    shown = "\n".join(line for line, _ in problem_lines(facts.problems[place], 200)).splitlines()
+    shown = [line for line, _ in problem_lines(facts.problems[place], 200)]
     assert shown[1:] == [f"  {n}. {step}" for n, step in enumerate(steps, 1)]
+    text = table(facts, False, 0.0, 200)
+    assert [text.count(line) for line in shown] == [1] * len(shown)
     assert "Repair of GPUs" not in facts.answer
     assert {gpu.summary for gpu in facts.gpus} == {"the driver requires a reset of the GPU after an error"}
+
+
+def test_the_job_of_a_faulty_gpu_is_known_by_the_allocation_where_no_process_runs() -> None:
+    job = {"kind": "slurm", "job_id": "7", "user": "ann"}
+    xid = XidStatus(text="Xid 79: off the bus", last=60.0, advice="x")
+    for up in (True, False):
+        gpu = GpuStatus(uuid="GPU-a", up=up, xids=(xid,), down_reason="gpu_is_lost", allocated_to=(job,))
+        first, *_ = gpu_problems([gpu], None)
+        assert (first.detail or "").split("; ")[0] == "allocated to Slurm job 7, user ann"
 
 
 def steps_of(url: str) -> list[str]:
