@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpugauge.base import serving
 from gpugauge.exposition.trainings import HELD, LOST, MEMORY, SECONDS
 from gpugauge.report import jobs
 from gpugauge.report.build import by_product, energy
@@ -55,7 +56,7 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
     found = jobs.read(source, owners, span, (HELD, LOST, SECONDS), (MEMORY,))
     groups: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for process, each in found.facts.items():
-        if each.sum(HELD):
+        if each.sum(HELD) and serving.role(owners[process].command) != "server":  # no view judges servers
             groups[BY[by](owners[process])].append(process)
     if not groups:
         raise jobs.ReportError("no training held GPU time in this time")
@@ -88,7 +89,7 @@ def blocks(top: Top, most: int) -> list[Block]:
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
-        named = [listed({"user": row.users, "program": row.programs}[each], 2) for each in who]
+        named = [listed({"user": row.users, "program": row.programs}[each], 2)[:24] for each in who]
         lost, mostly = hours(found.all_lost, total.held), next(iter(found.lost), "-").replace("_", " ")
         share = percent(found.lost_share)
         rows.append([row.title, *named, hours(found.held, total.held), lost, share, mostly, *prices])
