@@ -84,15 +84,17 @@ def blocks(top: Top, most: int) -> list[Block]:
     priced = any(row.cost is not None and row.cost.held is not None for row in top.rows)
     who = {"job": ("user", "program"), "user": ("program",), "namespace": ("user",)}[top.by]
     costs = ["held costs", "lost costs"] if priced else []
-    head = [top.by, *who, "held", "lost", "share", "most of it to", *costs]
+    unit = hours(total.held, total.held).partition(" ")[2]
+    head = [top.by, *who, f"{unit} held", "lost", "share", "most of it to", *costs]
     rows = []
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
         named = [listed({"user": row.users, "program": row.programs}[each], 2)[:24] for each in who]
-        lost, mostly = hours(found.all_lost, total.held), next(iter(found.lost), "-").replace("_", " ")
+        held, lost = (hours(part, total.held).split()[0] for part in (found.held, found.all_lost))
+        mostly = next(iter(found.lost), "-").replace("_", " ")
         share = percent(found.lost_share)
-        rows.append([row.title, *named, hours(found.held, total.held), lost, share, mostly, *prices])
+        rows.append([row.title[:30], *named, held, lost, share, mostly, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     known = next((cause for cause in shares if cause != "unknown"), None)
     largest = f" The largest part, {shares[known]}, where a training {cause_phrase(known)}." if known else ""
