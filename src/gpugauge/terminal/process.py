@@ -128,7 +128,7 @@ class _Screen:
                 yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
             waits = loss(facts)[1]
-            most = f"it {waits} [data_loading]" if waits else "no wait is large enough to be named"
+            most = f"it {waits} [data_loading]" if waits else "no wait takes half of its time"
             yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")
