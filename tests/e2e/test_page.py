@@ -29,12 +29,12 @@ SCENARIOS = {
     "failing-card": (
         90,
         "1 of 2 GPUs with faults, GPU 1: the driver requires a reset of the GPU after an error",
-        ("pid 6302, user 1000); also: ", "Xid 48 (Double bit ECC error) at 20", "nvidia-smi --gpu-reset -i 1"),
+        ("pid 6302, user 1000); also: ", "Xid 48 (Double bit ECC error) at 20", "in place of resets"),
     ),
     "lost-card": (
         90,
         "1 of 4 GPUs down, GPU 2",
-        ("GPU 2: down: lost", "last used by train.py (pid 7003, user 1000", "ask the owner to end the program"),
+        ("GPU 2: down: lost", "last used by train.py (pid 7003, user 1000", "ask the owners to end their programs"),
     ),
     "a100-mig": (
         40,
