@@ -17,7 +17,7 @@ from gpugauge.driver.client import Worker
 from gpugauge.driver.vendors import Vendor
 from gpugauge.driver.vendors.amd import AMD, UNBUILT
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.faults.repair import ANY_SITE
+from gpugauge.faults.repair import ANY_SITE, needs
 from gpugauge.status.gpu_problems import gpu_problems, repair
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.problem import order
@@ -199,8 +199,8 @@ class Case:
         """The problems of the GPUs, or of those of the examined process, the gravest first: of the daemon, or of one
         reading.
         """
-        needs = [need for device in self.driver.devices for need in gpus.needed(device)]
-        known = *gpu_problems(self.gpus, None), *repair(self.gpus, needs, ANY_SITE, simulated=self.simulated)
+        needed = [need for device in self.driver.devices for need in needs(device, gpus.advice_on(device))]
+        known = *gpu_problems(self.gpus, None), *repair(self.gpus, needed, ANY_SITE, simulated=self.simulated)
         found = self.reported.problems if self.reported else sorted(known, key=order)
         found = problems_of(self.process, self.reported) if self.process and self.reported else found
         # What is wrong with a driver that does not work here is said by its own check.

@@ -16,7 +16,7 @@ from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.inventory import Inventory
 from gpugauge.faults.judged import health_of
-from gpugauge.faults.repair import ANY_SITE, Need, needs
+from gpugauge.faults.repair import ANY_SITE
 from gpugauge.faults.table import SLOWDOWNS, Ailment, ailments
 from gpugauge.status.model import FaultStatus, GpuStatus, ProcessStatus
 
@@ -69,14 +69,10 @@ def _faults(device: Device) -> Iterator[Ailment]:
     return ailments(health)
 
 
-def advice_of(device: Device) -> str:
-    """Return what to do about a GPU that cannot be read, as `Site.fill` takes it."""
-    return down_advice("crashes_worker" if device.reason == CRASHES else device.reason, device.vendor) or ""
-
-
-def needed(device: Device) -> list[Need]:
-    """Return what repairs a GPU."""
-    return needs(device, [fault.advice for fault in _faults(device)] if device.up else [advice_of(device)])
+def advice_on(device: Device) -> list[str]:
+    """Return what to do about each fault of a GPU, or about one that cannot be read, as `Site.fill` takes it."""
+    down = down_advice("crashes_worker" if device.reason == CRASHES else device.reason, device.vendor) or ""
+    return [fault.advice for fault in _faults(device)] if device.up else [down]
 
 
 def status_of(device: Device) -> GpuStatus:

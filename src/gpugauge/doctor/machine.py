@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from gpugauge.doctor import nodes
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
-from gpugauge.doctor.gpus import advice_of, name_of
+from gpugauge.doctor.gpus import advice_on, name_of
 from gpugauge.driver.advice import advice, known_advice
 from gpugauge.driver.api import Device
 from gpugauge.driver.bus import text
@@ -184,8 +184,7 @@ def devices(case: Case) -> Sequence[Finding]:
 def _unread(device: Device) -> Finding:
     place = device.reading.pci_bus_id
     at = f", PCI bus {place}" if place else ""
-    advice = ANY_SITE.fill(advice_of(device), device.uuid)
-    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", advice)
+    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", ANY_SITE.fill(advice_on(device)[0], device.uuid))
 
 
 def _kind(device: Device) -> str:

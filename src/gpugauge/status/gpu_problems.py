@@ -62,11 +62,8 @@ def repair(gpus: Sequence[GpuStatus], needs: Sequence[Need], site: Site, *, simu
         there = gpu.processes if gpu.up else [p for p in gpu.last_processes or () if p.alive]
         users[gpu.uuid] = [(manager(p.workload), None if simulated else p.pid) for p in there if not p.ended]
     if steps := tuple(site.plan(needs, users)):
-        names, uuids = (
-            dict.fromkeys(str(need.name) for need in needs),
-            dict.fromkeys(need.device.uuid for need in needs),
-        )
-        subject = f"Repair of GPU{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        uuids, names = dict.fromkeys(n.device.uuid for n in needs), ", ".join(dict.fromkeys(str(n.name) for n in needs))
+        subject = f"Repair of GPU{'s' if ', ' in names else ''} {names}"
         grave = any(fault.grave for gpu in gpus if gpu.uuid in uuids for fault in gpu.faults)
         yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(uuids), steps=steps)
 
