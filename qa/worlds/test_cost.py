@@ -45,7 +45,7 @@ def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
         for second, value in series.points
     )
     about = {"process": "server", "instance": "node-0:10478"}
-    serves = about | {"workload_job": "4001", "torch_build": "cuda", "workload_command": "vllm"}
+    serves = about | {"workload_job": "9001", "torch_build": "cuda", "workload_command": "vllm"}
     serving = (
         (labelled(name, labels), value, now - SECONDS + second)
         for second in range(0, SECONDS, 60)
@@ -74,7 +74,7 @@ def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
             return float(api.now(f"sum({gpu_hours(name, f'{SECONDS}s')})")[0]["value"][1])
 
         # What serves is no training.
-        assert bill(cost.HELD, workload_job="4001") == 0
+        assert bill(cost.HELD, workload_job="9001") == 0
         # Each server sees the edges of windows at other moments.
         assert shown(HOURS_HELD) == pytest.approx(bill(cost.HELD), rel=0.03)
         assert shown(HOURS_LOST) == pytest.approx(bill(cost.LOST), rel=0.03)
@@ -90,7 +90,7 @@ def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
                 f"job {world.job}: {held / true:.3f} of the hours, {energy / kwh:.3f} of the energy, {edge / true:.3f}"
             )
             assert true - edge <= held <= true * 1.01
-            assert energy == pytest.approx(kwh, rel=0.02)
+            assert energy == pytest.approx(kwh, rel=0.02 + at_gaps(world) / world.held)
             assert held == pytest.approx(used + bill(cost.LOST, **of))
             for cause, seconds in world.lost.items():
                 assert bill(cost.LOST, cause=cause, **of) == pytest.approx(seconds / 3600, abs=edge)
