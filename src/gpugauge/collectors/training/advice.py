@@ -13,6 +13,7 @@ from gpugauge.node.node import Node
 
 _SECONDS = 15.0  # for which the figures of a text stay at least
 _MOST_SECONDS = 3600.0  # and at most: a long training has few series
+_LOOK_SECONDS = 30.0  # for which the texts are not made again where nothing else was concluded: 0.5 ms a process
 _DIGITS = re.compile(r"[\d.]+")
 
 Texts = Mapping[str, str]  # by cause
@@ -48,6 +49,7 @@ class Advices:
     def __init__(self, site: Callable[[], Site]) -> None:
         self._site = site
         self._kept: dict[tuple[str, str], _Kept] = {}  # by process and cause
+        self._found: dict[str, tuple[object, float, Texts]] = {}  # by process: what was concluded, when, and the texts
 
     def of(self, node: Node, failed: dict[str, str]) -> dict[str, Texts]:
         """Return the texts by process and cause, of the processes that lose time or could gain some. `failed` gets the
@@ -57,17 +59,26 @@ class Advices:
         for process, uuid in node.uses:
             devices[process].append(uuid)
         self._kept = {key: kept for key, kept in self._kept.items() if key[0] in node.judged}
+        self._found = {process: found for process, found in self._found.items() if process in node.judged}
         return {process: self._texts(process, devices[process], node, failed) for process in sorted(node.judged)}
 
     def _texts(self, process: str, devices: Collection[str], node: Node, failed: dict[str, str]) -> Texts:
         from gpugauge.status.advice import by_cause  # noqa: PLC0415  (loaded for the first training)
 
+        judged = node.judged[process]
+        verdict, loader = judged.verdict, judged.loader
+        concluded = verdict.state, verdict.limited_by, tuple(judged.gains), loader and (loader.reason, loader.workers)
+        before = self._found.get(process)
+        if before and before[0] == concluded and node.monotonic - before[1] < _LOOK_SECONDS:
+            return before[2]
         try:
             found = by_cause(process, devices, node, self._site())
         except Exception as error:  # noqa: BLE001  (the caller logs it)
             failed[process] = f"{type(error).__name__}: {error}"
             return {}
-        return {cause: self._steady((process, cause), text, node.monotonic) for cause, text in found.items()}
+        texts = {cause: self._steady((process, cause), text, node.monotonic) for cause, text in found.items()}
+        self._found[process] = concluded, node.monotonic, texts
+        return texts
 
     def _steady(self, key: tuple[str, str], text: str, now: float) -> str:
         kept = self._kept.get(key) or _Kept(text, now, now)
