@@ -97,6 +97,10 @@ def command(
             if pair:  # the last run of each, or the last two of one job
                 first = -2 if of[0][0] == of[1][0] else -1
                 of = [(job, build.run_of(found, n)) for (job, found), n in zip(of, (first, -1), strict=True)]
+            elif of[0][0].kind == "launch" and len((last := build.run_of(of[0][1], -1)).facts) < len(of[0][1].facts):
+                # What is started from one shell, one after the other, is not one job.
+                source.warnings.add("Earlier runs are not in it: --compare, with this name twice, has the last two.")
+                of = [(of[0][0], last)]
             reports = [build.report(*each, now, known, source) for each in of]
             text = _of_jobs(reports, of[0][1], form, now)
     except ConfigError as error:

@@ -76,7 +76,7 @@ def _with_report(words: tuple[str, ...], recap: bool, file: Path, url: str) -> i
     try:
         file.write_text(_report(url, run, file.suffix), encoding="utf-8")
     except Exception as error:  # noqa: BLE001  (the exit code is that of the program, whatever happens here)
-        click.echo(f"gpugauge: no report in {file}: {error}", err=True)
+        click.echo(f"gpugauge: no report in {file} (--url has the address of the daemon): {error}", err=True)
     return code if code >= 0 else 128 - code
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
+from gpugauge.base import serving
 from gpugauge.base.text import whole
 from gpugauge.exposition.trainings import ADVICE, GAIN, HELD, LIMIT, LOST, MEMORY, PEAK, SETTINGS, STEP, STEPS
 from gpugauge.node.judged import Gain
@@ -17,16 +18,18 @@ from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices
 from gpugauge.report.source import NO_SERVER, Prometheus
 from gpugauge.report.unknown import gaps
-from gpugauge.status.advice import gain_words
+from gpugauge.status.advice import BATCH, gain_words
 from gpugauge.status.ended import end_words
 from gpugauge.status.history import WAITING_RATIO
-from gpugauge.status.words import factor
+from gpugauge.status.measured_advice import LARGER_BATCH
+from gpugauge.status.words import IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
 
 _NOW_SECONDS = 120.0  # before the end of the range: a process with later samples runs
+_NO_FACTOR = {"unknown", "unused_gpus"}  # what is advised does not remove the loss
 _LEAST = 0.02  # share of the held time below which nothing is advised
 _WORTH = 0.1  # share of the held time from which the advice on a known cause comes before that on an unknown one
 _LOADER = "training_loader_expected_speedup"
@@ -53,6 +56,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     ends = Counter(use.end_words for use in uses if use.end_words and use.process in last.facts)
     made = {name for each in facts.values() for name, share in each.mean("training_mistake").items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
+    served = bool(programs) and all(serving.role(program) == "server" for program in programs)
     return Report(
         kind=job.kind,
         namespace=job.namespace,
@@ -70,7 +74,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         devices=len({place for process in facts for place in found.of(process)}),
         products={name: product.held for name, product in products.items()},
         gpu_hours=hours,
-        change=_change(last),
+        change=None if served else _change(last),
         mistakes=[mistake.change for mistake in MISTAKES if mistake.name in made],
         steps=steps or None,
         step_seconds=_step_seconds(facts.values()),
@@ -197,12 +201,16 @@ def _change(found: Found) -> Change | None:
     least, lower = (min(each, default=None) for each in means)
     if cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
-    most = f"steps up to {factor(1 / (1 - share))} times as fast" if 0 < share < 1 else None
     text = _usual(limited, ADVICE, cause) or general
+    times = 1 / (1 - share) if share < 1 else 1.0
+    gain = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     unseen = (whole(limited[0].info("torch_process_info").get("world_size", "")) or 0) - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
-        text = f"run gpugauge and the hook on the nodes of the other {unseen} ranks, which were never seen: {text}"
-    return Change(cause, text, share * hours.held, gain, gain_words(gain, cause) if gain else most)
+        text, gain = f"run gpugauge and the hook for the other {unseen} ranks, which were never seen; then {text}", None
+    if cause == "unused_gpus" and len({place for process in found.facts for place in found.of(process)}) == 1:
+        text = IDLE_ADVICE
+    topic = BATCH if text.startswith(LARGER_BATCH) else ""
+    return Change(cause, text, share * hours.held, gain, gain_words(gain, cause, topic) if gain else None)
 
 
 def _usual(facts: Iterable[Facts], name: str, about: str = "") -> str | None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 
-from gpugauge.base.text import printable
+from gpugauge.base import serving
+from gpugauge.base.text import printable, whole
 from gpugauge.report.model import Cost, Report
 from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
 from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
@@ -64,6 +65,8 @@ def _head(report: Report) -> Block:
     why = f" ({', '.join(report.end_words)})" if report.end_words and not report.running else ""
     devices = f"{plural(report.devices, 'GPU')} on " if report.devices else ""
     places = f"{devices}{plural(len(report.nodes), 'node')} ({listed(report.nodes)})"
+    world, ranks = whole(report.settings.get("world size", "")) or 0, {use.rank for use in report.processes} - {None}
+    places += f", {len(ranks)} of {world} ranks seen" if 0 < len(ranks) < world else ""
     life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
     programs = [name for name in report.programs if name not in report.title]
     named = f"program{'s' * (len(programs) > 1)} {listed(programs)}; " if programs else ""
@@ -80,6 +83,8 @@ def _hours(report: Report) -> Block:
         return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
     held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
     judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
+    if report.programs and all(serving.role(program) == "server" for program in report.programs):
+        judged = "An inference server, which is not judged"
     answer = f"{judged}: of {held} held, {used} ({percent(found.used / found.held)}) were used"
     if not found.lost:
         return Block(lines=[f"{answer}, none were lost."])
@@ -88,7 +93,7 @@ def _hours(report: Report) -> Block:
     rows = [
         (hours(lost, found.held), percent(lost / found.held), phrases.get(cause, cause_phrase(cause)))
         for cause, lost in found.lost.items()
-        if lost >= 0.02 * found.held
+        if lost >= 0.005 * found.held
     ]
     lines = [f"{answer}, {all_lost} ({percent(found.lost_share)}) were lost."]
     return Block("", lines, [("lost", "share", "the training"), *rows] if rows else [], frozenset({0, 1}))

@@ -85,23 +85,22 @@ def blocks(top: Top, most: int) -> list[Block]:
     who = {"job": ("user", "program"), "user": ("program",), "namespace": ("user",)}[top.by]
     costs = ["held costs", "lost costs"] if priced else []
     unit = hours(total.held, total.held).partition(" ")[2]
-    head = [top.by, *who, f"{unit} held", "lost", "share", "most of it to", *costs]
+    head = [top.by, *who, f"{unit} lost", "share", "because it mostly", *costs]
     rows = []
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
         named = [listed({"user": row.users, "program": row.programs}[each], 2)[:24] for each in who]
-        held, lost = (hours(part, total.held).split()[0] for part in (found.held, found.all_lost))
-        mostly = next(iter(found.lost), "-").replace("_", " ")
+        lost, mostly = hours(found.all_lost, total.held).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
-        rows.append([row.title[:30], *named, held, lost, share, mostly, *prices])
+        rows.append([row.title[:30], *named, lost, share, mostly, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     known = next((cause for cause in shares if cause != "unknown"), None)
-    largest = f" The largest part, {shares[known]}, where a training {cause_phrase(known)}." if known else ""
+    largest = f" The largest part of it, {shares[known]}, where a training {cause_phrase(known)}." if known else ""
     largest += f" The cause of {shares['unknown']} is not known." if shares.get("unknown", "0 %") != "0 %" else ""
     held, all_lost = (hours(each, total.held) for each in (total.held, total.all_lost))
     head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
     lines = [f"{head_line}{all_lost} ({percent(total.lost_share)}).{largest}"]
     at = len(who)
-    table = Block("GPU time", lines, [head, *rows], frozenset({1 + at, 2 + at, 3 + at, 5 + at, 6 + at}))
+    table = Block("GPU time", lines, [head, *rows], frozenset({1 + at, 2 + at, 4 + at, 5 + at}))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]

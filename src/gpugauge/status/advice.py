@@ -32,6 +32,9 @@ from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
 
+BATCH = "batch"
+"""The topic of a larger batch, whose steps are not shorter."""
+
 
 def _without(cause: Cause, subject: Subject) -> Advice | None:
     """Return the row of a cause: of what limits the process, and of other causes with a known gain."""
@@ -140,7 +143,7 @@ def _on_memory(
 SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
     *(partial(_without, cause) for cause in CAUSES.values()),
     *(_loader, _stalled, _idle, _hook),
-    partial(_on_memory, "batch", "", measured_advice.larger_batch),
+    partial(_on_memory, BATCH, "", measured_advice.larger_batch),
     partial(_on_memory, "fragmentation", "memory_pressure", measured_advice.fragmentation),
     partial(_on_memory, "swap", "memory_swap_io", measured_advice.swapped),
     partial(_on_memory, "memory_growth", None, measured_advice.growth),
@@ -199,7 +202,7 @@ def words(found: Sequence[Advice]) -> str | None:
     shown = [first.change]
     for advice in others:
         if advice.gain and advice.gain.expected > max(known, _LARGE):
-            shown.append(f"{advice.change} ({gain_words(replace(advice.gain, next=''), advice.cause)})")
+            shown.append(f"{advice.change} ({gain_words(replace(advice.gain, next=''), advice.cause, advice.topic)})")
         elif advice.topic in mistakes:
             shown.append(advice.change)
     return "; also ".join(shown)
@@ -208,11 +211,11 @@ def words(found: Sequence[Advice]) -> str | None:
 def first_gain_words(found: Sequence[Advice]) -> str | None:
     """Return the gain of the first advice in words, None if it is not known."""
     gain = found[0].gain if found else None
-    return gain_words(gain, found[0].cause) if gain else None
+    return gain_words(gain, found[0].cause, found[0].topic) if gain else None
 
 
-def gain_words(gain: Gain, cause: str | None) -> str:
-    """Return a gain in words. `cause` is what the change removes, if that has a name."""
+def gain_words(gain: Gain, cause: str | None, topic: str = "") -> str:
+    """Return a gain in words. `cause` is what the change removes, if that has a name; `topic` is that of the advice."""
     expected, lower, upper = map(factor, (gain.expected, gain.lower, gain.upper))
     if lower == factor(1.0):  # it may have no effect
         between = f"up to {upper}"
@@ -220,7 +223,7 @@ def gain_words(gain: Gain, cause: str | None) -> str:
         between = f"at least {lower}"
     else:
         between = f"about {expected}" if gain.upper <= _NARROW * gain.lower else f"about {lower} to {upper}"
-    shown = f"steps {between} times as fast"
+    shown = f"{between} times as many samples/s" if topic == BATCH else f"steps {between} times as fast"
     if not gain.next:
         return shown
     after = f"limited by {LIMITS[gain.next]}" if gain.next in LIMITS else f"it {cause_phrase(gain.next)}"

@@ -59,6 +59,9 @@ class Subject:
         return self.memory.devices.values() if self.memory else ()
 
 
+LARGER_BATCH = "a larger batch"
+
+
 def larger_batch(subject: Subject) -> str | None:
     """Return the change where the GPU has gaps or is not filled, and memory is left."""
     if subject.process.limited_by not in {"underfilled", "host_bound"}:
@@ -69,9 +72,9 @@ def larger_batch(subject: Subject) -> str | None:
     size = whole(subject.process.loader.get("batch_size", ""))
     double = f"{2 * size} samples in place of {size}, then double it" if size else "double it"
     space = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
-    of_host = "; or CUDA graphs or torch.compile, and no .item() in each step"
+    of_host = "; also torch.compile or CUDA graphs, and no .item() in each step"
     return (
-        f"a larger batch: {double} for as long as samples/s grow; the device memory has room for up to {space} "
+        f"{LARGER_BATCH}: {double} for as long as samples/s grow; the device memory has room for up to {space} "
         "(an estimate)" + of_host * (subject.process.limited_by == "host_bound")
     )
 
@@ -144,14 +147,15 @@ def data_loading(subject: Subject) -> str:
     known = (subject.host.cgroup.cpus, subject.host.bounds.cpus) if subject.host else ()
     most = loaders.most_workers(min((cpus for cpus in known if cpus), default=None))
     found = [f"more loader workers (now {workers})"] if 0 < (whole(workers or "") or 0) < most else []
-    found += ["load batches in workers: set num_workers of the DataLoader (now 0)"] if workers == "0" else []
+    first = "load batches in workers: num_workers=2 in the DataLoader (now 0), then double it while samples/s grow"
+    found += [first] if workers == "0" else []
     found += ["more loader workers"] if workers is None else []
     # The mistake has its own advice.
     if on_gpu and not subject.makes("pageable_batches") and options.get("pin_memory") != "yes":
         found.append("pinned memory (pin_memory=True)" if options.get("pin_memory") else "pinned memory")
     if not options.get("prefetch") and workers != "0":  # without workers there is no prefetching
         found.append("prefetching")
-    return ", ".join([*found, "faster storage or decoding"])
+    return ", ".join([*found, "or " * (len(found) == 1) + "faster storage or decoding"])
 
 
 def transfer(subject: Subject) -> str | None:

@@ -159,7 +159,9 @@ class _Screen:
 
     def _gain(self, change: Advice) -> list[str]:
         if change.gain:
-            return self._text(f"→ {safe(gain_words(change.gain, change.cause))}", "     ", GREEN, hanging=2)
+            return self._text(
+                f"→ {safe(gain_words(change.gain, change.cause, change.topic))}", "     ", GREEN, hanging=2
+            )
         return self._text("→ the gain is not decided", "     ", DIM, hanging=2) if change.cause else []
 
     def _mistakes(self) -> Iterator[str]:
