@@ -231,7 +231,7 @@ def _limits() -> Expr:
     """Return the causes that limit a training that loses no GPU time, by cause."""
     limited = jobs.by_process(_S.read("training_limited_by").then("({} == 1)"), "cause").by("cause")
     waits = jobs.by_process(_S.read("training_loader_limited_by").then("({} == 1)")).by(operator="count")
-    return limited.then(f'({{}} or on (cause) label_replace({waits}, "cause", "data_loading", "", ""))')
+    return limited.then(f'({{}} or on () label_replace({waits}, "cause", "data_loading", "", ""))')
 
 
 def _mean(part: str = "") -> Expr:

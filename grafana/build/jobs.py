@@ -22,7 +22,7 @@ from gpugauge.artifacts.rules.recording import (
     PROGRAMS,
     TRAINING,
 )
-from gpugauge.status.words import _STATES, HOOK_COMMAND
+from gpugauge.status.words import _STATES, HOOK_COMMAND, IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, ON_CPU
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
@@ -68,7 +68,7 @@ STATE_NAMES = {state: (_STATE_WORDS[state], color) for state, color in STATE_COL
 _PROBLEMS = {
     "stalled": ("does not advance", "find where it waits: py-spy dump --pid PID, on its node"),
     "out_of_memory": ("ran out of GPU memory", CAUSES["memory_pressure"].advice),
-    "held_idle": ("holds GPUs without using them", CAUSES["unused_gpus"].advice),
+    "held_idle": ("holds GPUs without using them", IDLE_ADVICE),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
 _SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
