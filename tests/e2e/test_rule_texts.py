@@ -261,8 +261,8 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
         f"uses {shown}% of its GPU time, less than 40%: it loses GPU time, the cause is not known, on node-1",
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
         "What to do: no measured value explains it: "
-        "`gpugauge doctor` on the node shows what is missing. Processes without the hook: 1; of these only the load is "
-        f"known. Start it under the hook to see why: `gpugauge run -- {line} …`. "
+        "`gpugauge doctor PID` on the node shows what is missing. Processes without the hook: 1; of these only the "
+        f"load is known. Start it under the hook to see why: `gpugauge run -- {line} …`. "
         f"{1 - load:.1f} GPU hours lost so far. Mean over 15m. On node-1; programs {command}. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }

@@ -92,11 +92,13 @@ class Site:
             advice = advice.replace(f"{{{name}}}", text)
         return advice
 
-    def alone(self, device: Device, advice: str) -> str:
-        """Return an advice about a GPU and the steps that repair it alone, as for an alert."""
-        steps = "; ".join(self.plan(needs(device, [advice])))
-        words = "" if "{hand}" in advice else f"{self.fill(advice, device.uuid)}. "  # is one of the steps
-        return f"{words}In this order: {steps}" if steps else self.fill(advice, device.uuid)
+    def with_plan(self, device: Device, advice: str, steps: Iterable[str]) -> str:
+        """Return an advice about a GPU with the steps that repair its node, if it needs any, as for an alert."""
+        if not needs(device, [advice]):
+            return self.fill(advice, device.uuid)
+        inside = "{hand}" in advice or _MARK.fullmatch(advice)  # is one of the steps
+        words = "" if inside else f"{self.fill(advice, device.uuid)}. "
+        return f"{words}In this order, for all faults of the node: {'; '.join(steps)}"
 
     def plan(self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None) -> Iterator[str]:
         """Yield the steps that repair GPUs, in their order; `users` are those of each GPU of the node."""

@@ -277,7 +277,7 @@ _ALL = (
     ),
 )
 CAUSES = {cause.name: cause for cause in _ALL}
-UNEXPLAINED = "no measured value explains it: `gpugauge doctor` on the node shows what is missing"
+UNEXPLAINED = "no measured value explains it: `gpugauge doctor PID` on the node shows what is missing"
 """The advice on `unknown` under the hook where no daemon can say what is missing."""
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 STALLS = "collective"

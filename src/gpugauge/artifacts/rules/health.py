@@ -102,8 +102,8 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a faulty memory row could not be replaced, or nearly all pages that can be retired are",
         ),
         "GpuUncorrectedEcc": (
-            "Since the driver was loaded or the GPU was reset. The program that read the memory has ended or computed "
-            "with wrong data.",
+            "They came after the driver was loaded or the GPU was reset. The program that read the memory has ended or "
+            "computed with wrong data.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (

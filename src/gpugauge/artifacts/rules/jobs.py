@@ -53,7 +53,7 @@ def of_use(s: Selectors) -> list[Alert]:
             "GpuHeldIdle",
             _lasting(s, "held_idle"),
             f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
-            f"They were idle for {t.share()} of the last {format_duration(s.idle_patience)}. Ask its owner to "
+            f"Its GPUs were idle for {t.share()} of the last {format_duration(s.idle_patience)}. Ask its owner to "
             f"release them, or end it: `gpugauge status` on the node has the pid.{t.places()}",
             s.settle,
             f"a process holds GPUs and does not use them for {format_duration(s.idle_patience)}",

@@ -29,7 +29,7 @@ _LABELS = {
 }
 # The names that Grafana gives to the query of an imported rule, and to the first query of a rule.
 _QUERIES_OF_GRAFANA = ("query", "A")
-_TIME = '{{ .Value | humanizeTimestamp | reReplaceAll " [+]0000" "" }}'
+_TIME = '{{ .Value | humanizeTimestamp | reReplaceAll "([.][0-9]+)? [+]0000" "" }}'
 # What follows `gpugauge run --`, by the command of a process, which has no arguments.
 _COMMAND = (
     '{{ $name := .Labels.workload_command }}{{ if match ".[.]py$" $name }}python {{ $name }}'
@@ -229,11 +229,13 @@ class Texts:
         return self._each(hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. ')
 
     def since(self, alert: str, about: str) -> str:
-        """Return since when an alert fires, or since when the Xid error that it is about is not repaired."""
+        """Return since when the fault of a GPU is there, or else since when the alert fires."""
         # The first notification is made before the series exists.
         first = f'min(ALERTS_FOR_STATE{{alertname="{alert}",@{about}}}) or floor(vector(time()))'
         if alert.startswith("GpuXid"):
             first = f"min(gpu_xid_unrepaired_timestamp_seconds{{@xid{self._targets}}}) or {first}"
+        elif about == "gpu":
+            first = f'min(gpu_problem_since_timestamp_seconds{{@gpu,problem="{alert}"{self._targets}}}) or {first}'
         return self._each(self._query(first), f" Since {_TIME}.")
 
     def other_faults(self, alert: str) -> str:

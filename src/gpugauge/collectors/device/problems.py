@@ -12,7 +12,7 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.advice import unread_advice, unread_words
 from gpugauge.driver.api import RELEASED, SUSPENDED, Device, DeviceReading, down_reason
 from gpugauge.faults.judged import Judged, Track, health_of
-from gpugauge.faults.repair import ANY_SITE, Site
+from gpugauge.faults.repair import ANY_SITE, Site, needs
 from gpugauge.faults.table import (
     DEFAULTS,
     FAULTS,
@@ -37,12 +37,20 @@ _NO_XIDS = Xids({}, {})
 _MAX_STEP_SECONDS = 15.0  # for which the reasons of one reading count, where the driver counts no seconds
 
 
-class _Gpu(NamedTuple):
-    """`judged` is false while the driver is released: only errors from before are known. `advice` is that on each."""
+class _Faults(NamedTuple):
+    """Those of a GPU, found at a place. `judged` is false while the driver is released: only older errors are known."""
 
     faults: tuple[Ailment, ...]
     judged: bool
-    advice: tuple[str, ...]
+    place: Site
+
+
+class _Gpu(NamedTuple):
+    """The same, with the advice on each."""
+
+    faults: tuple[Ailment, ...]
+    judged: bool
+    advice: list[str]
 
 
 def _names(gpu: _Gpu) -> dict[tuple[str, ...], float]:
@@ -85,6 +93,13 @@ METRICS: tuple[Metric, ...] = (
         "drain, or empty.",
         _info,
         *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action"),
+    ),
+    _gpu.gauge(
+        "gpu_problem_since_timestamp_seconds",
+        "Unix time of the begin of the fault, or of the first look at it. Absent for lost GPUs, and for Xid errors, "
+        "which have times of their own.",
+        lambda g: {each.runbook: each.since for each in reversed(g.faults) if each.since is not None},
+        "problem",
     ),
     _gpu.gauge(
         "gpu_problems",
@@ -177,7 +192,7 @@ class FaultsCollector(RegisteredCollector):
     def __init__(self, site: Callable[[], Site] = lambda: ANY_SITE) -> None:
         self._limits, self._site, self._place, self._minute = DEFAULTS, site, ANY_SITE, -1.0
         self._states: dict[str, _State] = {}
-        self._found: dict[str, _Gpu] = {}
+        self._found: dict[str, _Faults] = {}
         self._section = Judged(self.name, (), {})
 
     @classmethod
@@ -193,24 +208,27 @@ class FaultsCollector(RegisteredCollector):
         """Judge every GPU that has a new reading or event. Collectors that do not run contribute nothing."""
         if self._minute != (minute := tick.monotonic // 60):
             self._minute, self._place = minute, self._site()  # a manager of jobs may start later
-        found: dict[str, _Gpu] = {}
+        found: dict[str, _Faults] = {}
         for d in tick.driver.devices:
             state = self._states.setdefault(d.uuid, _State())
             readings = (d.generations.get("normal"), d.generations.get("slow"))
             seen = (d.up, d.reason, d.failures, readings, tick.node.xids.get(d.uuid), minute, self._place)
             known = d.uuid in self._found and seen == state.seen
             state.seen = seen
-            found[d.uuid] = self._found[d.uuid] if known else self._judged(d, tick)
+            judged = d.reason != RELEASED
+            found[d.uuid] = self._found[d.uuid] if known else _Faults(tuple(self._faults(d, tick)), judged, self._place)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
-            rows = families(METRICS, [((uuid,), gpu) for uuid, gpu in found.items()])
+            advised = [(d, [each.advice for each in found[d.uuid].faults]) for d in tick.driver.devices]
+            steps = list(self._place.plan([need for d, advice in advised for need in needs(d, advice)]))
+            gpus = [
+                ((d.uuid,), _Gpu(*found[d.uuid][:2], [self._place.with_plan(d, each, steps) for each in advice]))
+                for d, advice in advised
+            ]
+            rows = families(METRICS, gpus)
             self._section = Judged(self.name, rows, {uuid: gpu.faults for uuid, gpu in found.items()})
             self._found = found
         return self._section
-
-    def _judged(self, device: Device, tick: Tick) -> _Gpu:
-        faults = tuple(self._faults(device, tick))
-        return _Gpu(faults, device.reason != RELEASED, tuple(self._place.alone(device, f.advice) for f in faults))
 
     def _faults(self, device: Device, tick: Tick) -> Iterator[Ailment]:
         if device.up:
