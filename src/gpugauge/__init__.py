@@ -1,6 +1,3 @@
-"""A Prometheus exporter: whether PyTorch uses the GPU, how well, and if not, why.
-
-This file imports nothing, so that a training process that imports `gpugauge.hook` loads only the standard library.
-"""
+"""A Prometheus exporter of how PyTorch uses the GPU. Imports nothing, so that `gpugauge.hook` loads little."""
 
 __version__ = "0.2.0"

@@ -1,8 +1,4 @@
-"""A metric row: name, kind, unit, labels, help, and the function that reads its value from a subject.
-
-The tables of rows are in `collectors/`, next to the code that reads the subjects. Exposition, reference, dashboards and
-rules use these tables.
-"""
+"""A metric row, and the function that reads its value from a subject. The tables of rows are in `collectors/`."""
 
 from __future__ import annotations
 
@@ -21,10 +17,8 @@ _LABEL = re.compile(r"[a-z][a-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class HistogramValue:
-    """Cumulative bucket counts, one per bound of the row and one for +Inf, and the sum of the observations.
-
-    `log2` are counts by powers of two, if they are known, for native histograms: bucket i counts observations of at
-    most 2^(i + log2_first) and more than half of that. The first one also counts smaller observations.
+    """Cumulative bucket counts, one per bound of the row and one for +Inf, and the sum of the observations. `log2`, if
+    known: bucket i counts those of at most 2^(i + log2_first), and more than half of that unless it is the first one.
     """
 
     counts: tuple[int, ...]

@@ -39,9 +39,7 @@ class LastReload(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """One tick: Unix time, monotonic time, the sections, the health of every collector by name, and the typed values
-    that the sections show.
-    """
+    """One tick: Unix and monotonic time, the sections, the health of every collector by name, and the typed values."""
 
     timestamp: float
     monotonic: float

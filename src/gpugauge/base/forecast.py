@@ -1,9 +1,5 @@
-"""The time of the next tick: just before an expected scrape, once per interval while requests without a regular period
-are likely, otherwise as rarely as the driver's sample rings allow.
-
-A scraper comes at about equal distances, most of them to the millisecond. Several may have the same address. For one
-with jitter, a tick comes before the first time at which it is likely, and others follow until it has come. For other
-requests, readings are made on demand (web/refresh.py).
+"""The time of the next tick: just before an expected scrape, once per interval while other requests are likely,
+otherwise as rarely as the driver's sample rings allow. For other requests, readings are made on demand.
 """
 
 from __future__ import annotations
@@ -40,9 +36,7 @@ _VIEWER_SECONDS, _MAX_VIEWER_SECONDS = 15.0, 90.0
 
 
 class _Scraper(NamedTuple):
-    """A scraper that came `last`, and without its jitter `at` a time; `early` and `late`: by how much it has lately;
-    `missed`: the periods without a scrape between its last ones.
-    """
+    """A scraper that came `last`, without jitter `at`; by how much `early` and `late`; `missed` periods in between."""
 
     address: str
     last: float
@@ -83,9 +77,7 @@ def _jitter(gap: float) -> float:
 
 
 def _phases(address: str, times: list[float]) -> list[_Scraper]:
-    """Return the scrapers with one period that come in turn, as the last three scrapes of each show, if there are two
-    or more: with half a period between two, they look like one with jitter.
-    """
+    """Return two or more scrapers with one period that come in turn, by three scrapes of each."""
     for count in range(2, len(times) // 3 + 1):
         gaps = [after - before for before, after in zip(times[-3 * count :], times[-2 * count :], strict=False)]
         off = max(gaps) - min(gaps)
@@ -153,9 +145,7 @@ class ScrapeForecast:
         self._viewed_until = max(self._viewed_until, now + _VIEWER_SECONDS)
 
     def has_viewer(self, now: float, interval: float) -> bool:
-        """Return whether a request that no reading can be made for is likely at any time: of a person, of a scraper
-        with a period shorter than `interval` seconds, or, while readings on demand are late, of one without a period.
-        """
+        """Return whether a request is likely that no reading is made for: of a person, or of a frequent scraper."""
         frequent = _MIN_PERIOD_INTERVALS * interval
         return now < max(self._viewed_until, self.late and self._awaited_until) or any(
             scraper.gap < frequent and now - scraper.last <= max(_MAX_MISSED_PERIODS * scraper.gap, frequent)

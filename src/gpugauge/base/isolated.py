@@ -13,9 +13,7 @@ _PACKAGE_FOLDER = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", 
 
 
 def forget_current_folder() -> None:
-    """Remove the current folder from the module path of this process: `python -m` and `-c` insert it, and so does an
-    empty entry of PYTHONPATH. It stays only if it is the folder that gpugauge itself comes from.
-    """
+    """Remove the current folder, which `python -m` and `-c` insert, from the module path, unless gpugauge is in it."""
     # The folders of the interpreter come last, and stay also where they are the current one.
     library = os.path.dirname(os.__file__)  # noqa: PTH120  (the same)
     own = sys.path.index(library) if library in sys.path else len(sys.path)

@@ -1,7 +1,4 @@
-"""Fields of log lines, and conditions that are logged when they begin, change and end.
-
-Use: `log.info("worker restarted", extra=fields(device=uuid, seconds=1.5))`.
-"""
+"""Fields of log lines, `log.info("…", extra=fields(device=uuid))`, and conditions, logged as they begin and end."""
 
 from __future__ import annotations
 
@@ -35,10 +32,7 @@ class Occasions:
 
 
 class Condition:
-    """A failure that may last: logged when it starts, when its sentence changes, and when it ends.
-
-    The sentence states the problem and what to do. Values that vary between failures belong into the fields.
-    """
+    """A failure that may last: logged when it starts, changes its sentence, and ends. What varies is a field."""
 
     def __init__(self, log: logging.Logger, level: int = logging.WARNING) -> None:
         self._log = log

@@ -1,6 +1,4 @@
-"""The capabilities of this process and no_new_privs, by prctl(2) and capset(2). They belong to a thread, so the
-functions are called before another one starts.
-"""
+"""The capabilities of this process, by prctl(2) and capset(2). They belong to a thread: called before others start."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ def permitted(pid: int) -> int:
 
 
 def reading_others() -> str:
-    """Return the advice for a process that may not read /proc/PID/environ of other users: the file belongs to the user
-    of that process, and the kernel also asks for the right to trace it. Raises OSError without procfs.
-    """
+    """Return the advice for a process that may not read others' environ. Raises OSError without procfs."""
     effective = _capabilities("self", "CapEff")
     lacking = [name for name, bits in _TO_READ_OTHERS.items() if not effective & bits]
     return f"give the daemon {' and '.join(lacking)}" if lacking else "a security module or a user namespace forbids it"

@@ -1,8 +1,4 @@
-"""Messages of protobuf as bytes, for the services of the kubelet and the exposition, with a few small messages. This is
-smaller than generated code and a protobuf runtime.
-
-https://protobuf.dev/programming-guides/encoding/
-"""
+"""A few messages of protobuf as bytes, without its runtime (https://protobuf.dev/programming-guides/encoding/)."""
 
 from __future__ import annotations
 

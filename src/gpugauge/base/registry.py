@@ -1,8 +1,4 @@
-"""The registered collectors, one line each. The catalogue, the assembly of the daemon and the settings `collector.NAME`
-follow from this table.
-
-Standard library only: `settings` reads the table and does not import the collectors.
-"""
+"""The registered collectors. Catalogue, daemon and settings follow from this table, which imports none of them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Programs that use a GPU and are no trainings, and the time for which a program may hold a GPU without using it. The
-alerts and the status read this table.
-"""
+"""Programs that use a GPU and are no trainings, and for how long one may hold a GPU unused, for alerts and status."""
 
 from __future__ import annotations
 

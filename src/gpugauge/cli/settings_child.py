@@ -1,6 +1,5 @@
-"""The child process of `settings.reader`. With the arguments `FD FOLDER serve [FLAGS]` it reads the settings and sends
-them over the socket FD to the daemon that started it; FOLDER is a descriptor of the daemon's current folder. After a
-wrong flag or `--help` it prints a text and ends without sending anything.
+"""The child of `settings.reader`: `FD FOLDER serve [FLAGS]` sends the settings over the socket FD; FOLDER is a
+descriptor of the daemon's current one. After a wrong flag or `--help` it prints a text and sends nothing.
 """
 
 from __future__ import annotations

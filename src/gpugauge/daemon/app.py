@@ -49,10 +49,7 @@ _DRIVER_WAIT_SECONDS = 3.0
 
 
 def run(settings: Settings, load: Callable[[], Settings], spawn: Spawn = Worker) -> int:
-    """Serve until SIGTERM or SIGINT and return the exit code. SIGHUP reloads the settings with `load`, which may raise
-    ConfigError. `spawn` starts a worker. Raises ConfigError (web.config.file, scenario, metrics), ListenError or
-    SessionsError.
-    """
+    """Serve until SIGTERM or SIGINT; return the exit code. Raises ConfigError, ListenError or SessionsError."""
     stop = threading.Event()
     reloader = Reloader(settings, load)
     _stop_on_signals(stop.set)

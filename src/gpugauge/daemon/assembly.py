@@ -67,9 +67,7 @@ READING_INTERVALS: dict[Group, float] = {
 
 
 class Parts:
-    """All parts, created in the order of their dependencies; the stack ends them in reverse order. Raises ConfigError
-    (web.config.file, scenario, metrics) or SessionsError.
-    """
+    """All parts; the stack ends them in reverse order. Raises ConfigError or SessionsError."""
 
     def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader, spawn: Spawn = Worker) -> None:
         self.settings = settings

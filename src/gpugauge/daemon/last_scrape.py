@@ -1,6 +1,4 @@
-"""The end of the daemon after a last scrape: what ended trainings have reported reaches the scrapers before the process
-ends. Beside a training in a pod, the daemon gets SIGTERM in the moment in which the training ends.
-"""
+"""The end after a last scrape: in a pod, the daemon gets SIGTERM in the moment in which the training ends."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""HTTP endpoints that reload the settings, release the driver, attach it again, and forget a GPU; see
-`web.enable_lifecycle`.
-"""
+"""HTTP endpoints to reload the settings, release and attach the driver, forget a GPU: `web.enable_lifecycle`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Logging: one line per event on standard error, as logfmt or JSON. Text from outside is escaped.
-
-Use: `log.info("worker restarted", extra=fields(device=uuid, seconds=1.5))`.
-"""
+"""Logging: one line per event on standard error, as logfmt or JSON. Text from outside is escaped."""
 
 from __future__ import annotations
 

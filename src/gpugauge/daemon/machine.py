@@ -84,10 +84,7 @@ def real_machine(settings: Settings, stack: ExitStack) -> Machine:
 
 
 def simulated_machine(settings: Settings, scenario: str, stack: ExitStack) -> Machine:
-    """Return the sources of a scenario, with the real sessions beside the simulated ones; `stack` closes them.
-    A kubelet is used only if its setting is given; pods have the names of the scenario. Raises ConfigError (scenario)
-    or SessionsError.
-    """
+    """Return the sources of a scenario, with the real sessions beside its own. Raises ConfigError or SessionsError."""
     from gpugauge.simulator import WORKER  # noqa: PLC0415  (not loaded on a real machine)
     from gpugauge.simulator.host.trainings import SimulatedSessions  # noqa: PLC0415  (the same)
     from gpugauge.simulator.simulation import Simulation  # noqa: PLC0415  (not loaded on a real machine)

@@ -1,6 +1,4 @@
-"""The routes for people, with all that only they need: the status of the node, as a page and as JSON. Most nodes are
-never asked for them, so the daemon loads this module for the first request.
-"""
+"""The routes for people: the status, as a page and as JSON. Loaded for the first request, if there is one."""
 
 from __future__ import annotations
 

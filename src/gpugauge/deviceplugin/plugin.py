@@ -1,6 +1,4 @@
-"""The device plugin: serves the devices on a socket of its own, and registers with the kubelet, again after each
-restart of the kubelet.
-"""
+"""The device plugin: serves the devices on a socket of its own, and registers with each new kubelet."""
 
 from __future__ import annotations
 

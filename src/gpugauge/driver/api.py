@@ -1,8 +1,4 @@
-"""The typed boundary to the driver: readings, the replies of the worker, and the view of the driver.
-
-The worker sends raw readings in the driver's units; the names of the fields carry the unit. The daemon does all
-accounting. Standard library only.
-"""
+"""The typed boundary to the driver: readings, replies and the view. Raw values, whose names carry the driver's unit."""
 
 from __future__ import annotations
 
@@ -50,10 +46,7 @@ class MigReading:
 
 @dataclass(frozen=True)
 class DeviceReading:
-    """The reading of one GPU in the driver's units; None where the driver reported no value.
-
-    A field that only metric rows read, with `value`, needs no declaration here; the backend's table names it.
-    """
+    """The reading of one GPU in the driver's units, None for no value. What only metric rows read is not declared."""
 
     # static
     index: int = -1
@@ -164,9 +157,7 @@ class DeviceReading:
 
     @classmethod
     def of(cls, groups: Iterable[Mapping[str, Any]]) -> DeviceReading:
-        """Return the reading of these values by field. An absent field keeps its class default: to set a hundred fields
-        one by one takes ten times as long, for every GPU in every second.
-        """
+        """Return the reading of these values by field; absent ones keep the class default, ten times as fast."""
         made = object.__new__(cls)
         for values in groups:
             made.__dict__.update(values)

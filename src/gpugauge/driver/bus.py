@@ -47,9 +47,7 @@ def driver_of(device: Path) -> str:
 
 
 def amd_devices(sysfs: Path) -> tuple[BusDevice, ...] | None:
-    """Return AMD's GPUs on the PCI bus, without those of the driver before amdgpu; None if it cannot be read. All that
-    amdgpu has are visible here: sysfs has no other access rights for containers.
-    """
+    """Return AMD's GPUs on the PCI bus that amdgpu has, all of them visible here; None if it cannot be read."""
     found = on_bus(sysfs, _AMD)
     return None if found is None else tuple(_device(device) for device in found if driver_of(device) != "radeon")
 

@@ -1,6 +1,4 @@
-"""Names that the worker and the daemon share: the part of the boundary (api.py) that the worker loads. This module does
-not import `dataclasses`, which costs a worker 2 MB together with `inspect`.
-"""
+"""Names that worker and daemon share. Does not import `dataclasses`, which costs a worker 2 MB with `inspect`."""
 
 from __future__ import annotations
 

@@ -264,9 +264,7 @@ class Inventory:
         enumerable: Collection[str] = (),
         selected: frozenset[str] = frozenset(),
     ) -> dict[str, str]:
-        """Mark the GPUs that the current worker could not identify as down, after it has been asked for `count` GPUs;
-        see missing.missing(). Return the uuids of replaced GPUs with those of their successors.
-        """
+        """Mark the GPUs of `count` that were not identified: they are down. Return the successors of replaced ones."""
         settled = (count, bus, tuple(self._by_index), tuple(self._failures.items()), len(self._devices))
         if settled == self._settled:
             return {}

@@ -14,13 +14,11 @@ _DENIED = "no_permission"
 
 
 class BusDevice(NamedTuple):
-    """A GPU on the PCI bus: its address, why it is not the vendor's driver that has it, and whether this process can
-    reach it through that driver: in a container, the bus also shows the GPUs of others.
-    """
+    """A GPU on the PCI bus, which in a container also shows the GPUs of others."""
 
     address: str  # as pci_address returns it
-    elsewhere: str = ""
-    visible: bool = False
+    elsewhere: str = ""  # why it is not the vendor's driver that has it
+    visible: bool = False  # whether this process can reach it through that driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +75,9 @@ def missing(
     enumerable: Collection[str] = (),
     host: str = "",
 ) -> Missing:
-    """Return the GPUs that are not among the `identified`, which are uuid and address by index.
-
-    `failures` are the reasons of the other indexes below `count`. While one of these has not been tried, only GPUs that
-    certainly failed are returned. `known` are the GPUs that were read before. `bus` is None if it cannot be read;
-    `enumerable` are the addresses that were on it when the library enumerated the GPUs. `host`: see unnamed().
+    """Return the GPUs that are not among the `identified`, which are uuid and address by index. `failures` are the
+    reasons of the other indexes below `count`; until all are tried, only GPUs that certainly failed are returned.
+    `enumerable` are the addresses that were on the `bus` when the library enumerated the GPUs.
     """
     tried = all(index in identified or index in failures for index in range(count))
     names = {uuid for uuid, _ in identified.values()}

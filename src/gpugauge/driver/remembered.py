@@ -1,8 +1,4 @@
-"""The state file: the GPUs that the daemon has read, for the next one. A GPU that is lost while no daemon runs is then
-still known.
-
-The file has no secrets. One that cannot be read is reported and replaced; one that cannot be written is reported.
-"""
+"""The state file: the GPUs that the daemon has read, for the next one, so that one lost meanwhile is still known."""
 
 from __future__ import annotations
 
@@ -38,9 +34,7 @@ class Remembered:
 
 
 class StateFile:
-    """The state file at `path`; without a path nothing is stored. Several daemons of a machine may share it: each keeps
-    the GPUs that only others know. `machine` identifies the machine: an image of it may be started elsewhere.
-    """
+    """The state file at `path`, if any; daemons may share it, each keeps what only others know. `machine` is its id."""
 
     def __init__(self, path: Path | None, machine: str = "") -> None:
         self._path = path

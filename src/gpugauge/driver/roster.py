@@ -37,9 +37,7 @@ class _GpuCondition:
 
 
 class Roster:
-    """Settles, logs and remembers the GPUs of an inventory. `pci` returns the GPUs on the bus, None if it cannot be
-    read. All methods but `forget` are for the thread of the supervisor.
-    """
+    """Settles, logs and remembers the GPUs of an inventory. `pci` returns those on the bus, None if unknown."""
 
     def __init__(
         self,

@@ -1,7 +1,5 @@
-"""The supervisor: the thread that starts, watches and replaces the worker, reads the GPUs and publishes the result.
-
-A GPU that fails loses its own readings only. A GPU whose call hangs is quarantined while the next worker reads the
-others. The sampler and the scrapes never wait for this thread.
+"""The supervisor: the thread that starts, watches and replaces the worker, reads the GPUs and publishes the result. A
+GPU whose call hangs is quarantined while the next worker reads the others.
 """
 
 from __future__ import annotations
@@ -205,12 +203,8 @@ class _InterruptedError(Exception):
 
 
 class Supervisor:
-    """The thread is started by `start()`. All public methods may be called from any other thread.
-
-    `devices` are the GPUs to read, by index or uuid, all when empty. `bus` returns the GPUs of the kernel driver, `pci`
-    those on the bus, or None, `is_suspended` whether one at an address sleeps; `host` identifies this machine. A GPU
-    that is not enumerated for `forget_after` seconds, unless that is 0, is forgotten. The `vendor` is that of GPUs that
-    have not been read; `paths` are those of the file systems that a worker reads, by the names of options.
+    """Methods are for any thread. `devices` are the GPUs to read, by index or uuid, all when empty; `bus` returns those
+    of the kernel driver, `pci` those on the bus, or None. `paths` are those that a worker reads, by option.
     """
 
     def __init__(

@@ -1,11 +1,7 @@
-"""The worker process: the only owner of the vendor library. It performs requests and sends raw readings.
-
-The worker module of a vendor (driver/nvidia/worker.py) calls `main` with its backend. With `--fd N --bell M --pulse P`
-it replies to requests on the socket N until the other end closes it: `{"id", "op": "open", ...}` with the options of
-the backend, `{"id", "op": "read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several GPUs has "indexes"
-and gets one reply for each, with ids from "id" on, sent as soon as it is complete. The eventfd M is signalled once all
-requests are replied to, so that the daemon does not wake up for each reply. The shared memory P has the time at which
-the last call of the library ended: a worker that makes progress does not hang.
+"""The worker process: the only owner of the vendor library. With `--fd N --bell M --pulse P` it replies to requests on
+the socket N until the other end closes it: `{"id", "op": "open", ...}` with the options of the backend, `{"id", "op":
+"read", "index", "groups"}`, `{"id", "op": "close"}`. A read of several "indexes" gets a reply for each, with ids from
+"id" on. The eventfd M is signalled once for all of them; P has the time at which the last call ended.
 """
 
 from __future__ import annotations

@@ -44,9 +44,7 @@ VARIANTS = tuple(itertools.starmap(Variant, itertools.product(get_args(Format), 
 
 @lru_cache(maxsize=16)
 def negotiate(accept: str, accept_encoding: str, *, sparse: bool = False) -> Variant:
-    """Return the variant for the Accept and Accept-Encoding headers of a request, "" for an absent header. `sparse`:
-    the request allows to leave out series at 0. The text formats have no start timestamps, and ignore it.
-    """
+    """Return the variant for these headers, "" for an absent one. `sparse`: series at 0 may be left out (protobuf)."""
     form = _preferred(accept)
     return Variant("sparse" if sparse and form == "protobuf" else form, _prefers_gzip(accept_encoding))
 

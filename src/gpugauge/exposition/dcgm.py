@@ -1,7 +1,4 @@
-"""Values of a snapshot under the names, labels and units of NVIDIA's dcgm-exporter (docs/migrating.md).
-
-Source of names, units and labels: etc/default-counters.csv and the text template of dcgm-exporter.
-"""
+"""Values under dcgm-exporter's names, labels and units, of its etc/default-counters.csv (docs/migrating.md)."""
 
 from __future__ import annotations
 

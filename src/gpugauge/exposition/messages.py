@@ -1,7 +1,4 @@
-"""Families as delimited protobuf messages.
-
-Source: io/prometheus/client/metrics.proto of github.com/prometheus/client_model.
-"""
+"""Families as delimited protobuf messages (io/prometheus/client/metrics.proto of prometheus/client_model)."""
 
 from __future__ import annotations
 
@@ -30,10 +27,8 @@ _UNSEEN = _Seen((), frozenset(), {})
 
 
 class Starts:
-    """The start of each series that is not 0: the last snapshot in which it was 0, or else the start of its process.
-
-    The start of a series stays the same until it is 0 or absent again: Prometheus takes a later start for a reset. A
-    series without a known start has none. One thread at a time calls `update`, both threads call `of`.
+    """The start of each series that is not 0: the last snapshot in which it was 0, or else the start of its process,
+    None without one. It stays until the series is 0 or absent: Prometheus takes a later one for a reset.
     """
 
     def __init__(self) -> None:

@@ -109,9 +109,7 @@ class Exposition:
         sparse: bool = False,
         only: Only | None = None,
     ) -> Response:
-        """Return the response to a scrape: 503 before a snapshot, of a stale one only the exporter's own
-        families; with `only`, the processes that it names.
-        """
+        """Return the response: 503 before a snapshot; of a stale one the own families; else what `only` names."""
         current = self._current
         if current is None:
             return Response(b"no snapshot yet: the first one is being taken\n", _PLAIN, None, 503)
@@ -210,9 +208,7 @@ class _Publication:
         return self._bodies_of(Only())
 
     def chosen(self, only: Only) -> _Bodies | None:
-        """Return the bodies of the exporter's own families, and of these processes and their GPUs; None if many others
-        were rendered.
-        """
+        """Return the own families, and these processes with their GPUs; None if many others were rendered."""
         found = self._chosen.get(only)
         rendered = sum(bodies.samples for bodies in self._chosen.values())
         if found is None and len(self._chosen) < _MOST_CHOICES and rendered <= _MOST_BODIES * self.bodies.samples:

@@ -1,7 +1,4 @@
-"""Lines of the two text formats.
-
-Sources: https://prometheus.io/docs/instrumenting/exposition_formats/ (text 0.0.4) and OpenMetrics 1.0.
-"""
+"""Lines of OpenMetrics 1.0 and of https://prometheus.io/docs/instrumenting/exposition_formats/ (0.0.4)."""
 
 from __future__ import annotations
 

@@ -45,9 +45,7 @@ _Key = tuple[str, tuple[tuple[str, str], ...]]  # name, and labels
 
 
 class Trainings:
-    """Of each training, the first and the last value of its series: those of an ended one are packed, and the oldest
-    are dropped. Methods are for any thread.
-    """
+    """The first and the last value of each series of trainings, ended ones packed. Methods are for any thread."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -50,9 +50,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a process, the shares of a step by part, the gains by cause, the diagnosis of its loader, and
-    the rest of the shares by what its thread does.
-    """
+    """The verdict on a process: shares of a step by part and of the rest, gains by cause, diagnosis of its loader."""
 
     verdict: Verdict
     shares: Mapping[str, float] = field(default_factory=dict)

@@ -73,9 +73,7 @@ class Assignment(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Node:
-    """One tick: Unix time and monotonic time in seconds, and the parts by their collectors. Nothing in a part changes
-    after it was set. GPUs are by uuid, processes by their `process` label.
-    """
+    """One tick: Unix and monotonic time, and the parts by collector, which never change. GPUs are by uuid."""
 
     timestamp: float = 0.0
     monotonic: float = 0.0

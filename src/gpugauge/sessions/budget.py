@@ -1,8 +1,5 @@
-"""The budget of series: what all sessions of a user, of a cgroup, and of the node may add to a scrape.
-
-A session over the budget first loses its details (devices, parameters, loader, thread), then all of its series. Its
-place is kept as long as it lasts, so that no session displaces an older one, and what was cut returns only with some
-room to spare.
+"""The budget of series of a user, a cgroup and the node. A session over it loses its details, then all series; none
+displaces an older one.
 """
 
 from __future__ import annotations

@@ -30,9 +30,7 @@ class RejectedError(Exception):
 
 
 class Connection:
-    """One connection that has sent a message: its process as the kernel gave it at the accept, its session and its
-    shared record. `pid` is 0 if the process cannot be proven to be the one that connected.
-    """
+    """A connection that has sent a message: its process at the accept (`pid` 0: not proven), session and record."""
 
     def __init__(self, number: int, identity: bytes) -> None:
         self.number = number

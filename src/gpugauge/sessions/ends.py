@@ -63,11 +63,8 @@ def _by_status(status: int) -> str:
 
 
 class Ending:
-    """A process that has closed its connection. `bye` is the reason in its last message.
-
-    A process that ends closes its descriptors before its parent can wait for it, so /proc has the status in most
-    cases. It is missing if the parent was faster, or if the daemon may not trace the process. Then the kernel reports
-    it once the parent has waited. `pidfd` is a descriptor of the process, which this object closes.
+    """A process that has closed its connection; `bye` is the reason in its last message. /proc has the status until its
+    parent has waited for it, the kernel afterwards (`pidfd`, which this object closes).
     """
 
     def __init__(

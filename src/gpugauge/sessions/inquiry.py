@@ -16,10 +16,9 @@ ENDED = "ended"  # of a process that is gone, which answers nothing
 
 @dataclass(frozen=True, slots=True)
 class Inquiry:
-    """What a process has answered since its last progress. All times are Unix times: of the `progress`, of the first
-    question that is `asked` in vain, None without one, and of the last answer. `in_flight` has the groups with a
-    collective that has not completed, with the first answer that showed it. `waiting` is the time of the first
-    answer by which it waits. `stopped` is whether a signal has stopped the process.
+    """What a process has answered since its last progress, in Unix times: of the `progress`, of the first question
+    `asked` in vain, of the last answer, of the first one by which it is `waiting`, and by group of the first one that
+    showed a collective `in_flight`.
     """
 
     progress: float

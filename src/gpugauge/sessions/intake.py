@@ -1,6 +1,4 @@
-"""The receiver process, seen from the daemon: its start, its datagrams, its end. The daemon never holds a connection or
-a descriptor of a stranger itself, except sealed shared records and processes (pidfd), which are closed without waiting.
-"""
+"""The receiver process, seen from the daemon, which of strangers holds only sealed records and pidfds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The listener for hooks: a Unix seqpacket socket on which each connection is the lease of one session.
-
-A process of its own, the receiver, holds the connections. One thread reads what it passes on, and replaces it if it
-ends or hangs. Other threads get frozen sessions and never wait for a training process.
+"""The listener for hooks: each connection is the lease of one session. A process of its own, the receiver, holds the
+connections; one thread reads what it passes on, and replaces it if it ends or hangs.
 """
 
 from __future__ import annotations

@@ -31,12 +31,8 @@ class ThreadTime(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One training process. `ended_at` is a Unix time. `end_reason` is one of SESSION_END_REASONS, empty until it is
-    settled, at most ends.STATUS_TIMEOUT_SECONDS after the end. `end_status` is the exit status as of os.waitpid, None
-    if it is not known.
-
-    `record` is read every SWEEP_INTERVAL_SECONDS, whether the process sends messages or not, and at the end. So is
-    `thread`, the time of the training thread by phase, {} if it cannot be seen (see threads.TrainingThread).
+    """One training process. `end_reason` is one of SESSION_END_REASONS, empty until it is settled; `end_status` is as
+    of os.waitpid. `record` and `thread` (the training thread's time by phase) are read every SWEEP_INTERVAL_SECONDS.
     """
 
     hello: wire.Hello
@@ -66,10 +62,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Counts since the start: closed connections by REJECTION_REASONS, ended sessions by SESSION_END_REASONS, replaced
-    receivers by RECEIVER_ENDS. `banned` is the number of bans in force, `cut` counts the sessions of which
-    series were cut, by budget.LIMITS.
-    """
+    """Counts since the start, by reason or limit, of connections, sessions and receivers; `banned`: bans in force."""
 
     rejected: Mapping[str, int]
     ended: Mapping[str, int]

@@ -31,9 +31,7 @@ class TrainingThread:
         self._ran = self._queued = 0.0  # seconds that are not added yet
 
     def read(self, number: int, phases: Mapping[str, float], now: float) -> None:
-        """Add the time since the last reading. `number` is the training thread's in its own pid namespace, 0 if it is
-        not known; `phases` are the seconds in each phase so far; `now` is in monotonic seconds.
-        """
+        """Add the time since the last reading. `number` is the thread's in its pid namespace, 0 if it is not known."""
         if number != self._number:
             self._number, self._found, self._pause = number, [], _FIRST_PAUSE
         if number and now >= self._searched + self._pause:

@@ -1,6 +1,4 @@
-"""The parts of the settings model: sections, fields with their limits, and types that are read from text. Standard
-library only, since the daemon loads it.
-"""
+"""The parts of the settings model. Standard library only, since the daemon loads it."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ class ConfigError(Exception):
 
 
 class ReaderEnded(ConfigError):  # noqa: N818  (often no error: --help ends it, too)
-    """The process that reads the settings ended without sending them. `status` is its exit status, or minus the number
-    of the signal that ended it; `explained` is true if it has printed the reason.
-    """
+    """The process that reads the settings ended without them. Its `status` is minus a signal that ended it."""
 
     def __init__(self, status: int) -> None:
         how = f"by signal {-status}" if status < 0 else f"with status {status}"

@@ -1,6 +1,4 @@
-"""The model of the settings. The keys of the file, the environment variables, the flags and the reference are derived
-from it (settings/options.py). Plain dataclasses: another process than the daemon validates them (settings/load.py).
-"""
+"""The settings, of which file, variables, flags and reference are derived; another process validates them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Settings that are read without click, YAML and pydantic: flags and environment variables with plainly valid values.
-Everything else, and so every error, is left to `settings.load`.
-"""
+"""Flags and variables with plainly valid values, without click, YAML and pydantic; else `settings.load`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A child process that reads the settings (cli/settings_child.py): click, YAML and pydantic take 12 MB that the daemon
-would otherwise hold as long as it runs. This module imports little, so that the child starts at once.
-"""
+"""A child process that reads the settings: click, YAML and pydantic take 12 MB. This module imports little."""
 
 from __future__ import annotations
 

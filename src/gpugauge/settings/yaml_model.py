@@ -1,6 +1,4 @@
-"""One path from the YAML that people write to a model, or to one sentence with file, line, key and what was expected:
-for settings, the web configuration, scenarios and the parameters of the rules.
-"""
+"""From the YAML that people write to a model, or to a sentence with file, line, key and what was expected."""
 
 from __future__ import annotations
 

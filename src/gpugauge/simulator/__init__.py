@@ -1,7 +1,3 @@
-"""The simulator: doubles of the NVML library, of `/proc` and of the hook, made from a scenario.
-
-The package `scenario` needs pydantic and is loaded by the daemon. The modules that a worker loads need the standard
-library and pynvml only.
-"""
+"""The simulator: doubles of the NVML library, of `/proc` and of the hook, made from a scenario."""
 
 WORKER = "gpugauge.simulator.worker"  # the module that a simulated worker process runs

@@ -1,7 +1,4 @@
-"""The simulated parts of a machine: processes, driver and trainings of a scenario.
-
-Only `serve --simulate` loads this module; on a real node neither the simulator nor its models are loaded.
-"""
+"""The simulated parts of a machine: processes, driver and trainings of a scenario. Only `--simulate` loads it."""
 
 from __future__ import annotations
 

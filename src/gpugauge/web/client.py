@@ -18,9 +18,7 @@ _MAX_REFUSAL_BYTES = 10_000
 
 
 class RequestError(Exception):
-    """A request without a usable answer. The message is one printable sentence. `wrong_request` is true if the
-    address, the request or ~/.netrc is the reason, not the state of the daemon.
-    """
+    """A request without a usable answer, in a printable sentence. `wrong_request`: the daemon is not the reason."""
 
     def __init__(self, sentence: str, *, wrong_request: bool = False) -> None:
         super().__init__(printable(sentence))
@@ -40,9 +38,8 @@ def request(
     form: Mapping[str, str] | None = None,
     server: str = "gpugauge",
 ) -> bytes:
-    """Return the body of the answer. A login comes from ~/.netrc and is sent only after a 401; SSL_CERT_FILE names the
-    authority of a certificate that the system does not trust. `form` is the body of a POST, `server` is the program
-    that should answer. Raises RequestError.
+    """Return the body of the answer. A login of ~/.netrc is sent only after a 401. `form` is the body of a POST,
+    `server` the program that should answer. Raises RequestError.
     """
     _check(url)
     body_sent = urlencode(form or {}).encode() if method == "POST" else None

@@ -87,11 +87,8 @@ def _stream(connection: socket.socket, tls: ssl.SSLContext | None) -> IOStream:
 
 
 class Listener:
-    """Accepts connections and closes those that exceed their timeout.
-
-    A connection is a newcomer until it has logged in or, where nobody has to, until the client has read a whole reply:
-    fresh until the headers of a request are complete, then in its first request. Once admitted it alternates between
-    idle and busy, and no newcomer can displace it.
+    """Accepts connections and closes those that exceed their timeout. A newcomer, which others may displace, has
+    neither logged in nor, where nobody has to, read a whole reply; it is fresh until the headers are complete.
     """
 
     def __init__(self, answer: Handler, limit: int, tls: Callable[[], ssl.SSLContext | None]) -> None:

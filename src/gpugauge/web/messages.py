@@ -27,10 +27,7 @@ class Headers(Mapping[str, str]):
 
 
 class Request(NamedTuple):
-    """A complete request. The names of `headers` are case-insensitive.
-
-    `certificate` is the verified client certificate as `ssl.SSLSocket.getpeercert` returns it; None without one.
-    """
+    """A complete request. `certificate` is the verified one of the client as of `ssl.SSLSocket.getpeercert`."""
 
     method: str
     path: str

@@ -1,8 +1,4 @@
-"""Readings on demand: which scrapes wait for a new reading of the driver, and for how long.
-
-A scrape that was expected finds a reading that was made for it. Any other one requests a reading and waits for the
-snapshot that contains it. Scrapes that come in the meantime share that reading.
-"""
+"""Readings on demand: a scrape that was not expected requests one, and waits for the snapshot that contains it."""
 
 from __future__ import annotations
 
@@ -33,10 +29,7 @@ _MIN_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 1.0, 300.0
 
 
 class Refresh:
-    """`request` starts a reading, after which a snapshot is published; it must not block. The `forecast` records
-    whether readings come in time. All methods but `publish` are called in the server's thread. Times are monotonic
-    seconds.
-    """
+    """`request` starts a reading, without blocking. All but `publish` is for the server's thread."""
 
     def __init__(self, request: Callable[[], None], forecast: ScrapeForecast | None = None) -> None:
         self._request, self._forecast = request, forecast or ScrapeForecast()

@@ -25,10 +25,7 @@ def standard_routes(
     note: Callable[[], str] = lambda: "",
     refresh: Refresh | None = None,
 ) -> dict[str, Route]:
-    """Return the routes. `not_ready` returns the reason, or None if ready; scrapes are recorded in `forecast`, and wait
-    for `refresh` if it is due. `note` returns what is worth knowing although the daemon is ready, "" if there is
-    nothing.
-    """
+    """Return the routes. `not_ready` returns the reason, or None; `note` what is worth knowing of one that is ready."""
 
     def metrics(request: Request, now: float) -> Response:
         accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")

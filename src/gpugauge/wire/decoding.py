@@ -1,8 +1,4 @@
-"""Decodes the datagrams of hooks and validates every field. Only the daemon loads this module.
-
-A hook may be of another minor version or hostile: unknown keys are ignored, missing keys are absent, and a value of the
-wrong type or out of bounds rejects the message.
-"""
+"""Decodes and validates the datagrams of hooks, for the daemon only: of another minor version, or hostile ones."""
 
 from __future__ import annotations
 

@@ -113,9 +113,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Device:
-    """A device visible to the process. `index` is the process's own number. The figures of torch's caching allocator
-    are present once the process uses the device; sizes are in bytes.
-    """
+    """A device visible to the process by its own `index`, with bytes of torch's allocator once it is used."""
 
     index: int
     uuid: str | None = None

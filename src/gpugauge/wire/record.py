@@ -1,8 +1,5 @@
-"""The shared record: memory through which a training process reports its phase, also while it is blocked.
-
-The process sends one sealed memfd with its first message and writes the record at the boundaries of its phases. The
-daemon reads it with pread, which the process can neither delay nor make fail. Times in the record are CLOCK_MONOTONIC,
-which all processes of a machine share. Runs on Python 3.9 with the standard library only: a training process loads it.
+"""The shared record, a sealed memfd by which a training process reports its phase, also while it is blocked. The daemon
+reads it with pread, which the process can neither delay nor make fail. Standard library only, Python 3.9.
 """
 
 from __future__ import annotations

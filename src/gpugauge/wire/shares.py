@@ -1,7 +1,4 @@
-"""The shares of a training: its parts, of the time since its first step or batch. Hook and daemon state the same ones.
-
-Runs on Python 3.9 with the standard library only: a training process loads it.
-"""
+"""The shares of a training by part, which hook and daemon state alike. Standard library only, Python 3.9."""
 
 from __future__ import annotations
 

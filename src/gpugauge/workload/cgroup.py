@@ -60,9 +60,7 @@ def parse(text: str) -> Cgroup:
 
 
 def directory(text: str, root: Path, controller: str) -> Path | None:
-    """Return the folder of a process's cgroup for a controller, in the cgroup file system mounted at `root`. Return
-    None if it is outside of this process's cgroup namespace or cannot be found.
-    """
+    """Return the folder of a process's cgroup for a controller, mounted at `root`; None if it is out of sight."""
     candidates = []
     for controllers, path in _lines(text):
         if path.startswith("/.."):

@@ -11,9 +11,7 @@ _WITH_VALUE = b"WX"
 
 
 def command_name(argv: Sequence[bytes]) -> bytes:
-    """Return the name of a program: `train.py` for `python -u train.py --lr 1`, `pkg.train` for `python -m pkg.train`,
-    otherwise the last part of the program's path. It is empty for an empty command line.
-    """
+    """Return the short name of a program: `train.py`, `pkg.train` for `python -m pkg.train`; empty without one."""
     words = [word for word in argv if word]
     if not words:
         return b""

@@ -50,9 +50,7 @@ def run_identity(environ: Mapping[str, str]) -> str:
 
 
 def slurm_job(environ: Mapping[str, str], cgroup: str = "", *, in_pod: bool = False) -> str:
-    """Return the number of the Slurm job that the cgroup names by its number or SLUID; the SLUID where the number is
-    not known. Without a cgroup that of the environment, but not in a pod. Empty if there is none.
-    """
+    """Return the number of a Slurm job, the SLUID of the cgroup if unknown; outside of pods that of the environment."""
     value = environ.get("SLURM_JOB_ID", "")
     claimed = value if is_number(value) and (cgroup or not in_pod) else ""
     return cgroup if is_number(cgroup) else claimed or cgroup

@@ -47,9 +47,7 @@ _VALUES = attrgetter(*Workload.__slots__)
 def device_names(
     uuid: str, minor: int | None = None, gpu_instance: int | None = None, bus_id: str | None = None
 ) -> tuple[str, ...]:
-    """Return the names of a device in orchestrators: its uuid, device file (`nvidia0`, `nvidia0/gi2`) and address.
-    `minor` is that of the GPU, also for a MIG device. The indexes in job files are replaced by uuids.
-    """
+    """Return the names of a device in orchestrators: uuid, device file (`nvidia0`, `nvidia0/gi2`) and address."""
     names = [uuid]
     if minor is not None:
         names.append(f"nvidia{minor}" if gpu_instance is None else f"nvidia{minor}/gi{gpu_instance}")
@@ -65,10 +63,7 @@ def address_name(bus_id: str) -> str:
 
 
 def clean(text: str | bytes) -> str:
-    """Return text as a label value: valid, printable, on one line, at most MAX_LABEL_BYTES long.
-
-    Control, escape, direction and invalid characters are replaced by question marks.
-    """
+    """Return text as a label value: valid, printable, on one line, at most MAX_LABEL_BYTES long; others become `?`."""
     if isinstance(text, bytes):
         text = text[: 4 * MAX_LABEL_BYTES].decode(errors="replace")
     text = printable(text[: 4 * MAX_LABEL_BYTES])

@@ -25,9 +25,7 @@ class Indexes:
             self.changes += 1
 
     def name(self, name: str, at: float) -> str:
-        """Return the uuid of the device that had the index at a time; empty if that is not known, the name itself
-        before any device is known.
-        """
+        """Return the uuid of the device that had the index at a time, empty if unknown; before any device, the name."""
         if not self._known:
             return name
         earlier = [uuids for since, uuids in self._known if since <= at]

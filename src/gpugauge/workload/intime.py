@@ -1,8 +1,5 @@
-"""Reads of processes that end in time.
-
-Some files in /proc need a lock that a process can hold for as long as it likes, for example while it maps a file of a
-FUSE file system that does not answer. Their reads end with that process only. Each is made in a thread, which is left
-behind if it hangs. Then the user is not read for a while, so that no user holds up the reads of others.
+"""Reads of processes that end in time. Some files in /proc need a lock that a process can hold for as long as it likes.
+Each is read in a thread, which is left behind if it hangs; then its user is not read for a while.
 """
 
 from __future__ import annotations
@@ -44,9 +41,7 @@ class InTime:
         return seconds
 
     def read(self, work: Callable[[], bytes], owner: Callable[[], ProcessOwner]) -> bytes:
-        """Return the result of `work`; `owner` is asked if any read hangs. Raises TimeoutError if it takes too long or
-        is refused, and what the work raises.
-        """
+        """Return the result of `work`. Raises what it raises, and TimeoutError if it hangs or is refused."""
         if self._left:
             self._check(owner())
         with self._lock:

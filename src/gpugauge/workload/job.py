@@ -1,7 +1,4 @@
-"""The job that a process belongs to: what one person submitted, one or many processes on one or many nodes.
-
-`resolve` decides from facts that other modules read. docs/attribution.md has a row for each source.
-"""
+"""The job of a process: what one person submitted, of any size. docs/attribution.md has a row for each source."""
 
 from __future__ import annotations
 
@@ -84,9 +81,8 @@ class JobFacts:
 
 
 def resolve(facts: JobFacts) -> Job:
-    """Return the job of a process; the first source that knows decides. An empty one for a display server of the host.
-
-    Call it for a process of a pod only when the pod is known, or when its name will never be known.
+    """Return the job of a process by the first source that knows, an empty one for a display server of the host. A
+    process of a pod is resolved when the pod is known, or never will be.
     """
     in_pod = bool(facts.pod_uid or facts.pod)
     if facts.display and not in_pod and not facts.slurm_job:
@@ -112,9 +108,7 @@ def _parts(kind: str, name: str) -> tuple[str, str]:
 
 
 def called(kind: str, namespace: str, name: str) -> set[str]:
-    """Return all names of a job that a command accepts: those that alerts and views print, the values of the labels,
-    and these in full, with the kind and the namespace.
-    """
+    """Return all names of a job that a command accepts: of alerts, views and labels, also with kind and namespace."""
     words, short = _parts(kind, name)
     known = {name, short, short.rpartition(" ")[2], *(name.split("/", n)[-1] for n in (1, 2))}
     known |= {f"{namespace}/{each}" for each in known} if namespace else set()
@@ -123,9 +117,7 @@ def called(kind: str, namespace: str, name: str) -> set[str]:
 
 
 def numbered(facts: JobFacts, number: str, *, proven: bool) -> JobFacts:
-    """Return the facts about a process whose cgroup has a SLUID, with the number of its job. What is not proven counts
-    as if the environment had stated it.
-    """
+    """Return the facts with the number of the job that has a SLUID; one not `proven` is as of the environment."""
     if proven:
         return replace(facts, slurm_job=number)
     return replace(facts, environment={**facts.environment, "SLURM_JOB_ID": number})
@@ -140,9 +132,7 @@ def bounded(name: str) -> str:
 
 
 def _leader(environment: Mapping[str, str]) -> str:
-    """Return the id of the heterogeneous job: all its parts have that of its leader in their environments. Empty if the
-    process is in none. A job that is submitted from within it inherits the ids of the parts, but not that of the job.
-    """
+    """Return the id of the heterogeneous job: that of its leader. A job submitted from within does not inherit it."""
     job = environ.slurm_job(environment)
     return job if job in {environment.get(name) for name in _HET_LEADERS} else ""
 

@@ -1,7 +1,4 @@
-"""Containers by device, from the kubelet's pod-resources service (v1) on its Unix socket.
-
-The service needs one call with an empty request, and its reply consists of five small messages.
-"""
+"""Containers by device, from the kubelet's pod-resources service (v1) on its Unix socket, by one call."""
 
 from __future__ import annotations
 

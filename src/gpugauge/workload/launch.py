@@ -34,9 +34,7 @@ _DISPLAY = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """`name` is the program of the topmost process with eight digits that are unique on the host; `raylet` is the
-    session of the Ray cluster whose node started the process, empty without.
-    """
+    """`name` is the program of the topmost process with unique digits, `raylet` the session of its Ray node."""
 
     name: str = ""
     raylet: str = ""
@@ -48,11 +46,8 @@ def is_display(command: str) -> bool:
 
 
 def launch_of(procfs: Procfs, pid: int, uid: int) -> Launch:
-    """Return the launch that a process belongs to.
-
-    It ends below an interactive shell, below a program that starts sessions, and below a process of another user. The
-    kernel of a notebook is a launch of its own. torchrun gives each rank a session of its own, so that sessions alone
-    do not separate launches.
+    """Return the launch of a process. It ends below an interactive shell, a program that starts sessions, a process of
+    another user, and at the kernel of a notebook. Sessions alone do not separate them: torchrun gives each rank one.
     """
     top, raylet = pid, ""
     for _ in range(_MAX_ANCESTORS):

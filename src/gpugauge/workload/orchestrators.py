@@ -1,9 +1,6 @@
-"""Allocations and pod names from Kubernetes and Slurm, read in a thread, so that no caller waits for a kubelet.
-
-Jobs by device, from the files of a scheduler's prolog, in the layout of dcgm-exporter's `--hpc-job-mapping-dir`.
-
-There is one file per device, named by its uuid, PCI address, device file (`nvidia0`) or index (`0`; `0.2` for GPU
-instance 2 of GPU 0), with a job on each line: its number, and perhaps the uid of its user and its SLUID.
+"""Allocations and pod names from Kubernetes and Slurm, read in a thread. A scheduler's prolog writes a file per device,
+as for dcgm-exporter, named by uuid, PCI address, `nvidia0` or index (`0.2`: GPU instance 2 of GPU 0), with a job on
+each line: its number, and perhaps the uid of its user and its SLUID.
 """
 
 from __future__ import annotations
@@ -115,11 +112,9 @@ class View:
     def place(
         self, container_id: str, pod_uid: str, hostname: str, devices: Sequence[Sequence[str]], named: Place | None
     ) -> Place | None:
-        """Return pod and container of a process, None if they are not certain. `named` is its pod if that is known,
-        `devices` the names of each device that it uses.
-
-        The log folders contain them by id. The kubelet reports only the allocations, and a process may use a device
-        that is allocated to another pod: its reply counts only for a pod whose name is the host name of the process.
+        """Return pod and container of a process that uses `devices`, None if they are not certain; `named` is a known
+        pod. Log folders have them by id. A process may use a device of another pod: an allocation counts only for a pod
+        whose name is the host name of the process.
         """
         if container_id in self.names.containers:
             return self.names.containers[container_id]

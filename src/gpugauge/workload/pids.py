@@ -13,9 +13,7 @@ _UNUSED_SECONDS = 60.0  # after which a pid is dropped from the table
 
 @dataclass(frozen=True, slots=True)
 class PidOwner:
-    """A process that has a pid. `start` is in clock ticks after boot. `since` is the monotonic time since when the pid
-    is known to belong to it. Both are None for a pid that /proc does not show.
-    """
+    """A process that has a pid since a monotonic time; `start` is in ticks. Both are None if /proc hides it."""
 
     process: str
     pid: int

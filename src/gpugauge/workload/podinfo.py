@@ -1,10 +1,5 @@
-"""What Kubernetes and runtimes write about containers: names of pods, and the Compose service of a Docker container.
-
-Names of pods are those of their log files. Without an API server this is the only place on a node that joins pod uid
-and container id to names. Two folders are listed; no file is opened. For a sidecar, Kubernetes writes one file for each
-field of a downward API volume: `namespace`, `name`, `uid`, and `labels` with a line `key="value"` for each label
-(https://kubernetes.io/docs/concepts/workloads/pods/downward-api/). Docker keeps a JSON file for each container, which
-root can read.
+"""What Kubernetes and runtimes write about containers: names of pods by those of their log files, which alone join them
+to ids on a node; the files of a downward API volume for a sidecar; Docker's JSON files, with the Compose service.
 """
 
 from __future__ import annotations

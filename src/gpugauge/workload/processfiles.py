@@ -59,9 +59,7 @@ def io_bytes(procfs: Procfs, pid: int) -> dict[str, int] | None:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The CPUs on which the main thread can run, by number and as a list such as 0-7,16, and the bytes that are swapped
-    out.
-    """
+    """The CPUs on which the main thread can run, by number and as a list such as 0-7,16, and the bytes swapped out."""
 
     cpus: int | None = None
     cpu_list: str = ""
@@ -124,9 +122,7 @@ def visible_devices(procfs: Procfs, pid: int) -> str | None:
 
 
 def starts_hook(procfs: Procfs, pid: int) -> bool:
-    """Return whether the process was started with the hook in its PYTHONPATH, as `gpugauge run` does, and with the hook
-    switched on.
-    """
+    """Return whether the process was started with the hook, as by `gpugauge run`, and with it switched on."""
     switch = (_variable(procfs, pid, b"GPUGAUGE_HOOK=") or "").strip().lower()
     by_device = (_variable(procfs, pid, b"PYTHONUSERBASE=") or "").startswith(_USER_BASE)
     return (by_device or _HOOK in (_variable(procfs, pid, b"PYTHONPATH=") or "")) and switch not in _OFF
@@ -176,10 +172,7 @@ def memory_available(procfs: Procfs) -> int | None:
 
 
 def _memory(folder: Path | None) -> tuple[int | None, int | None, int | None]:
-    """Return the memory that cannot be reclaimed without swap, the limit, and the bytes up to it; None without one.
-
-    The bytes up to the limit follow from what the kernel compares with it, without files that can be read again.
-    """
+    """Return the memory that cannot be reclaimed without swap, the limit, and the bytes up to it; None without one."""
     found = numbers(folder, "memory.stat")
     anonymous = found.get("total_rss", found.get("anon"))  # v1, v2
     shared = found.get("total_shmem", found.get("shmem", 0))

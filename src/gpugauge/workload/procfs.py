@@ -176,9 +176,7 @@ class Procfs:
         return self._within_time(pid, name, partial(self._read, pid, name, 4096, once=True))
 
     def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
-        """Return up to `limit` bytes of a file of a process. Raises OSError if it ended or is not readable, and
-        TimeoutError if reading it, or another process of its user, hangs.
-        """
+        """Return up to `limit` bytes of a file of a process. Raises OSError, TimeoutError if it hangs."""
         return self._within_time(pid, name, partial(self._read, pid, name, limit))
 
     def content(self, pid: int, name: str, limit: int = 65536) -> bytes:

@@ -41,9 +41,7 @@ class Identity(NamedTuple):
 
 
 class Registry:
-    """Identities by the `process` label. Thread-safe. `ask` returns who a process is, and may hang; `version` a number
-    that is another when any identity may be another.
-    """
+    """Identities by `process`. Thread-safe. `ask` may hang; the number `version` is another when any may be."""
 
     def __init__(self, ask: Callable[[Want], Identity], version: Callable[[], int], now: Callable[[], float]) -> None:
         self._ask, self._version, self._now = ask, version, now

@@ -39,9 +39,7 @@ class Users:
         return self._names.get(uid) or self.number(uid)
 
     def is_known(self, uid: int) -> bool:
-        """Return whether `name` returns the final name: the one that was looked up, or the number where names are not
-        known.
-        """
+        """Return whether `name` is final: the one that was looked up, or the number where names are not known."""
         return not self._known or not uid or uid in self._names
 
     @staticmethod

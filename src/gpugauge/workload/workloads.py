@@ -112,9 +112,7 @@ class Workloads:
         self._orchestrators.stop()
 
     def refresh(self) -> None:
-        """Read the orchestrators once, without start(). Call resolve() before and after: names of pods are read only if
-        a process of a pod was found.
-        """
+        """Read the orchestrators once, without start(). Pods have names only after a process of one was resolved."""
         self._orchestrators.refresh()
 
     @property
@@ -133,9 +131,7 @@ class Workloads:
         return self.identify(Want(pid, devices=devices, **more)).workload
 
     def identify(self, want: Want) -> Identity:
-        """Return who a process is, an empty identity if it ended. Reading it may hang. What was sent counts if its
-        environment cannot be read.
-        """
+        """Return who a process is, nobody if it ended; may hang. What was sent is for an environment that is hidden."""
         known = self._known(want.pid, want.start)
         if known is None:
             return Identity()
@@ -151,9 +147,7 @@ class Workloads:
             return Identity(known.workload, known.facts.container_pid)
 
     def claimed(self, environment: Mapping[str, str], session: str, uid: int, namespace: int | None) -> Workload:
-        """Return the workload of a process that /proc does not show, from what its hook sent: variables of the job, the
-        session's id, the pid namespace and its start. `uid` comes from the kernel.
-        """
+        """Return the workload of a process that /proc hides, by what its hook sent; the `uid` is the kernel's."""
         on_host = namespace is None or namespace == _INITIAL_PID_NAMESPACE
         # Ranks without a launcher that is visible here share the port at which they meet.
         port = environment.get("MASTER_PORT", "") if environment.get("WORLD_SIZE", "1") != "1" else ""
@@ -179,10 +173,7 @@ class Workloads:
         return cgroup.directory(text, self._cgroup_root, controller)
 
     def allocations(self) -> Mapping[str, tuple[Workload, ...]]:
-        """Return the workloads that each device is assigned to; the same object as before if nothing changed.
-
-        The keys are names as in `identity.device_names`; each orchestrator uses one of them.
-        """
+        """Return the workloads by `identity.device_names`; the same object as before if nothing changed."""
         if self._allocated_at != (self._orchestrators.view, self._holders.changes, self.indexes.changes):
             with self._lock:
                 view = self._orchestrators.view
@@ -201,9 +192,7 @@ class Workloads:
         return self._allocations
 
     def lists_all(self) -> bool:
-        """Return whether a device without an allocation is free: a source that lists all of them works, and each name
-        that it uses is known.
-        """
+        """Return whether a device without an allocation is free: a source lists all, by names that are known."""
         listing = (self._orchestrators.sources[name].up for name in ("kubelet", "slurm"))
         return any(listing) and not self._orchestrators.ignored
 
@@ -289,9 +278,7 @@ class Workloads:
         known.workload = replace(known.workload, run_id=run, job_id=job_id)
 
     def _lacking(self, known: _Known, pod: Pod | None, number: str | None) -> dict[str, float]:
-        """Return what is not known yet and may be part of the job, and the seconds from the first sight on for which
-        it is awaited.
-        """
+        """Return what may be part of the job and is not known yet, and for how many seconds it is awaited."""
         facts = known.facts.job
         found = {
             "environment": (facts.hidden, _HOOK_WAIT_SECONDS),
@@ -302,9 +289,7 @@ class Workloads:
         return {name: seconds for name, (lacks, seconds) in found.items() if lacks}
 
     def _settle(self, known: _Known) -> None:
-        """Resolve the job of a process when all that may be part of it is known, or was awaited for long enough. The
-        job is resolved again when more is known.
-        """
+        """Resolve the job of a process once all that may be part of it is known or awaited too long; then again."""
         age, pod, (number, proven) = self._clock() - known.found, self._pod(known), self._number(known)
         awaited = self._lacking(known, pod, number)
         lacking = frozenset(awaited)
@@ -350,9 +335,8 @@ class Workloads:
         return job, facts.user
 
     def _number(self, known: _Known) -> tuple[str | None, bool]:
-        """Return the number of the Slurm job that the kernel names by its SLUID, and whether its prolog has stated it;
-        None while it is not known, empty if the kernel names no SLUID. All processes of the job have what was found
-        first.
+        """Return the number of the Slurm job of a SLUID (None: unknown yet, empty: none), and whether its prolog has
+        stated it; that which was found first is of all its processes.
         """
         facts, files = known.facts.job, self._orchestrators
         sluid = facts.slurm_job

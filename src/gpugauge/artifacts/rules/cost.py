@@ -1,7 +1,5 @@
-"""The recording rules about GPU hours, energy and cost, by job and by user: `gpugauge rules --cost`.
-
-Each evaluation records what came since the one before, so that `sum_over_time` over any range is a bill. The rules of
-`gpugauge rules` must run beside them.
+"""The recording rules about GPU hours, energy and cost, beside those of `gpugauge rules`. Each evaluation records what
+came since the one before, so that `sum_over_time` over any range is a bill.
 """
 
 from __future__ import annotations
@@ -94,9 +92,7 @@ def _of_owners(s: Selectors, expr: str, unit: float, *more: str) -> str:
 
 
 def _energy(s: Selectors) -> str:
-    """Return the watts of the GPUs of each training; those of a GPU that several programs hold are divided by their
-    number.
-    """
+    """Return the watts of the GPUs of each training; those of a GPU are divided by the number of its programs."""
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) (last_over_time({s(_MEMORY, s.lookback)}))"
     # The driver counts, whatever becomes of exporters, until it is loaded again.
     joules, window = "gpu_energy_joules_total", s.lookback

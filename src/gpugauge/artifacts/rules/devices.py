@@ -90,9 +90,7 @@ def of_exporters(s: Selectors) -> list[Alert]:
 
 
 def _down(s: Selectors) -> str:
-    """Return the share of failed scrapes, wherever in the window: a program that crashes again is up at times. It is
-    over once no scrape fails for some minutes.
-    """
+    """Return the share of failed scrapes in the window, if one failed lately: a crashing program is up at times."""
     window = s.down_window
     instance = s.keys("instance")
     failed = f"1 - max by ({instance}) (avg_over_time({s.up(window)}))"

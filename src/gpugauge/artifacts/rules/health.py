@@ -1,6 +1,4 @@
-"""Alerts about faults of GPUs, which the exporter judges (`gpu_problem_info`). They fire until the fault is repaired,
-also when it is older than the first scrape. They carry cluster, node, uuid and index of the GPU as labels.
-"""
+"""Alerts about faults of GPUs that the exporter judges (`gpu_problem_info`), which fire until they are repaired."""
 
 from __future__ import annotations
 

@@ -120,9 +120,7 @@ class Selectors(Parameters):
         return self.and_job(f"count_over_time({recorded}[{window}] offset {format_duration(self.settle)})")
 
     def by_job(self, operator: str, expr: str, *more: str, of: Sequence[str] = (PROCESS_JOB, *JOB_LABELS)) -> str:
-        """Aggregate an expression over processes to jobs and the labels `more`. Each process counts once. `of` is the
-        series that has the owner of each process, with its labels.
-        """
+        """Aggregate over processes, each once, to jobs and `more` labels; `of`: a series of owners, its labels."""
         info, *labels = of
         if operator in {"sum", "count"}:
             expr = f"max by ({self.keys('process', *more)}) ({expr})"

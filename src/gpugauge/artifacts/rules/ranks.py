@@ -48,9 +48,7 @@ def _rank_work(s: Selectors) -> str:
 
 
 def _rank_slow(s: Selectors) -> str:
-    """Return how many times as long as the median rank, or as the other of two, each one works. Within a run, because
-    only its ranks do the same work; a job may contain several runs.
-    """
+    """Return the work of each rank by that of the median one, or of the other of two, of its run."""
     run = f"{s.job}, run_id, world_size"
     one = f"min by ({run}) ({RANK_WORK}) and count by ({run}) ({RANK_WORK}) == 2"
     median = f"clamp_min({one} or quantile by ({run}) (0.5, {RANK_WORK}), {LEAST_WORK:g})"

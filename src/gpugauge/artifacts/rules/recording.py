@@ -103,9 +103,7 @@ def of_processes(s: Selectors) -> list[Recording]:
 
 
 def gpus(s: Selectors, window: int, *cause: str) -> str:
-    """Return the mean GPUs that each training held in a window, or those that it lost by `cause`. All that is said
-    about GPU time comes from here.
-    """
+    """Return the mean GPUs that each training held in a window, or lost by `cause`: the source of GPU times."""
     if not cause:
         seconds = s.replaced("training_gpu_held_seconds_total", window)
     else:
@@ -246,9 +244,7 @@ def _now(s: Selectors) -> list[Recording]:
 
 
 def _time(s: Selectors, seconds: str, hook: str) -> str:
-    """Return the share of the window in which at least one process of each job is in a state, by the time that all its
-    processes together are in it, in place of that of one: they may be many short ones, one after the other.
-    """
+    """Return the share of the window in which a process of each job is in a state: they may be many short ones."""
     mean = f'max by ({s.job}) (avg_over_time({NOW}{{hook="{hook}"}}[{format_duration(s.patience)}]))'
     return f"{s.by_job('sum', seconds)}\n/ on ({s.job}) {mean}"
 

@@ -1,6 +1,4 @@
-"""The counters of `gpu_metrics`, whose units differ by chip and firmware: they are believed only once they agree with
-the instantaneous values.
-"""
+"""The counters of `gpu_metrics`, of differing units: believed only once they agree with instantaneous values."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ class _Point(NamedTuple):
 
 
 class Load:
-    """The exact mean load between two readings: the rise of the accumulator in a cycle. Its unit is that which fits the
-    instantaneous percentages; without one there is no mean. Times are monotonic seconds.
-    """
+    """The mean load between two readings: the rise of the accumulator in a cycle, in the unit that fits percentages."""
 
     def __init__(self) -> None:
         self.hertz: float | None = None
@@ -144,9 +140,7 @@ _MILLISECOND_HERTZ = (980.0, 1020.0)  # a cycle is a millisecond
 
 
 class Residencies:
-    """The time of each reason for lower clocks: cycles in which it applied, of all cycles. A reason that seems to apply
-    all the time, or to an idle GPU, is none: the firmware does not fill it.
-    """
+    """The time of each reason for lower clocks. One that always applies, or to an idle GPU, is not filled."""
 
     def __init__(self) -> None:
         self._last: Mapping[str, int] = {}

@@ -1,8 +1,4 @@
-"""The file `gpu_metrics`: a structure of the kernel, whose layout depends on the two revisions and the size in its
-header, or, from 1.9 on, one that describes itself.
-
-The structures are those of drivers/gpu/drm/amd/include/kgd_pp_interface.h.
-"""
+"""The file `gpu_metrics`: structures of kgd_pp_interface.h by the revisions and the size in its header."""
 
 from __future__ import annotations
 

@@ -76,9 +76,7 @@ class Caller(Calls):
             self.count(function, began)
 
     def code(self, function: str, *arguments: Any) -> str:
-        """Call the library directly, with buffers of the caller, and return its code. For frequent calls: the binding
-        allocates each time, and raises where nothing is new. Raises DriverError if the library lacks the function.
-        """
+        """Call the library with buffers of the caller, without the binding's cost; return its code."""
         symbol = self._symbol(function)
         began = self._begin(function)
         number: int = symbol(*arguments)

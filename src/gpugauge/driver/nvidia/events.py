@@ -44,9 +44,7 @@ class Events:
         return named(types, EVENT_TYPES)
 
     def poll(self, errors: dict[str, str]) -> list[dict[str, Any]]:
-        """Return the events since the last poll, oldest first, without waiting; the code of a failure is added to
-        `errors`. The `handle` of an event is that of its GPU, which is not always the registered one.
-        """
+        """Return the events since the last poll, oldest first, without waiting. A `handle` may be of another GPU."""
         found: list[dict[str, Any]] = []
         for _ in range(_MAX_EVENTS_PER_POLL if self._set is not None else 0):
             try:

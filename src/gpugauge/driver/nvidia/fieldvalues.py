@@ -1,8 +1,4 @@
-"""Field values: numbers with an id (NVML_FI_* in nvml.h), any number of which one call returns.
-
-A row names the field of `DeviceReading` that it fills. A field that only metric rows read is not declared there: they
-read it with `DeviceReading.value`.
-"""
+"""Field values: numbers with an id (NVML_FI_* in nvml.h) by the field that they fill, many in one call."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""NVML as the backend of a worker, read through NVIDIA's binding.
-
-The tables in `calls` and `fieldvalues` define the values that are read. A call that a GPU does not support is not
-repeated until a new worker starts, or until the MIG layout of the GPU changes.
-"""
+"""NVML as the backend of a worker: the values in the tables of `calls` and `fieldvalues`, by NVIDIA's binding."""
 
 from __future__ import annotations
 

@@ -74,9 +74,8 @@ _LIFE_SECONDS = 3.2e8  # ten years
 
 
 class Rising:
-    """A counter of a field. That it falls is plausible when the next reading is low, too: then it was reset. Of a
-    single low reading, rate() and increase() in Prometheus would make an increase by the whole counter. It cannot rise
-    by more than the hardware can do.
+    """A counter of a field. Of a single low reading, rate() would make an increase by the whole counter: that it falls
+    is plausible when the next reading is low, too. It cannot rise by more than the hardware can do.
     """
 
     def __init__(self, field: str) -> None:

@@ -1,8 +1,5 @@
-"""Peak rates of GPUs by product and dtype: dense matrix products, at the boost clock, in FLOP/s.
-
-NVIDIA gives rates of tensor cores with sparsity, marked with an asterisk: those are halved here. Rates of float16 are
-those with accumulation in float32, which torch uses by default. tf32 is float32 rounded for tensor cores; float32
-is without tensor cores. A product that is not in the table has no peak: a rate of another one would be wrong.
+"""Peak rates of GPUs by product and dtype: dense matrix products (half of NVIDIA's rates with sparsity), at the boost
+clock, float16 with accumulation in float32, tf32 by tensor cores, float32 without them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,5 @@
-"""Closing what strangers have handed over. `close` of their descriptors can block: of a TCP socket with SO_LINGER for
-as long as the peer likes, of a file in a FUSE file system for ever, where not even SIGKILL ends it. The same holds for
-a connection whose queue contains such a descriptor.
+"""Closing what strangers have handed over, which can block: a TCP socket with SO_LINGER for as long as the peer likes,
+a file of FUSE for ever, also to SIGKILL; and so a connection with one in its queue.
 """
 
 from __future__ import annotations

@@ -31,9 +31,7 @@ class CgroupUser:
 
 
 class Identity:
-    """The process that connected. `pid` is 0 if it is not known, or not proven to be of that process still; `start` is
-    in clock ticks after boot, `accepted` in seconds since boot, and `claimed` the pid, proven or not.
-    """
+    """The process that connected: `pid`, 0 unless proven, or `claimed`; `start` in ticks, `accepted` in seconds."""
 
     __slots__ = ("accepted", "claimed", "owner", "pid", "start")
 
@@ -48,11 +46,8 @@ def user(sock: _socket.socket) -> tuple[int, int]:
 
 
 def identify(sock: _socket.socket, empty_since: float) -> Identity:
-    """Return the identity of the process that connected. `empty_since` is a time since boot at which the connection was
-    not there yet.
-
-    Its pid may belong to another process by now. What /proc shows is of the right process if that is alive afterwards
-    (its pidfd) or, before Linux 6.5, if it is older than the connection.
+    """Return who connected after `empty_since` (seconds since boot). What /proc shows is of that process if it is alive
+    afterwards (its pidfd) or, before Linux 6.5, older than the connection.
     """
     pid, uid = user(sock)
     accepted = time.clock_gettime(time.CLOCK_BOOTTIME)

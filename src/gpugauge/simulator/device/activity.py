@@ -94,9 +94,8 @@ def working(rhythm: Rhythm, busy: float, step: float, *, smooth: bool) -> Load:
 
 
 class Activity:
-    """Work on a GPU between two seconds of the scenario. Per busy second, `intensity` is the share of the full power,
-    `traffic` of memory time, `engines` of each engine's time, and `link` of the PCIe bandwidth into the GPU, None for
-    the usual bytes. A pipeline determines all of them.
+    """Work on a GPU between two seconds. Per busy second: `intensity` is the share of the full power, `traffic` of
+    memory time, `engines` of each engine's, `link` of the PCIe bandwidth into the GPU (None: the usual bytes).
     """
 
     def __init__(self, plain: Mapping[str, Any]) -> None:

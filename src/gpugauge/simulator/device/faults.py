@@ -74,9 +74,8 @@ def _hang() -> NoReturn:
 
 
 def spoil(arguments: Sequence[Any], value: int, member: str | None = None) -> None:
-    """Write `value` into every number that a call has returned, and bytes that are not UTF-8 into every text. The
-    length of a list stays, because the binding allocates that much. With `member`, only that member of structures
-    changes.
+    """Write `value` into every number that a call has returned, and bytes that are not UTF-8 into every text; with
+    `member`, only into that of structures. The length of a list stays: the binding allocates that much.
     """
     targets = [getattr(argument, "_obj", argument) for argument in arguments]
     is_list = any(isinstance(t, ctypes.Array) and issubclass(t._type_, ctypes.Structure) for t in targets)

@@ -1,8 +1,4 @@
-"""A training step as a pipeline, which determines all that can be observed.
-
-Loader, copy, host, kernels and collective overlap as they do in PyTorch: the host launches kernels ahead of the GPU
-unless it synchronises, a copy of pageable memory blocks the host, a collective that waits for a peer spins.
-"""
+"""A training step as a pipeline of loader, copy, host, kernels and collective, which overlap as they do in PyTorch."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""The GPU models of scenarios, in presets.json: figures of data sheets, and the features that each model lacks.
-
-Architectures are those of nvmlDeviceArchitecture_t: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell. Clocks are in
-megahertz, with a process on the GPU and without. An APU of AMD has the memory of the machine. `amd` is what only AMD's
-have: the layout of gpu_metrics, the architecture as KFD has it, the number of compute units.
+"""The GPU models of scenarios, in presets.json: figures of data sheets (megahertz with a process and without), and what
+each lacks. Architectures: 6 Turing, 7 Ampere, 8 Ada, 9 Hopper, 10 Blackwell.
 """
 
 from __future__ import annotations

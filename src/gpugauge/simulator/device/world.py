@@ -1,7 +1,4 @@
-"""The GPUs and processes of a scenario as pure functions of the time since its start.
-
-Another worker with the same start therefore simulates the same GPUs, and its counters continue.
-"""
+"""The GPUs and processes of a scenario as functions of the time since its start, so that counters outlive a worker."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Helpers of simulated functions: they write into the arguments of the caller and return NVML return codes.
-
-Arguments have the types that pynvml passes: numbers, buffers, and references made by `byref`, whose target is `_obj`.
-"""
+"""Helpers of simulated functions: they write into what pynvml passes (`byref` has it as `_obj`) and return codes."""
 # ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The models of a scenario: the GPUs of a simulated machine, the processes on them, and the faults.
-
-Times are seconds since the start of the scenario. The models check everything; the worker receives plain data.
-"""
+"""The models of a scenario: GPUs, processes and faults, in seconds since its start. The worker gets plain data."""
 
 from __future__ import annotations
 

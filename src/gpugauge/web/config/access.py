@@ -130,9 +130,7 @@ class WebAccess:
         log.info("web configuration read again", extra=fields(file=str(self._path)))
 
     def _changed(self) -> tuple[WebConfig, _Signature] | None:
-        """Return the content of the files if it is to be used: it has changed and is settled, or could not be used
-        before. Raises ConfigError.
-        """
+        """Return the content of files that changed and are settled, or were unusable. Raises ConfigError."""
         now = _signature(self._config.files)
         settled, self._seen = now == self._seen, now
         if not settled or (now == self._read and self.last_reload.successful):

@@ -1,6 +1,4 @@
-"""Verification of passwords against bcrypt hashes, one at a time in a separate thread. An unknown user name takes as
-long as a known one.
-"""
+"""Verification of passwords against bcrypt hashes, one at a time in a thread; an unknown user takes as long."""
 
 from __future__ import annotations
 
@@ -163,9 +161,7 @@ class Logins:
         return mac.digest()
 
     def _unknown_user_hash(self, users: Mapping[bytes, bytes], user: bytes) -> bytes:
-        """Return a whole hash with the cost of a user's hash, of a password that is not known. It is always the same
-        for a name.
-        """
+        """Return a hash of no password, always the same for a name, with the cost of a user's hash."""
         costs = sorted(hashed[4:6] for hashed in users.values())
         drawn = hashlib.blake2b(user, key=self._secret).digest()
         cost = costs[int.from_bytes(drawn[:8], "big") % len(costs)]

@@ -36,9 +36,7 @@ Found = tuple[str, str, str]  # kind, name, source
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """A pod, and its labels if a source has them: `metadata` (the cluster) or `downward_api` (a sidecar). Only the
-    cluster knows the owner.
-    """
+    """A pod, and its labels by `metadata` (the cluster, which knows the owner) or `downward_api` (a sidecar)."""
 
     namespace: str
     name: str
@@ -49,10 +47,8 @@ class Pod:
 
 
 def controller(pod: Pod, environment: Mapping[str, str]) -> Found | None:
-    """Return kind and name of the pod's controller and the source, None for a pod that is not known to have one.
-
-    A variable of the environment counts only if the pod's name, which its processes cannot change, follows the rule of
-    that controller.
+    """Return kind and name of the pod's controller and the source, None without one. A variable of the environment
+    counts only if the name of the pod, which its processes cannot change, agrees.
     """
     if pod.source == "metadata":
         owned = owners.controller(pod.owner, pod.labels) if pod.owner else None
@@ -102,10 +98,7 @@ def number(environment: Mapping[str, str], name: str) -> int | None:
 
 
 def _rendezvous(environment: Mapping[str, str], *, spans: bool = True) -> Iterator[tuple[str, str]]:
-    """Yield the first two labels of each address at which ranks meet; with `spans`, only of those of several pods.
-
-    torchrun sets MASTER_ADDR also for ranks of one pod, to that pod. Operators set the variables with PET_.
-    """
+    """Yield the first two labels of each address at which ranks meet; with `spans`, only if that is of several pods."""
     several = not spans or spans_hosts(environment)
     names = ("PET_MASTER_ADDR", "PET_RDZV_ENDPOINT", *(("MASTER_ADDR",) if several else ()))
     for name in names:

@@ -62,10 +62,7 @@ LABELS = frozenset(label for row in _ABOVE for label in (row.name, *row.labels) 
 
 
 def controller(owner: OwnerReference, labels: Mapping[str, str]) -> tuple[str, str] | None:
-    """Return kind and name of the job of a pod, None if its owner is no job.
-
-    A label alone proves nothing, because a user sets the labels of a pod: the owner's name must agree with it.
-    """
+    """Return kind and name of the job of a pod, None without one. Users set labels: the owner's name must agree."""
     for row in _ABOVE:
         if (row.group, row.owner) != (owner.group, owner.kind) or not all(labels.get(label) for label in row.labels):
             continue

@@ -1,6 +1,5 @@
-"""The pods of this node from its kubelet, or from the cluster's API: one bounded request with the pod's token.
-
-The request is HTTP/1.0, so that the answer ends with the connection. No proxy is used: it would receive the token.
+"""The pods of this node from its kubelet or the cluster's API: a bounded request (HTTP/1.0, so that the answer ends
+with the connection) with the pod's token, which no proxy may see.
 """
 
 from __future__ import annotations
@@ -27,11 +26,8 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 
 def pods(text: str, wanted: Collection[str] | None = None) -> dict[str, Pod]:
-    """Return the pods, or the wanted ones, by their UID on the node; entries that are no pods are left out. Raises
-    ValueError.
-
-    A user may give a pod the annotation of a static pod: one whose own UID it is wins, and View.listed() decides about
-    others. One pod is decoded at a time: all of a large list together take ten times the memory of its text.
+    """Return the pods, or the wanted ones, by their UID on the node. Raises ValueError. Of those that claim the UID of
+    a static pod, its own wins. One is decoded at a time: all together take ten times the memory of the text.
     """
     found: dict[str, Pod] = {}
     mirrors: dict[str, Pod] = {}
