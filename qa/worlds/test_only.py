@@ -21,7 +21,7 @@ from qa.worlds import nodes
 
 def scraped(exposition: Exposition, query: str, **headers: str) -> Reply:
     handler = standard_routes(exposition, "/metrics", lambda: None)["/metrics"].handler
-    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    sent = {name.replace("_", "-").lower(): value for name, value in headers.items()}
     reply = handler(Request("GET", "/metrics", query, sent, b"", "127.0.0.1"))
     assert isinstance(reply, Reply)
     return reply

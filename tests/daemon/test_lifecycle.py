@@ -64,7 +64,7 @@ def ask(
 ) -> tuple[int, str]:
     path, _, query = path.partition("?")
     routes = lifecycle_routes(cast("Supervisor | None", driver), reload, lambda: enabled, frozenset({"localhost"}))
-    request = Request("POST", path, query, {"Host": "localhost", **(headers or {})}, b"", "127.0.0.1")
+    request = Request("POST", path, query, {"host": "localhost", **(headers or {})}, b"", "127.0.0.1")
 
     async def answer() -> Reply:
         reply = routes[path].handler(request)
@@ -164,7 +164,7 @@ def test_all_is_refused_unless_enabled(path: str) -> None:
     assert (driver.asked.left() > 0, reloads) == (False, [])
 
 
-@cases("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
+@cases("headers", [{"host": "evil.example"}, {"origin": "http://evil.example"}])
 def test_requests_of_foreign_pages_are_refused(headers: dict[str, str]) -> None:
     driver = Driver()
 

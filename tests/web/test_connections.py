@@ -140,7 +140,7 @@ def opened(address: tuple[str, int], source: str) -> http.client.HTTPConnection:
 
 
 def login_needed(request: Request) -> Reply | None:
-    return None if request.headers.get("Authorization") == "right" else sentence(401, "who are you?")
+    return None if request.headers.get("authorization") == "right" else sentence(401, "who are you?")
 
 
 @seeds(range(6))
@@ -202,7 +202,7 @@ def test_a_connection_whose_login_is_checked_is_not_displaced() -> None:
             await asyncio.sleep(0.01)
         return None
 
-    access = Gate(lambda request: granted() if "Authorization" in request.headers else None, identifies=True)
+    access = Gate(lambda request: granted() if "authorization" in request.headers else None, identifies=True)
     with serving(max_connections=16, access=access) as address, ExitStack() as stack:
         waiting = stack.enter_context(closing(opened(address, "127.0.0.1")))
         waiting.request("GET", "/metrics", headers={"Authorization": "right"})

@@ -4,7 +4,6 @@ import os
 from collections.abc import Mapping
 
 import pytest
-from tornado.httputil import HTTPHeaders
 
 from gpugauge.web.guard import guarded, own_names, own_names_only
 from gpugauge.web.server import Reply, Request, Route, sentence
@@ -13,7 +12,7 @@ NAMES = own_names(["gpu7.example.com", ""])
 
 
 def ask(headers: Mapping[str, str]) -> int:
-    request = Request("POST", "/-/reload", "", HTTPHeaders(dict(headers)), b"", "127.0.0.1")
+    request = Request("POST", "/-/reload", "", {name.lower(): text for name, text in headers.items()}, b"", "127.0.0.1")
     reply = guarded(lambda _: sentence(200, "done"), NAMES)(request)
     assert isinstance(reply, Reply)
     return reply.status
@@ -78,7 +77,7 @@ def test_pages_of_other_sites_are_refused(headers: dict[str, str], status: int) 
 )
 def test_on_the_loopback_device_only_own_names_are_allowed(listening: list[str], status: int) -> None:
     routes = own_names_only({"/": Route(lambda _: sentence(200, "the page"))}, listening)
-    reply = routes["/"].handler(Request("GET", "/", "", {"Host": "evil.example"}, b"", "127.0.0.1"))
+    reply = routes["/"].handler(Request("GET", "/", "", {"host": "evil.example"}, b"", "127.0.0.1"))
 
     assert isinstance(reply, Reply)
     assert reply.status == status

@@ -120,16 +120,15 @@ class Exposition:
             self._formats.messages.starts.update(current.snapshot)
         fresh = now_monotonic - current.monotonic <= self.stale_after
         if only and fresh:
-            chosen = current.chosen(only)
-            if chosen is None:
+            bodies = current.chosen(only)
+            if bodies is None:
                 return Response(b"too many different choices at once: ask again later\n", _PLAIN, None, 503)
-            body = chosen.body(variant)
-            return Response(body, content_type(accept or "", variant.format), "gzip" if variant.gzip else None)
-        if variant in self._demands:
-            self._demands[variant].record_scrape(now_monotonic)
         else:
-            self._demands[variant] = _Demand(now_monotonic)
-        bodies = current.bodies if fresh else current.own_bodies
+            if variant in self._demands:
+                self._demands[variant].record_scrape(now_monotonic)
+            else:
+                self._demands[variant] = _Demand(now_monotonic)
+            bodies = current.bodies if fresh else current.own_bodies
         kind = content_type(accept or "", variant.format)
         return Response(bodies.body(variant), kind, "gzip" if variant.gzip else None)
 

@@ -23,7 +23,7 @@ def own_names(listen_hosts: Iterable[str]) -> frozenset[str]:
 
 def foreign_host(request: Request, names: frozenset[str]) -> Reply | None:
     """Return 403 if the Host header has a name that is not in `names`, as after DNS rebinding, else None."""
-    host = request.headers.get("Host", "")
+    host = request.headers.get("host", "")
     name = _host_name(host)
     if not host or (name and (name in names or _is_address(name))):
         return None
@@ -34,8 +34,8 @@ def foreign_host(request: Request, names: frozenset[str]) -> Reply | None:
 
 def foreign_origin(request: Request) -> Reply | None:
     """Return 403 if a page of another site made the request, else None. Programs do not send these headers."""
-    origin, site = request.headers.get("Origin"), request.headers.get("Sec-Fetch-Site")
-    if (site is None or site in _OWN_SITES) and (origin is None or _same_host(origin, request.headers.get("Host", ""))):
+    origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
+    if (site is None or site in _OWN_SITES) and (origin is None or _same_host(origin, request.headers.get("host", ""))):
         return None
     return sentence(403, "requests from pages of other sites are not allowed")
 

@@ -16,7 +16,7 @@ import h11
 from tornado.iostream import IOStream, StreamClosedError, UnsatisfiableReadError
 
 from gpugauge.base.logline import fields
-from gpugauge.web.messages import Headers, Reply, Request, sentence
+from gpugauge.web.messages import Reply, Request, sentence
 
 if TYPE_CHECKING:
     from gpugauge.web.connections import Listener
@@ -153,15 +153,18 @@ class Connection:
         return bytes(body)
 
     def _request(self, head: h11.Request, body: bytes) -> Request:
-        target, headers = head.target, list(head.headers)
+        target, headers = head.target, dict[str, str]()
+        for raw_name, raw_value in head.headers:  # values of a repeated field are joined by commas (RFC 9110, 5.3)
+            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
+            headers[name] = f"{headers[name]},{value}" if name in headers else value
         if absolute := _ABSOLUTE.fullmatch(target):
             # Its host counts, and not that of the header (RFC 9112, section 3.2.2).
             target = absolute[2] if absolute[2].startswith(b"/") else b"/" + absolute[2]
-            headers = [(name, absolute[1] if name == b"host" else value) for name, value in headers]
+            headers["host"] = absolute[1].decode("latin-1")
         path, _, query = target.decode("latin-1").partition("?")
         connection = self._stream.socket
         certificate = (connection.getpeercert() or None) if isinstance(connection, ssl.SSLSocket) else None
-        return Request(head.method.decode(), path, query, Headers(iter(headers)), body, self.remote, certificate)
+        return Request(head.method.decode(), path, query, headers, body, self.remote, certificate)
 
     async def _write(self, reply: Reply, head_only: bool, keep: bool) -> None:
         header = {

@@ -2,28 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
-
-
-class Headers(Mapping[str, str]):
-    """Header fields by name, in any case; the values of a repeated field are joined by commas (RFC 9110, 5.3)."""
-
-    def __init__(self, pairs: Iterator[tuple[bytes, bytes]]) -> None:
-        self._values: dict[str, str] = {}
-        for raw_name, raw_value in pairs:
-            name, value = raw_name.decode("latin-1"), raw_value.decode("latin-1")
-            self._values[name] = f"{self._values[name]},{value}" if name in self._values else value
-
-    def __getitem__(self, name: str) -> str:
-        return self._values[name.lower()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
 
 class Request(NamedTuple):
@@ -32,7 +13,7 @@ class Request(NamedTuple):
     method: str
     path: str
     query: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, str]  # by name in lower case
     body: bytes
     remote: str
     certificate: Mapping[str, Any] | None = None

@@ -28,7 +28,7 @@ def standard_routes(
     """Return the routes. `not_ready` returns the reason, or None; `note` what is worth knowing of one that is ready."""
 
     def metrics(request: Request, now: float) -> Response:
-        accept, encoding = request.headers.get("Accept"), request.headers.get("Accept-Encoding")
+        accept, encoding = request.headers.get("accept"), request.headers.get("accept-encoding")
         query = parse_qs(request.query)
         only = Only(frozenset(query.get("process", ())), frozenset(query.get("job", ())))
         return exposition.respond(accept, encoding, now, sparse="omit" in query.get("zeros", ()), only=only)
@@ -62,7 +62,7 @@ def dcgm_route(
         reason, current = not_ready(), snapshot()
         if reason is not None or current is None:
             return Response(f"not ready: {reason}\n".encode(), "text/plain; charset=utf-8", None, 503)
-        return exposition.respond(current, request.headers.get("Accept-Encoding"))
+        return exposition.respond(current, request.headers.get("accept-encoding"))
 
     return scrape_route(metrics, forecast, refresh)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import stat
 import threading
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gpugauge.base.guard import Loop
+from gpugauge.base.jsonfile import read_bytes
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.environ import is_number
 from gpugauge.workload.identity import Workload, address_name, clean
@@ -80,16 +80,9 @@ def _read(path: Path) -> tuple[bytes, float]:
     block.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_bytes(path)[:_MAX_BYTES], path.stat().st_mtime
     except OSError:
         return b"", 0.0
-    try:
-        status = os.fstat(descriptor)
-        return os.read(descriptor, _MAX_BYTES) if stat.S_ISREG(status.st_mode) else b"", status.st_mtime
-    except OSError:
-        return b"", 0.0
-    finally:
-        os.close(descriptor)
 
 
 log = logging.getLogger(__name__)

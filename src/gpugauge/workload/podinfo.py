@@ -21,8 +21,8 @@ _ONE_OFF = "com.docker.compose.oneoff"
 _MAX_LOG_FILES = 20000
 # The kubelet writes `<pod>_<namespace>_<container>-<id>.log`; names contain no underscore. Long file names are cut and
 # then have no id.
-_CONTAINER = re.compile(r"([^_]+)_([^_]+)_([^_]+)-([0-9a-f]{64})\.log")
-_POD = re.compile(r"([^_]+)_([^_]+)_([0-9a-f-]{32,36})")
+_CONTAINER = re.compile(r"(?P<pod>[^_]+)_(?P<namespace>[^_]+)_(?P<name>[^_]+)-(?P<id>[0-9a-f]{64})\.log")
+_POD = re.compile(r"(?P<namespace>[^_]+)_(?P<pod>[^_]+)_(?P<id>[0-9a-f-]{32,36})(?P<name>)")
 
 
 class PodInfoError(Exception):
@@ -101,16 +101,12 @@ class PodNames:
 def read_names(log: Path) -> PodNames:
     """Return the names in the folders `containers` and `pods` below `log`. Raises OSError if neither can be listed."""
     names, errors = PodNames(), []
-    try:
-        for match in filter(None, map(_CONTAINER.fullmatch, _entries(log / "containers"))):
-            names.containers[match[4]] = Place(clean(match[2]), clean(match[1]), clean(match[3]))
-    except OSError as error:
-        errors.append(error)
-    try:
-        for match in filter(None, map(_POD.fullmatch, _entries(log / "pods"))):
-            names.pods[match[3]] = Place(clean(match[1]), clean(match[2]))
-    except OSError as error:
-        errors.append(error)
+    for folder, form, found in (("containers", _CONTAINER, names.containers), ("pods", _POD, names.pods)):
+        try:
+            for match in filter(None, map(form.fullmatch, _entries(log / folder))):
+                found[match["id"]] = Place(*(clean(match[part]) for part in ("namespace", "pod", "name")))
+        except OSError as error:  # noqa: PERF203  (two folders)
+            errors.append(error)
     if len(errors) == 2:
         raise errors[1]
     return names

@@ -158,12 +158,6 @@ class Reader:
 
 def _kind(groups: cgroup.Cgroup) -> str:
     """Return the manager of the process by the kernel's word; the inner one of two nested managers."""
-    if groups.slurm_job:
-        return "slurm"
-    if groups.pod_uid:
-        return "pod"
-    if groups.container_id or groups.system:
-        return "container"
-    if groups.unit:
-        return "systemd"
-    return "" if groups.owner is None else "user"
+    facts = {"slurm": groups.slurm_job, "pod": groups.pod_uid, "container": groups.container_id or groups.system}
+    facts |= {"systemd": groups.unit, "user": "" if groups.owner is None else "owned"}
+    return next((kind for kind, fact in facts.items() if fact), "")

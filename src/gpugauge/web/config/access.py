@@ -87,7 +87,7 @@ class WebAccess:
         if config.client_names is not None and not config.client_names & _names(request.certificate):
             return _OTHER_NAME
         if config.users:
-            login = parse_login(request.headers.get("Authorization"))
+            login = parse_login(request.headers.get("authorization"))
             if login is None:
                 return _LOGIN_NEEDED
             if not self._logins.is_remembered(config.users, login):
