@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gpugauge.driver.nvidia.nvml import use_library
-from gpugauge.simulator.nvml.install import install
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.nvml.library import Library
 from qa.bench.ledger import kept
 
 # Functions that only nvitop-exporter calls. They return a constant at once, which is in its favour: on a real GPU each
@@ -57,7 +58,7 @@ def _answer(argument: Any, value: int) -> int:
 
 
 if __name__ == "__main__":
-    use_library(kept(PeerLibrary(install(json.loads(Path(sys.argv.pop(1)).read_text())))))
+    use_library(kept(PeerLibrary(Library(World(json.loads(Path(sys.argv.pop(1)).read_text()))))))
     from nvitop_exporter.cli import main
 
     sys.exit(main())

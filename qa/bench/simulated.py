@@ -13,7 +13,8 @@ from typing import Any
 
 from gpugauge.driver import worker
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
-from gpugauge.simulator.nvml.install import install
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.nvml.library import Library
 from gpugauge.simulator.worker import SimulatedNvml
 
 SIMULATION = "BENCH_SIMULATION"  # the environment variable with the path of the simulation
@@ -40,7 +41,7 @@ def _energy(_: Any, value: Any) -> int:
 class _SimulatedNvml(SimulatedNvml):
     def open(self, *, simulate: Mapping[str, Any] | None = None, **_paths: str) -> None:
         with open(os.environ[SIMULATION], encoding="utf-8") as file:  # noqa: PTH123  (pathlib adds to the memory)
-            library: Any = install(json.load(file))
+            library: Any = Library(World(json.load(file)))
         if "BENCH_CLOCK" in os.environ:
             library = _EnergyClock(library)
         if "BENCH_LEDGER" in os.environ:

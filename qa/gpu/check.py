@@ -229,10 +229,11 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--results", type=Path, default=Path("qa/bench/gpu"), help="folder for the results")
     options = parser.parse_args(arguments)
     if options.simulate:
-        from gpugauge.simulator.nvml.install import install  # noqa: PLC0415  (needs pydantic)
+        from gpugauge.simulator.device.world import World  # noqa: PLC0415  (needs pydantic)
+        from gpugauge.simulator.nvml.library import Library  # noqa: PLC0415  (likewise)
         from gpugauge.simulator.scenario.load import load_scenario  # noqa: PLC0415  (likewise)
 
-        install(load_scenario(options.simulate).simulation())
+        use_library(Library(World(load_scenario(options.simulate).simulation())))
     nvml = Nvml()
     try:
         nvml.open()  # loads the library, which the recorder then wraps

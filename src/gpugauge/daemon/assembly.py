@@ -93,7 +93,9 @@ class Parts:
             self._publish,
             settings.sampling.interval_seconds,
             ExporterCollector(
-                lambda: self.access.last_reload if self.access else None, lambda: reloader.last, self._receiver
+                lambda: self.access.last_reload if self.access else None,
+                lambda: reloader.last,
+                lambda: self._hook.receiver_pid() if self._hook else None,
             ),
             forecast,
             _idle_interval(settings),
@@ -195,9 +197,6 @@ class Parts:
     def sessions(self) -> list[Session]:
         """Return the training processes that are exported."""
         return [session for source in self._session_sources for session in source.view()]
-
-    def _receiver(self) -> int | None:
-        return self._hook.receiver_pid() if self._hook else None
 
     def _not_ready(self) -> str | None:
         age = self.exposition.age(time.monotonic())

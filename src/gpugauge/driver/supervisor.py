@@ -301,8 +301,6 @@ class Supervisor:
         self._intervals, self._inventory.limits, self._recycling.limits = intervals, intervals.limits, limits
         self._devices, self._roster.forget_after = frozenset(devices), forget_after
 
-    # --- the thread ---
-
     def _run(self) -> None:
         try:
             back = self._pass()

@@ -166,9 +166,6 @@ def _without_null(tree: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in pairs if value is not None}
 
 
-# --- the keys of a model ---
-
-
 def _fields(model: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(model):
         hints = get_type_hints(model)

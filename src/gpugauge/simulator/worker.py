@@ -10,9 +10,10 @@ from typing import Any
 from gpugauge.driver import worker
 from gpugauge.driver.codes import DriverFacts
 from gpugauge.driver.joined import Joined
-from gpugauge.driver.nvidia.nvml import Nvml
+from gpugauge.driver.nvidia.nvml import Nvml, use_library
 from gpugauge.simulator.device.presets import PRESETS
-from gpugauge.simulator.nvml.install import install
+from gpugauge.simulator.device.world import World
+from gpugauge.simulator.nvml.library import Library
 
 
 class SimulatedNvml(Nvml):
@@ -20,7 +21,7 @@ class SimulatedNvml(Nvml):
 
     def open(self, *, simulate: Mapping[str, Any] | None = None) -> None:
         """Install the simulation, as `Scenario.simulation` returns it, and open it. Raises DriverError or KeyError."""
-        install(simulate or {}, self._clock)
+        use_library(Library(World(simulate or {}, self._clock)))
         super().open()
 
 

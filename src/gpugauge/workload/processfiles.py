@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -140,9 +141,10 @@ def device_files(procfs: Procfs, pid: int) -> int | None:
     try:
         with os.scandir(f"{procfs.root}/{pid}/fd") as entries:
             for entry in islice(entries, _MAX_DESCRIPTORS):
-                target = _target(entry.path)
-                if target.startswith("/dev/nvidia") and _DEVICE.fullmatch(target):
-                    found.add(target)
+                with suppress(OSError):  # it is closed
+                    target = os.readlink(entry.path)  # noqa: PTH115 - creating a Path takes longer than the call
+                    if target.startswith("/dev/nvidia") and _DEVICE.fullmatch(target):
+                        found.add(target)
     except OSError:
         return None
     return len(found)
@@ -216,13 +218,6 @@ def numbers(folder: Path | None, name: str) -> dict[str, int]:
 def _numbers(text: str) -> dict[str, int]:
     pairs = (line.split() for line in text.splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
-def _target(link: str) -> str:
-    try:
-        return os.readlink(link)  # noqa: PTH115 - creating a Path takes longer than the call
-    except OSError:
-        return ""
 
 
 def _read(folder: Path | None, name: str) -> str:

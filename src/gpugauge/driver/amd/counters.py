@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from gpugauge.driver.amd.table import RESIDENCIES, Table
@@ -150,8 +150,8 @@ class Residencies:
         """Return the reasons that apply now, and nanoseconds by reason; None unless they are known."""
         found = {name: table.values[name][0] for name in ("counter", *RESIDENCIES) if name in table.values}
         last, self._last = self._last, found
-        hertz = load.hertz or 0.0
-        if "counter" not in last or "counter" not in found or not _within(hertz, _MILLISECOND_HERTZ):
+        low, high = _MILLISECOND_HERTZ
+        if "counter" not in last or "counter" not in found or not low <= (load.hertz or 0.0) <= high:
             return None
         ticks = (found["counter"] - last["counter"]) % (1 << table.bits["counter"])
         if not 0 < ticks < 200_000:
@@ -169,7 +169,3 @@ class Residencies:
                 nanoseconds[reason] = found[name] * 1_000_000
                 active += [reason] if share > 0.5 else []
         return (active, nanoseconds) if nanoseconds else None
-
-
-def _within(value: float, bounds: Sequence[float]) -> bool:
-    return bounds[0] <= value <= bounds[1]

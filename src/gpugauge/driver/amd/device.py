@@ -135,9 +135,7 @@ class Device:
 
     def table(self, name: str) -> int | None:
         """Return a value of `gpu_metrics`. Raises DriverError if that cannot be read."""
-        if isinstance(self._table, DriverError):
-            raise self._table
-        return self._table.one(name)
+        return max(self.values(name), default=None)
 
     def values(self, name: str) -> tuple[int, ...]:
         """Return the values of a field of `gpu_metrics`. Raises DriverError if that cannot be read."""

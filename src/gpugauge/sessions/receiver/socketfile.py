@@ -40,7 +40,10 @@ class SocketFile:
             posix.rename(temporary, name)
         except OSError:
             made.close()
-            _remove(temporary)
+            try:
+                posix.unlink(temporary)
+            except OSError:
+                pass
             raise
         self._inode = (found.st_dev, found.st_ino)
         self.socket = made
@@ -82,17 +85,14 @@ class SocketFile:
             pass
 
 
-def passes_descriptors(sock: _socket.socket) -> bool:
-    """Return whether descriptors may have been sent to a connection: it keeps what was allowed when it was opened."""
-    try:
-        return bool(sock.getsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS))
-    except OSError:
-        return True
-
-
 def close_may_block(sock: _socket.socket) -> bool:
     """Return whether descriptors that others have sent may be closed with a connection that was shut."""
-    return passes_descriptors(sock) and (COLLECTS_IN_CLOSE or holds_messages(sock))
+    try:  # it keeps what was allowed when it was opened
+        if not sock.getsockopt(_socket.SOL_SOCKET, _SO_PASSRIGHTS):
+            return False
+    except OSError:
+        pass
+    return COLLECTS_IN_CLOSE or holds_messages(sock)
 
 
 def holds_messages(sock: _socket.socket) -> bool:
@@ -112,12 +112,5 @@ def shut(sock: _socket.socket) -> None:
     """End a connection, without closing it."""
     try:
         sock.shutdown(_socket.SHUT_RDWR)
-    except OSError:
-        pass
-
-
-def _remove(path: str) -> None:
-    try:
-        posix.unlink(path)
     except OSError:
         pass
