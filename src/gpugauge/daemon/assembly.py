@@ -71,7 +71,11 @@ class Parts:
 
     def __init__(self, settings: Settings, stack: ExitStack, reloader: Reloader, spawn: Spawn = Worker) -> None:
         self.settings = settings
-        self.access = _access(settings.web.config.file) if settings.web.config.file else None
+        self.access: WebAccess | None = None
+        if file := settings.web.config.file:
+            from gpugauge.web.config.access import WebAccess  # noqa: PLC0415  (not loaded without that file)
+
+            self.access = WebAccess(file)
         self._selection = _selection(settings)
         self._scheme = "https" if self.access and self.access.tls else "http"
         scenario = settings.simulate
@@ -269,12 +273,6 @@ def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast, 
         vendor=machine.vendor,
         paths={"sysfs": str(settings.path.sysfs), "procfs": str(settings.path.procfs)},
     )
-
-
-def _access(file: Path) -> WebAccess:
-    from gpugauge.web.config.access import WebAccess  # noqa: PLC0415  (not loaded without a web configuration file)
-
-    return WebAccess(file)
 
 
 def _selection(settings: Settings) -> Selection:

@@ -9,7 +9,6 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Literal, TextIO
 
@@ -23,7 +22,7 @@ _MAX_TEXT_CHARACTERS = 4096
 def setup(level: str = "info", format: Literal["logfmt", "json"] = "logfmt", stream: TextIO | None = None) -> None:
     """Write all log records to `stream`, by default standard error. May be called again after a reload."""
     handler = _Handler(stream or sys.stderr)
-    handler.setFormatter(_Formatter(_json_line if format == "json" else _logfmt_line))
+    handler.setFormatter(_Formatter(as_json=format == "json"))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
@@ -71,9 +70,9 @@ class _Handler(logging.StreamHandler):  # type: ignore[type-arg]  # not subscrip
 
 
 class _Formatter(logging.Formatter):
-    def __init__(self, line: Callable[[dict[str, object]], str]) -> None:
+    def __init__(self, *, as_json: bool) -> None:
         super().__init__()
-        self._line = line
+        self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, timezone.utc)
@@ -87,15 +86,9 @@ class _Formatter(logging.Formatter):
             found.setdefault(name, value)
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
-        return self._line(found)
-
-
-def _logfmt_line(found: dict[str, object]) -> str:
-    return " ".join(f"{name}={_logfmt(value)}" for name, value in found.items())
-
-
-def _json_line(found: dict[str, object]) -> str:
-    return json.dumps({name: _json_value(value) for name, value in found.items()})
+        if self._as_json:
+            return json.dumps({name: _json_value(value) for name, value in found.items()})
+        return " ".join(f"{name}={_logfmt(value)}" for name, value in found.items())
 
 
 def _json_value(value: object) -> object:

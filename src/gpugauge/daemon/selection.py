@@ -47,8 +47,7 @@ class Selection:
             for name in names
             if (name in chosen or name in lean) and not any(fnmatchcase(name, p) for p in exclude)
         }
-        # By collector, the last section and its result: an unchanged section gives the same object, so that the
-        # exposition reuses its bytes.
+        # By collector, the last section and its result: the same object for an unchanged one, whose bytes are reused.
         self._last: dict[str, tuple[Section, Section]] = {}
 
     def of(self, snapshot: Snapshot) -> Snapshot:

@@ -73,7 +73,9 @@ class DevicePlugin:
                 path=self._kubelet,
             )
             return
-        if self._registered == (kubelet, _identity(self._socket)) and not self._unwatched(now):
+        with self._lock:
+            lost = not self._watchers and now - self._unwatched_since > _UNWATCHED_SECONDS
+        if self._registered == (kubelet, _identity(self._socket)) and not lost:
             return
         if now < self._next_try:
             return
@@ -88,10 +90,6 @@ class DevicePlugin:
             log.info("registered with the kubelet", extra=fields(resource=RESOURCE))
             self._pause = 0.0
         self._next_try = now + self._pause
-
-    def _unwatched(self, now: float) -> bool:
-        with self._lock:
-            return not self._watchers and now - self._unwatched_since > _UNWATCHED_SECONDS
 
     def _register(self, kubelet: Identity) -> None:
         """Serve on a new socket, and register it. Raises PluginError."""

@@ -69,8 +69,7 @@ def words(reason: str, *, needed: bool = True) -> str:
 _SLOW = "see the kernel log; if calls stay slow, reboot the node when its jobs have ended"
 FORGET = "if it was removed for good: {forget}"
 REMEMBERED = "remembered"  # not a reason of the driver: the state file knows the GPU, and the machine has none
-# By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole is down, which has
-# its own advice.
+# By reason: what is wrong, and what to do, with words of the vendor; "" where the driver as a whole has its own advice.
 _REASONS = {
     "gpu_is_lost": ("lost, see the kernel log", "{reboot}; replace it if it is lost again"),
     "reset_required": ("must be reset", "{reboot}"),

@@ -224,8 +224,7 @@ class Reply:
     # Ring samples since the last request, by engine (ENGINES): (microseconds, percent); empty when the ring has nothing
     # new. A missing engine has no ring. Key "process": [microseconds, pid, sm %, memory %, encoder %, decoder %].
     samples: dict[str, list[Any]] = field(default_factory=dict)
-    # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}: of the GPU of the reply if there is no "uuid"; of one that
-    # the library does not name if it is empty.
+    # {"type": "xid", "uuid": …, "xid": 79}, {"type": "mig"}: without "uuid" of the GPU of the reply, "" if unnamed.
     events: list[dict[str, Any]] = field(default_factory=list)
     received: float = 0.0  # time of the reading: monotonic seconds, the same clock in all processes
     # Set by the daemon: the GPU at the worker's index, and the ordinal of the worker process.

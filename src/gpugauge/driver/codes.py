@@ -14,8 +14,7 @@ DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND = "driver_not_loaded", "timeout", 
 FUNCTION_NOT_FOUND, GPU_IS_LOST, RESET_REQUIRED = "function_not_found", "gpu_is_lost", "reset_required"
 LIBRARY_MISMATCH, ARGUMENT_VERSION_MISMATCH = "library_mismatch", "argument_version_mismatch"
 GPU_NOT_FOUND, UNKNOWN, IN_USE, NOT_READY = "gpu_not_found", "unknown", "in_use", "not_ready"
-# The call succeeded with a value that cannot be true; the worker itself failed; the calls of the GPU before this one
-# took so long that it was not made.
+# The call returned what cannot be true; the worker itself failed; the calls before this one left no time for it.
 IMPLAUSIBLE, WORKER_ERROR, TOO_SLOW = "implausible_value", "worker_error", "too_slow"
 CODES = frozenset(
     {

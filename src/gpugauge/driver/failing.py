@@ -88,8 +88,7 @@ class Failing:
         for name, code in reply.errors.items():
             self._fail(name, code, asked, held(name), now, unix)
         for name, known in list(self._fields.items()):
-            # A worker that was replaced does not ask for what it takes for lacking: of what has had a value, only
-            # another one ends a failure.
+            # A new worker does not ask for what it takes for lacking: of what had a value, only one ends a failure.
             given = not known.had or any(name in values for values in reply.values.values())
             if name not in reply.errors and known.groups <= asked and given:
                 known.fails, known.succeeds = 0, known.succeeds + 1

@@ -31,15 +31,13 @@ _RICHER: tuple[tuple[Format, str, dict[str, tuple[str, str]]], ...] = (
     ),
     ("openmetrics", "application/openmetrics-text", {"version": ("1.0.0", "1.0.0")}),
 )
-# Of Prometheus 3: how names with characters other than a-z, A-Z, 0-9, _ and : are written. Ours have none, so that the
-# body is the same with each of them.
+# Of Prometheus 3: how other characters than a-z, A-Z, 0-9, _ and : are written in names. Ours have none.
 _ESCAPINGS = frozenset({"allow-utf-8", "underscores", "dots", "values"})
 
 VARIANTS = tuple(itertools.starmap(Variant, itertools.product(get_args(Format), (False, True))))
 
 
-# prometheus_client's choose_encoder is not used: it ignores q-values, raises on `version=abc` and announces any version
-# that the request names.
+# prometheus_client's choose_encoder ignores q-values, raises on `version=abc` and announces any version asked for.
 
 
 @lru_cache(maxsize=16)

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from gpugauge.settings.model import Settings
 
 
-# A read takes 0.3 s of CPU time, on a busy machine some seconds. One that takes longer is a failure: the file may be on
-# a file system that does not respond.
+# A read takes 0.3 s of CPU time, on a busy machine some seconds. Longer is a failure, as of a network file system.
 START_SECONDS, RELOAD_SECONDS = 30.0, 10.0
 
 

@@ -23,8 +23,7 @@ log = logging.getLogger("gpugauge.server")
 
 # From the connection, TLS handshake included, to the end of the first request's headers.
 HEADER_TIMEOUT_SECONDS = 10.0
-# From the end of the headers until the request body is read and the kernel has taken the reply. A client that does not
-# read its reply exceeds it.
+# From the end of the headers until the kernel has taken the reply, which a client has to read.
 REQUEST_TIMEOUT_SECONDS = 20.0
 # From a reply to the next request. Prometheus keeps its connection between scrapes, 15 to 120 s apart.
 IDLE_TIMEOUT_SECONDS = 300.0

@@ -9,8 +9,7 @@ from urllib.parse import urlsplit
 
 from gpugauge.web.server import Handler, Reply, Request, Route, sentence
 
-# Allowed values of Sec-Fetch-Site (https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header): this site, or an
-# address that the user entered.
+# Of https://www.w3.org/TR/fetch-metadata/#sec-fetch-site-header: this site, or an address that the user entered.
 _OWN_SITES = ("same-origin", "none")
 
 

@@ -17,8 +17,7 @@ WAIT_SECONDS = 0.03
 _MAX_AGE_SECONDS, _MAX_PREPARED_AGE_SECONDS, _MAX_JITTER_SECONDS = 0.04, 0.16, 0.12
 # What a shorter time leaves of the time that reading and tick are expected to take, as in forecast.py.
 _FADING = 0.9
-# The limit for an expected scrape of a scraper that comes so often. The rings are not read for each of these, but every
-# two seconds (forecast.py, is_near).
+# The limit for an expected scrape of a frequent scraper: rings are read every two seconds (forecast.py, is_near).
 _MAX_FREQUENT_AGE_SECONDS, _FREQUENT_GAP_SECONDS = 2.4, 1.5
 # Readings on demand are limited to this many per second, and this many at once. Only the time between two scrapes that
 # are further apart than the gap counts, so that a flood of scrapes causes no readings and waits for none.

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-# Pod of the kubelet: `/kubepods/burstable/pod<uid>`, `/kubepods.slice/kubepods-burstable-pod<uid with _>.slice`. The
-# uid of a static pod is a hash.
+# Pod: `/kubepods/burstable/pod<uid>`, `/kubepods.slice/kubepods-burstable-pod<uid with _>.slice`; a hash if static.
 _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=[/:]|$)")
 # Container: `/<id>`, `docker-<id>.scope`, `cri-containerd-<id>.scope`, `crio-<id>.scope`, `libpod-<id>.scope`, and
 # `….slice:cri-containerd:<id>` if containerd and the kubelet use different cgroup drivers.

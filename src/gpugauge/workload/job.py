@@ -175,8 +175,7 @@ def _distributed(f: JobFacts) -> Job | None:
     if f.pod is None:
         # Two users may use an address one after the other. Names of users are equal on hosts whose numbers differ.
         name = f"{f.user}/{name}"
-    # Addresses of pods are those of the cluster. In another container with a network of its own, the address is known
-    # on this host only.
+    # Addresses of pods are of the cluster, those of another container with its own network of this host only.
     local = f.pod is None and not f.host_network
     return Job("distributed", f"{f.host}/{name}" if local else name, source="rendezvous")
 

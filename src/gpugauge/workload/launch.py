@@ -58,7 +58,8 @@ def launch_of(procfs: Procfs, pid: int, uid: int) -> Launch:
         status = procfs.status(stat.parent)
         name = procfs.comm(stat.parent).decode(errors="replace")
         if name == "raylet":
-            raylet = _ray_session(procfs, stat.parent)
+            session = _RAY_SESSION.search(b" ".join(procfs.argv(stat.parent)))
+            raylet = session[1].decode(errors="replace") if session else ""
         if parent is None or status is None or status.uid != uid or _STARTERS.fullmatch(name):
             break
         if parent.terminal and stat.group != parent.group and _is_interactive(name, procfs.argv(stat.parent)):
@@ -94,8 +95,3 @@ def _program(argv: list[bytes]) -> bytes:
     if name.decode(errors="replace") in _SHELLS and len(argv) > 1 and argv[1] and not argv[1].startswith((b"-", b"+")):
         return argv[1].rpartition(b"/")[2]
     return name
-
-
-def _ray_session(procfs: Procfs, pid: int) -> str:
-    match = _RAY_SESSION.search(b" ".join(procfs.argv(pid)))
-    return match[1].decode(errors="replace") if match else ""

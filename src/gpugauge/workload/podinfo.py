@@ -19,8 +19,7 @@ _MAX_DOCKER_BYTES = 1 << 20
 _COMPOSE = ("com.docker.compose.project", "com.docker.compose.service")
 _ONE_OFF = "com.docker.compose.oneoff"
 _MAX_LOG_FILES = 20000
-# The kubelet writes `<pod>_<namespace>_<container>-<id>.log`; names contain no underscore. Long file names are cut and
-# then have no id.
+# The kubelet writes `<pod>_<namespace>_<container>-<id>.log`, without an id if it is too long. Names have no `_`.
 _CONTAINER = re.compile(r"(?P<pod>[^_]+)_(?P<namespace>[^_]+)_(?P<name>[^_]+)-(?P<id>[0-9a-f]{64})\.log")
 _POD = re.compile(r"(?P<namespace>[^_]+)_(?P<pod>[^_]+)_(?P<id>[0-9a-f-]{32,36})(?P<name>)")
 
@@ -103,15 +102,12 @@ def read_names(log: Path) -> PodNames:
     names, errors = PodNames(), []
     for folder, form, found in (("containers", _CONTAINER, names.containers), ("pods", _POD, names.pods)):
         try:
-            for match in filter(None, map(form.fullmatch, _entries(log / folder))):
-                found[match["id"]] = Place(*(clean(match[part]) for part in ("namespace", "pod", "name")))
+            with os.scandir(log / folder) as entries:
+                listed = (form.fullmatch(entry.name) for entry in islice(entries, _MAX_LOG_FILES))
+                for match in filter(None, listed):
+                    found[match["id"]] = Place(*(clean(match[part]) for part in ("namespace", "pod", "name")))
         except OSError as error:  # noqa: PERF203  (two folders)
             errors.append(error)
     if len(errors) == 2:
         raise errors[1]
     return names
-
-
-def _entries(folder: Path) -> list[str]:
-    with os.scandir(folder) as entries:
-        return [entry.name for entry in islice(entries, _MAX_LOG_FILES)]

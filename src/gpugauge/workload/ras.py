@@ -26,9 +26,8 @@ _SECONDS = 12.0
 _MAX_LINE, _MAX_BYTES, _MAX_RANKS, _MAX_COUNTS = 1024, 8 << 20, 16384, 16
 _LISTENING = "0A"  # TCP_LISTEN in include/net/tcp_states.h
 _LOOPBACKS = {"0100007F": "127.0.0.1", "0" * 8: "127.0.0.1", "0" * 24 + "01000000": "::1", "0" * 32: "::1"}
-# What is said before the question, and how the replies begin. NCCL before 2.29.2 may crash its process if it is asked
-# while ranks are missing (NVIDIA/nccl#1762). The word that only later ones know, with a group that none has, does
-# nothing.
+# What is said before the question, and how the replies begin. NCCL before 2.29.2 may crash if it is asked while ranks
+# are missing (NVIDIA/nccl#1762): the word that only later ones know, with a group that none has, does nothing.
 _BEFORE = (
     (b"CLIENT PROTOCOL 2\n", b"SERVER PROTOCOL "),
     (b"SET FORMAT json\n", b"OK"),

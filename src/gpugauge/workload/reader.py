@@ -122,8 +122,7 @@ class Reader:
         try:
             content = self._procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
         except PermissionError:
-            # Single processes may be protected. Only if no other user's process was readable, the permission is
-            # missing.
+            # Single processes may be protected: the permission is missing if no other user's was readable.
             if not self._may_read_others:
                 source.set_down(
                     "environments of other users' processes cannot be read, run ids and some jobs are missing: "

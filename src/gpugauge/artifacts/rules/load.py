@@ -68,7 +68,8 @@ def _threshold(s: Selectors) -> str:
 
 def _level(s: Selectors, name: str, condition: str, below: str, severity: Severity = "warning") -> Alert:
     t = Texts(s)
-    shown = below if name == "TrainingLoadVeryLow" else _explained(s)
+    own = "".join(f", {_percent(share)} % in {namespace}" for namespace, share in s.thresholds.items())
+    shown = below if name == "TrainingLoadVeryLow" else f"{_percent(s.threshold)} %{own}"
     return Alert(
         name,
         condition + s.unless_job(PROBLEM),
@@ -79,11 +80,6 @@ def _level(s: Selectors, name: str, condition: str, below: str, severity: Severi
         f"a training uses less than {shown} of its GPU time, mean over {format_duration(s.patience)}",
         severity,
     )
-
-
-def _explained(s: Selectors) -> str:
-    own = "".join(f", {_percent(share)} % in {name}" for name, share in s.thresholds.items())
-    return f"{_percent(s.threshold)} %{own}"
 
 
 def alert_of_cause(cause: str) -> str:

@@ -39,11 +39,9 @@ class Group(NamedTuple):
         return [replace(a, about=self.about, description=a.description + since(a.name)) for a in found]
 
 
-# Prometheus evaluates groups concurrently and spreads them over the interval, so a series that another group records
-# is up to that group's interval old. A load is in the group of the rule that decides whether it is judged: no alert
-# begins to fire after the end of its job. The losses of jobs are a mean over `patience` and cost most: they are
-# evaluated half as often.
-# The alert about the load comes first.
+# A series of another group is up to that group's interval old, because Prometheus spreads groups over the interval. A
+# load is in the group of the rule that decides whether it is judged: no alert begins to fire after the end of its job.
+# The losses of jobs cost most, and are evaluated half as often. The alert about the load comes first.
 GROUPS: dict[str, Group] = {
     "jobs": Group([recording.of_jobs, load.recordings], [load.of_load], halved=True),
     "processes": Group([recording.of_processes, ranks.recordings], [jobs.of_processes]),

@@ -13,8 +13,7 @@ JOB_LABELS = ("workload_job_kind", "workload_namespace", "workload_job")
 # Of a process whose job is not known yet, or that has none, these labels are empty.
 HAS_JOB = "!"
 PROCESS_JOB = "gpugauge:process_job:info"
-# By instance: the exporter's own clock, the share of the last `patience` in which it could be scraped, and 0 while
-# scrapes fail at times.
+# By instance: the exporter's own clock, the share of `patience` in which it was scraped, 0 while scrapes fail at times.
 CLOCK = "gpugauge:exporter_clock:seconds"
 SEEN = "gpugauge:exporter_seen:ratio"
 FAILING = "gpugauge:exporter_failing:bool"

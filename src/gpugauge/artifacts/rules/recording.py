@@ -107,8 +107,7 @@ def gpus(s: Selectors, window: int, *cause: str) -> str:
     if not cause:
         seconds = s.replaced("training_gpu_held_seconds_total", window)
     else:
-        # Most causes are 0 for most processes: only the others are joined. `unknown` is kept at 0, too, so that a job
-        # without losses has a load.
+        # Only causes above 0 are joined, and `unknown`, so that a job without losses has a load.
         known, unknown = (
             s.replaced("training_lost_seconds_total", window, cause=cause) for cause in ("!unknown", "unknown")
         )

@@ -10,8 +10,7 @@ from gpugauge.driver.amd.table import RESIDENCIES, Table
 
 _MIN_SECONDS = 0.5  # between two readings of a counter: the firmware updates the table in steps
 _TICKS_PER_SECOND = (10.0, 1e6)  # of the cycle counter; 1000 where it was measured
-# By what the accumulator is multiplied for percentages: it adds 100 in a cycle of full load in the firmware that was
-# seen, or 1.
+# The factor of the accumulator for percentages: a cycle of full load adds 100 in the firmware that was seen, or 1.
 _UNITS = (1.0, 100.0)
 # For the calibration: the numbers of readings, and the mean load that it takes.
 _MIN_READINGS, _MAX_READINGS = 20, 120

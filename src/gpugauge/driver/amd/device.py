@@ -250,10 +250,6 @@ def _sum(name: str, factor: int) -> Source:
     return read
 
 
-def _generation(device: Device) -> int | None:
-    return _GENERATIONS.get(device.table("speed") or 0)
-
-
 _PERCENT, _CELSIUS, _MHZ, _LANES = (0, 100), (1, 200), (0, 100_000), (1, 32)
 _MILLIWATTS, _WATTS = (1, 10_000_000), (1, 10_000)
 _KELVIN = 1e-3  # of thousandths of a degree
@@ -301,7 +297,7 @@ ROWS: tuple[Row, ...] = (
     _row("slow", "clock_memory_max_mhz", _highest_clock("pp_dpm_mclk")),
     _row("slow", "ecc_errors", Device.errors_counted),
     _row("slow", "pcie_width", _table("lanes", *_LANES)),
-    _row("slow", "pcie_generation", _generation),
+    _row("slow", "pcie_generation", lambda device: _GENERATIONS.get(device.table("speed") or 0)),
     _row("slow", "pcie_replays", _table("replays", 0, (1 << 63) - 1)),
     _row("slow", "xgmi_transmitted_bytes", _sum("xgmi_written", _KILOBYTE)),
     _row("slow", "xgmi_received_bytes", _sum("xgmi_read", _KILOBYTE)),

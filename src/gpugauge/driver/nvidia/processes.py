@@ -11,8 +11,7 @@ from gpugauge.driver.codes import IMPLAUSIBLE, INSUFFICIENT_SIZE, SUCCESS, Drive
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.plausible import BYTES, NOT_AVAILABLE
 
-# nvmlProcessInfo_t of both functions: pid, used bytes, GPU instance, compute instance; the last one has the protected
-# bytes as well.
+# nvmlProcessInfo_t of both functions: pid, used bytes, GPU and compute instance; the last one: protected bytes.
 _ENTRY, _LONG_ENTRY = struct.Struct("=I4xQII"), struct.Struct("=I4xQII8x")
 # The third version of the functions has the long entries in the drivers 535.43 to 535.86 only. They are recognised by
 # what came with these entries, and by what replaced them (nvitop#79).

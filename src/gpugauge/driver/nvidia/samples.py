@@ -18,8 +18,7 @@ _PROCESS = "process"
 _TYPES = dict(zip(ENGINES, (1, 2, 3, 4, 8, 9), strict=True))  # nvmlSamplingType_t
 _ANY_SAMPLE = struct.Struct("Q8s")  # nvmlSample_t with its union
 _PROCESS_SAMPLE = struct.Struct("I4xQ4I")  # nvmlProcessUtilizationSample_t: pid, time, SM, memory, encoder, decoder
-# Entries of a ring that are used, and that are read at once. Rings have about 100; a broken driver returned garbage
-# without end.
+# Entries of a ring that are used, and read at once. Rings have about 100; a broken driver had garbage without end.
 _MAX_SAMPLES = 512
 _MAX_CAPACITY = 1 << 16
 # A ring without new entries for this long is read whole: the driver's clock may have been set back behind the cursor.
