@@ -11,13 +11,16 @@ from gpugauge.verdict.memory.trend import Growth
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`causes` are the shares of the held GPU time lost to each cause. `limited_by` is the cause to remove first."""
+    """`causes` are the shares of the held GPU time lost to each cause, `minor` is that of all causes that are too small
+    to be among them. `limited_by` is the cause to remove first.
+    """
 
     state: str
     confidence: Literal["inside", "outside"]
     causes: Mapping[str, float] = field(default_factory=dict)
     limited_by: str | None = None
     undecidable: frozenset[str] = frozenset()
+    minor: float = 0.0
 
     @property
     def lost(self) -> float | None:

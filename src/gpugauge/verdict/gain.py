@@ -36,15 +36,11 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
         return {}
     found = [_of_device(e, device, causes, before) for device in devices or (None,)]
     common = [cause for cause in found[0] if all(cause in one for one in found)]
-    least = {cause: _least([one[cause] for one in found]) for cause in common}
-    known = {
-        cause: gain
-        for cause, gain in least.items()
-        if gain.lower > 1.0
-        and (gain.upper <= (_KEPT_SPREAD if cause in before else MOST_SPREAD) * gain.lower or cause == _PRECISION)
-    }
-    most = most_gain(verdict)
-    known = {cause: _at_most(gain, most) for cause, gain in known.items() if min(gain.expected, most) >= LEAST}
+    known, most = dict[str, Gain](), most_gain(verdict)
+    for cause, gain in ((cause, _least([one[cause] for one in found])) for cause in common):
+        spread = math.inf if cause == _PRECISION else _KEPT_SPREAD if cause in before else MOST_SPREAD
+        if gain.lower > 1.0 and gain.upper <= spread * gain.lower and min(gain.expected, most) >= LEAST:
+            known[cause] = _at_most(gain, most)
     if _PRECISION in known:
         # What is lost counts a usual gain of the kernels: only the rates of the GPU bound it.
         peak = max(_at_peak(e, device) for device in devices)
@@ -54,8 +50,8 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
 
 def most_gain(verdict: Verdict) -> float:
     """Return the factor of a program that loses no GPU time. A training on the CPU has none to lose: any factor."""
-    lost = sum(verdict.causes.values())
-    return _MOST if verdict.state == "training_on_cpu" else 1.0 / max(1.0 / _MOST, 1.0 - lost)
+    kept = 1.0 - sum(verdict.causes.values()) - verdict.minor
+    return _MOST if verdict.state == "training_on_cpu" else 1.0 / max(1.0 / _MOST, kept)
 
 
 def of_loader(found: Diagnosis | None, verdict: Verdict) -> Diagnosis | None:

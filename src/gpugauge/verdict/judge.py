@@ -40,7 +40,8 @@ def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = S
     limited_by = _primary(loss.savings, before.limited_by if before else None)
     if limited_by and (limited_by in undecidable or not _is_sure(limited_by, e, state, before)):
         limited_by = "unknown" if sum(causes.values()) >= _MIN_UNKNOWN_SHARE else None
-    return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable)
+    minor = sum(share for share in shares.values() if share < LEAST_SHARE)
+    return Verdict(state, "inside" if e.inside else "outside", causes, limited_by, undecidable, minor)
 
 
 def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> bool:
