@@ -103,9 +103,7 @@ def diagnose(load: Load, before: Diagnosis | None = None) -> Diagnosis | None:
     """Return the diagnosis; None if the training does not wait for its loader, and where the evidence is not enough.
     `before` is the last diagnosis of the same training: its number is kept while it is still good.
     """
-    if load.time <= 0 or load.busy <= 0 or load.own <= 0:
-        return None
-    if max(load.wait, load.start) < LEAST * load.time:
+    if min(load.time, load.busy, load.own) <= 0 or max(load.wait, load.start) < LEAST * load.time:
         return None
     if load.start > load.wait:
         gain = load.time / (load.time - load.start)
@@ -128,10 +126,9 @@ def _in_thread(load: Load, kept: int) -> Diagnosis | None:
         return None
     best = _least_time(load)
     workers, best = _needed(load, best, kept), max(best, load.own + _HANDOVER)
-    workers, limit = _allowed(load, workers)
+    workers, limit, best = _allowed(load, workers, best)
     if not workers:
         return Diagnosis(limit, 0, 1.0, 1.0)
-    best = max(best, load.busy / workers) if limit else best
     gain = _gain(load, best, workers)
     if gain < _LEAST_GAIN:
         return Diagnosis(TOO_FEW_CPUS, 0, 1.0, 1.0)
@@ -157,10 +154,9 @@ def _in_workers(load: Load, kept: int) -> Diagnosis | None:
         if load.queued / present <= load.wait / 2:
             return None
         return Diagnosis(BUSY_CPUS) if best <= load.own else Diagnosis(TOO_FEW_CPUS, *unchanged)
-    workers, limit = _allowed(load, workers)
+    workers, limit, best = _allowed(load, workers, best)
     if workers == present:
         return Diagnosis(limit, *unchanged)
-    best = max(best, load.busy / workers) if limit else best
     gain = _gain(load, best, workers)
     if gain < _LEAST_GAIN:
         return None
@@ -168,22 +164,20 @@ def _in_workers(load: Load, kept: int) -> Diagnosis | None:
     return Diagnosis(_reason(load, limit, TOO_FEW_WORKERS), workers, gain, 1.0 if one else gain)
 
 
-def _allowed(load: Load, workers: int) -> tuple[int, str]:
-    """Return the number of workers that the host can run, the present one or more, and what limits it or ""."""
+def _allowed(load: Load, workers: int, best: float) -> tuple[int, str, float]:
+    """Return the workers that the host can run, the present or more, what limits them or "", and the step with them."""
     most, limit = most_workers(load.cpus), SLOW_BATCHES
     if most < _LEAST_GAIN * load.workers:
         most = load.workers  # one or two more change nothing
     if load.space is not None and load.workers + load.space < most:
         most = max(load.workers + min(load.space, 1), _coarse(load.workers + load.space, down=True))
         limit = MEMORY
-    return (most, limit) if workers > most else (workers, "")
+    return (most, limit, max(best, load.busy / max(1, most))) if workers > most else (workers, "", best)
 
 
 def _reason(load: Load, limit: str, otherwise: str) -> str:
     """Return the reason of a diagnosis that recommends more workers."""
-    if limit == SLOW_BATCHES:
-        return limit
-    return STORAGE if load.storage > load.busy / 2 else otherwise
+    return limit if limit == SLOW_BATCHES else STORAGE if load.storage > load.busy / 2 else otherwise
 
 
 def _idle(load: Load, best: float) -> Diagnosis | None:
