@@ -120,6 +120,14 @@ def test_unowned_busy_time_is_no_contention() -> None:
     assert judge(began).limited_by is None
 
 
+def test_contention_is_named_unless_the_kernels_of_the_training_can_be_what_fills_little() -> None:
+    """The counters of a GPU are those of all processes: others that fill it can leave nothing of them."""
+    device = replace(BUSY, own_busy=0.4, shared=True)
+    found = {active: judge(replace(HEALTHY, devices=(replace(device, sm_active=active),))) for active in (0.85, 0.55)}
+
+    assert {active: verdict.limited_by for active, verdict in found.items()} == {0.85: "contention", 0.55: "unknown"}
+
+
 def test_a_share_below_five_percent_is_noise() -> None:
     found = {busy: judge(starved(busy)).causes for busy in (0.96, 0.93, 0.85)}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.savings import others_busy
 
 # Shares of a process, and of a GPU together with those that are wrong by the same factor.
 OF_PROCESS = ("data_wait", "data_wait_exposed", "local_work", "cpu_throttled", "memory_pressure", "asleep")
@@ -46,12 +47,16 @@ def possible(e: Evidence) -> Iterator[Evidence]:
         # A collective that waits keeps the GPU busy, and hardly any of its multiprocessors.
         spins = max((d.busy or 0.0) - (d.sm_active or 0.0) / _FULL for d in e.devices)
         yield replace(e, local_work=1.0 - max(0.0, spins))
-    if e.mixed >= _MIXED:
-        yield replace(e, devices=tuple(_busy_in_pauses(device, e.mixed / (1.0 - e.mixed)) for device in e.devices))
+    if any(device.shared for device in e.devices):  # its counters are those of all processes
+        yield replace(e, devices=tuple(_less(device, sm_active=_FULL * others_busy(device)) for device in e.devices))
+    if e.mixed >= _MIXED:  # the GPU was busy in all of the pauses
+        paused = e.mixed / (1.0 - e.mixed)
+        parts = {"busy": paused, "own_busy": paused, "sm_active": _FULL * paused}
+        yield replace(e, devices=tuple(_less(device, **parts) for device in e.devices))
 
 
-def _busy_in_pauses(device: DeviceEvidence, paused: float) -> DeviceEvidence:
-    """Return the evidence if the GPU was busy in all of the pauses; `paused` is by the time of the training."""
-    parts = {"busy": paused, "own_busy": paused, "sm_active": _FULL * paused}
-    less: Any = {name: max(0.0, (getattr(device, name) or 0.0) - part) for name, part in parts.items()}
-    return replace(device, **{name: value for name, value in less.items() if getattr(device, name) is not None})
+def _less(device: DeviceEvidence, **parts: float) -> DeviceEvidence:
+    """Return the evidence about a GPU with smaller shares, of those that are known."""
+    known = {name: getattr(device, name) for name in parts}
+    less: Any = {name: max(0.0, value - parts[name]) for name, value in known.items() if value is not None}
+    return replace(device, **less)
