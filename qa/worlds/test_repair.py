@@ -29,6 +29,7 @@ from gpugauge.faults.repair import Site, User, needs, site
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.settings.kinds import ListenAddress
 from gpugauge.settings.model import Kubernetes, Settings, Slurm, Web
+from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.gpu_problems import gpu_problems
 from gpugauge.status.history import History
 from gpugauge.status.model import GpuStatus, XidStatus
@@ -37,6 +38,7 @@ from gpugauge.terminal.screen import problem_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS, parts
 from gpugauge.web.page.render import content
+from qa.worlds.looks import looks
 from qa.worlds.nodes import Gpu, Node
 
 # The steps of a repair, each by the begin of its commands. Others may stand anywhere.
@@ -88,7 +90,7 @@ def drawn(dice: random.Random) -> tuple[Site, dict[str, list[User]]]:
         place = replace(place, inside=dice.choice(["", "", "in the pod of gpugauge: "]))
     kinds = ["pod", "slurm", "user", "systemd", "container", ""]
     return place, {
-        f"GPU-{gpu}": [(dice.choice(kinds), dice.choice([None, 10 * gpu + n])) for n in range(dice.randint(0, 4))]
+        f"GPU-{gpu}": [User(dice.choice(kinds), dice.choice([None, 10 * gpu + n])) for n in range(dice.randint(0, 4))]
         for gpu in range(4)
     }
 
@@ -110,7 +112,7 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     assert steps[0].startswith("drain the node")
     assert len({*steps}) == len(steps)
     assert order == sorted(order), steps  # the alternative to a reset stands before the start, too
-    kinds = {*place.managers, *(kind for kind, _ in everybody)}
+    kinds = {*place.managers, *(user.kind for user in everybody)}
     # All that a manager started ends by it, and it starts programs again after the check alone, which stands before.
     assert [("kubectl drain" in " ".join(done)), "scontrol update nodename" in " ".join(done)] == [
         kind in kinds for kind in ("pod", "slurm")
@@ -120,14 +122,21 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     assert all(" && " in step or step.startswith("only if so: ") for step in back)
     assert 6 in order
     killed = {pid for one in done if one.startswith("kill ") for pid in one.split()[1:]}
-    assert killed <= {str(pid) for kind, pid in everybody if kind not in {"pod", "slurm"}}
+    assert killed <= {str(pid) for kind, pid, _ in everybody if kind not in {"pod", "slurm"}}
     # The gravest action stands for the others, and is done once.
     reboots = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
     resets = [one for one in done if one.startswith("nvidia-smi --gpu-reset")]
     if "power" in marks or reboots:
         assert resets == []
-        last = f"{REBOOT}{', in place of resets' if marks & {'reset', 'reset_all'} else ''}"
-        assert ("switch the machine off and on" if "power" in marks else last) in steps
+        last = (
+            "switch the machine off and on" if "power" in marks else next(s for s in steps if "systemctl reboot" in s)
+        )
+        assert last in steps
+        named = {f"GPU {need.name}" for need in found if need.mark == "reboot"} if "power" not in marks else set()
+        for_others = "which also repairs GPU" in last or "ends other services" in last
+        assert for_others == ("no reset is needed" in last) == ("power" not in marks and bool(marks & RESETS))
+        assert not for_others or all(re.search(rf"GPUs? [\d, ]*{name[4:]}\b", last) for name in named)
+        assert "power" in marks or last.endswith("ends every program of the node")
         assert ("power" in marks) != (order.count(4) == 1)
     elif "reset_all" in marks:
         assert resets == ["nvidia-smi --gpu-reset"]
@@ -166,13 +175,18 @@ def test_a_gpu_without_an_index_is_reset_by_its_uuid() -> None:
 
 
 def test_a_reboot_ends_the_programs_of_all_gpus_a_reset_those_of_its_own() -> None:
-    users: dict[str, list[User]] = {"GPU-0": [("", 7)], "GPU-1": [("", 8), ("", None)]}
+    users = {"GPU-0": [User("", 7, "user ann")], "GPU-1": [User("", 8), User("", None)], "": [User("", 9, "user ann")]}
+    every = "user ann: pid 7 9; owner unknown: pid 8"
+    for mark, named in (("reset", "user ann: pid 7"), ("reset_all", every), ("reboot", every), ("power", every)):
+        wanted = needs(device(0), [f"{{{mark}}}"])
+        begin, pids = f"drain the node: ask the owners to end their programs ({named})", re.findall(r"\d", named)
+        assert next(Site().plan(wanted, users)) == f"{begin}, otherwise kill {' '.join(sorted(pids))}"
+        assert next(Site().plan(wanted, users, simulated=True)) == begin
+    many = {"GPU-0": [User("", n, "user ann") for n in range(1, 12)]}
+    assert next(Site().plan(needs(device(0), ["{reset}"]), many)).endswith("ann: pid 1 2 3 4 5 6 7 8; and 3 more)")
 
-    for mark, pids in (("reset", "7"), ("reset_all", "7 8"), ("reboot", "7 8"), ("power", "7 8")):
-        first = next(Site().plan(needs(device(0), [f"{{{mark}}}"]), users))
-        assert first == f"drain the node: ask the owners to end their programs, otherwise kill {pids}"
 
-
+RESETS = {"reset", "reset_all"}
 REBOOT = "systemctl reboot, which ends every program of the node"
 KUBERNETES = Settings(kubernetes=Kubernetes(node_name="n1"))
 LIFECYCLE = Settings(web=Web(enable_lifecycle=True, listen_address=(ListenAddress("", 9100),)))
@@ -312,10 +326,12 @@ def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
     found = case(tmp_path, driver(replace(device(0), reading=used), lost(1), lost(2, "removed"), device(3)))
     text = " ".join(" ".join(lines(found, examine(found), False)).split())
 
-    assert "-> reset it" in text
+    assert "-> see the repair" in text
+    assert "reset it" not in text
     assert text.partition("Repair of GPUs ")[2].startswith(
-        "0, 1: in this order 1. drain the node: ask the owners to end their programs, otherwise kill 7 "
-        "2. systemctl reboot, which ends every program of the node, in place of resets "
+        "0, 1, now: in this order "
+        "1. drain the node: ask the owners to end their programs (owner unknown: pid 7), otherwise kill 7 "
+        "2. systemctl reboot, which also repairs GPU 1 (down): no reset is needed; it ends every program of the node "
         "3. check that all is well: gpugauge doctor "
     )
     assert "systemctl stop" not in text
@@ -336,6 +352,20 @@ def test_the_steps_stand_once_in_each_view_and_the_page_never_folds_them() -> No
     assert [text.count(line) for line in shown] == [1] * len(shown)
     assert "Repair of GPUs" not in facts.answer
     assert {gpu.summary for gpu in facts.gpus} == {"the driver requires a reset of the GPU after an error"}
+
+
+def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(tmp_path: Path) -> None:
+    for scenario, heading in (("bad-links", "s 1, 2, when the jobs have ended"), ("failing-card", " 1, now")):
+        *_, facts = looks(load_scenario(scenario), tmp_path / scenario, 400, 401, 1)
+        *faults, last = (problem for problem in facts.problems if problem.gpus)
+        assert last.subject == f"Repair of GPU{heading}"
+        assert (
+            "which also repairs GPU 1 (narrow link): no" in last.steps[1] or "GPU 2 (narrow link): no" in last.steps[1]
+        )
+        said = [fault.advice or "" for fault in faults]
+        assert sum("see the repair" in advice for advice in said) == 2
+        assert not [advice for advice in said if re.search("reset|reboot|wait", advice)]
+        assert any(advice.endswith("have the seating of GPU and riser, and the slot checked") for advice in said)
 
 
 def test_the_job_of_a_faulty_gpu_is_known_by_the_allocation_where_no_process_runs() -> None:

@@ -182,7 +182,7 @@ def test_a_gpu_with_several_faults_has_one_line_with_one_advice(tmp_path: Path) 
     broken = found(tmp_path, condition.health, recovery_action="node_reboot", remapped_rows_pending=True)
 
     assert broken.found.endswith("after an error; also: a faulty memory row waits to be remapped")
-    assert broken.advice == "reboot the node"
+    assert broken.advice == "see the repair"
 
 
 def test_the_faults_are_those_that_the_daemon_lists(tmp_path: Path) -> None:

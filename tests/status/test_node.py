@@ -198,7 +198,7 @@ def test_state_and_cause_of_a_process_on_a_lost_gpu_stay() -> None:
         "GpuLost",
         "last used by pid 6 (not seen now), pid 7",
     )
-    assert "reboot the node" in down["advice"]
+    assert "see the repair; replace it" in down["advice"]
     assert (trouble["processes"], trouble["text"], trouble["runbook"]) == (["bb"], "is stalled", "TrainingStalled")
 
 

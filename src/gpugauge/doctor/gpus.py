@@ -16,8 +16,8 @@ from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.inventory import Inventory
 from gpugauge.faults.judged import health_of
-from gpugauge.faults.repair import ANY_SITE
-from gpugauge.faults.table import SLOWDOWNS, Ailment, ailments
+from gpugauge.faults.repair import ANY_SITE, covered
+from gpugauge.faults.table import FAULTS, SLOWDOWNS, Ailment, ailments
 from gpugauge.status.model import FaultStatus, GpuStatus, ProcessStatus
 
 # The first request has the identity of the GPU, which is then known if the second one fails.
@@ -69,17 +69,19 @@ def _faults(device: Device) -> Iterator[Ailment]:
     return ailments(health)
 
 
-def advice_on(device: Device) -> list[str]:
-    """Return what to do about each fault of a GPU, or about one that cannot be read, as `Site.fill` takes it."""
+def advice_on(device: Device) -> dict[str, str]:
+    """Return what to do about each fault of a GPU, or about one that cannot be read, as `Site.fill` takes it, with the
+    word for the fault.
+    """
     down = down_advice("crashes_worker" if device.reason == CRASHES else device.reason, device.vendor) or ""
-    return [fault.advice for fault in _faults(device)] if device.up else [down]
+    return {f.advice: FAULTS[f.runbook].word for f in _faults(device)} if device.up else {down: "down"}
 
 
 def status_of(device: Device) -> GpuStatus:
     """Return a GPU that answers with its faults and the pids on it."""
     reading = device.reading
     faults = tuple(
-        FaultStatus(f.grave, f.text, ANY_SITE.fill(f.advice, device.uuid), f.runbook, kind=f.kind)
+        FaultStatus(f.grave, f.text, ANY_SITE.fill(covered(f.advice), device.uuid), f.runbook, kind=f.kind)
         for f in _faults(device)
     )
     return GpuStatus(

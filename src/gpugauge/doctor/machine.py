@@ -184,7 +184,9 @@ def devices(case: Case) -> Sequence[Finding]:
 def _unread(device: Device) -> Finding:
     place = device.reading.pci_bus_id
     at = f", PCI bus {place}" if place else ""
-    return failure("GPUs", f"{name_of(device)}: {device.reason}{at}", ANY_SITE.fill(advice_on(device)[0], device.uuid))
+    return failure(
+        "GPUs", f"{name_of(device)}: {device.reason}{at}", ANY_SITE.fill(next(iter(advice_on(device))), device.uuid)
+    )
 
 
 def _kind(device: Device) -> str:

@@ -11,16 +11,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from gpugauge.driver.api import Device
 from gpugauge.settings.kinds import DEFAULT_PORT
 from gpugauge.settings.model import Settings
 from gpugauge.workload.users import shares_host_users
 
-User: TypeAlias = "tuple[str, int | None]"  # the kind of a program's workload, and its pid if a command can end it
-# By mark in an advice: what repairs the GPU, in words. A person does what follows "hand", on the drained node.
+# By mark in an advice: what repairs the GPU, in words. A person does what follows "hand", on the drained node; what
+# follows "later" says that all this can wait until the jobs end.
 _WORDS = {
+    "later": "",
     "hand": "",
     "reset": "reset it",
     "reset_all": "reset all GPUs",
@@ -28,6 +29,7 @@ _WORDS = {
     "power": "switch the machine off and on",
 }
 _MARK = re.compile(rf"{{({'|'.join(_WORDS)})}}([^;]*)")
+_SEE = "see the repair"
 _REBOOT = "systemctl reboot, which ends every program of the node"
 _MAX_PIDS = 8  # in a plan
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
@@ -42,19 +44,38 @@ _MANAGERS = {
 _CONTAINER = re.compile(r"(?:containers/|docker[/-]|libpod-)([0-9a-f]{12})[0-9a-f]{52}\b")
 
 
+class User(NamedTuple):
+    """A program on a node: the kind of its workload, its pid if that is known, and its owner in words."""
+
+    kind: str
+    pid: int | None
+    owner: str = ""
+
+
 class Need(NamedTuple):
-    """What repairs a GPU, by its index or uuid: a mark of an advice, and the text after it."""
+    """What repairs a GPU, by its index or uuid: a mark of an advice, and the text after it. `fault` is the word for the
+    fault, and `later` whether it can wait until the jobs end.
+    """
 
     device: Device
     name: object
     mark: str
     text: str
+    fault: str
+    later: bool
 
 
-def needs(device: Device, advice: Iterable[str]) -> list[Need]:
-    """Return what the advice on the faults of a GPU says that repairs it."""
+def needs(device: Device, advice: Iterable[str], fault: str = "") -> list[Need]:
+    """Return what the advice on the faults of a GPU, or on one with a word, says that repairs it."""
     name = device.uuid if device.reading.index < 0 else device.reading.index
-    return [Need(device, name, *mark) for each in advice for mark in _MARK.findall(each)]
+    found = [(mark, "{later}" in each) for each in advice for mark in _MARK.findall(each) if mark[0] != "later"]
+    return [Need(device, name, *mark, fault, later) for mark, later in found]
+
+
+def covered(advice: str) -> str:
+    """Return an advice in which the plan stands for what it has."""
+    said = _MARK.sub(lambda found: _SEE + (found[2] if found[1] not in {"hand", "later"} else ""), advice)
+    return "; ".join(dict.fromkeys(said.split("; ")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +121,16 @@ class Site:
         words = "" if inside else f"{self.fill(advice, device.uuid)}. "
         return f"{words}In this order, for all faults of the node: {'; '.join(steps)}"
 
-    def plan(self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None) -> Iterator[str]:
-        """Yield the steps that repair GPUs, in their order; `users` are those of each GPU of the node."""
+    def plan(
+        self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None, *, simulated: bool = False
+    ) -> Iterator[str]:
+        """Yield the steps that repair GPUs, in their order; `users` are those of each GPU of the node, and of none
+        under "". No command ends those that are `simulated`.
+        """
         if not needs:
             return
         marks, users = {need.mark for need in needs}, users or {}
-        kinds = self.managers.union(kind for found in users.values() for kind, _ in found)
+        kinds = self.managers.union(user.kind for found in users.values() for user in found)
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
         reboot = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
         ended = users if reboot or marks & {"reset_all", "power"} else {need.device.uuid for need in needs}
@@ -118,10 +143,8 @@ class Site:
             drain.append(f"scontrol update nodename={short} state=drain reason=gpu")
             drain.append(f"go on when its jobs have ended: squeue -w {short}")
             back.append(f"scontrol update state=resume nodename={short}")
-        others = [pid for uuid in ended for kind, pid in users.get(uuid, ()) if kind not in _MANAGERS]
-        pids = sorted({pid for pid in others if pid is not None})
-        kill = f", otherwise kill {' '.join(map(str, pids))}" if 0 < len(pids) <= _MAX_PIDS else ""
-        drain += [f"ask the owners to end their programs{kill}"] if others else []
+        others = [user for uuid in ended for user in users.get(uuid, ()) if user.kind not in _MANAGERS]
+        drain += _ended(others, later=all(need.later for need in needs), simulated=simulated)
         whole = {need.device.vendor for need in needs if need.mark == "reset_all"}  # one command resets their GPUs
         resets = dict.fromkeys(
             need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)
@@ -134,7 +157,7 @@ class Site:
         if "power" in marks:
             yield _WORDS["power"]
         elif reboot:
-            yield f"{_REBOOT}{', in place of resets' if resets else ''}"
+            yield _reboot(needs) if resets else _REBOOT
         elif resets:
             yield from filter(None, (self.stop, *resets, f"if a reset fails: {_REBOOT}", self.start))
         if back[1:] and not self.inside.endswith(": "):
@@ -142,6 +165,27 @@ class Site:
         else:
             yield f"check that all is well{', ' if self.inside.endswith(': ') else ': '}{back[0]}"
             yield from (f"only if so: {each}" for each in back[1:])
+
+
+def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> list[str]:
+    """Return the step that ends programs, with their pids; none without any."""
+    owners = {user.pid: user.owner or "owner unknown" for user in users if user.pid is not None}
+    named = sorted(owners)[:_MAX_PIDS]
+    pids: dict[str, list[str]] = {}
+    for pid in named:
+        pids.setdefault(owners[pid], []).append(str(pid))
+    said = "; ".join(f"{owner}: pid {' '.join(found)}" for owner, found in pids.items())
+    said += f"; and {more} more" if (more := len(owners) - len(named)) else ""
+    ask = "go on when the programs have ended" if later else "ask the owners to end their programs"
+    kill = "" if more or simulated or later or not named else f", otherwise kill {' '.join(map(str, named))}"
+    return [f"{ask}{f' ({said})' if said else ''}{kill}"] if users else []
+
+
+def _reboot(needs: Sequence[Need]) -> str:
+    """Return the step that reboots a node of which other GPUs need a reset."""
+    named = ", ".join(f"GPU {n.name}{f' ({n.fault})' if n.fault else ''}" for n in needs if n.mark == "reboot")
+    why, (begin, end) = f"also repairs {named}" if named else "ends other services, too", _REBOOT.split(", which ")
+    return f"{begin}, which {why}: no reset is needed; it {end}"
 
 
 ANY_SITE = Site()

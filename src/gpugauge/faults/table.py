@@ -74,12 +74,12 @@ SLOWDOWNS = {
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{hand}confirm with {diagnostics}, and have it replaced"
 _LINK = (
-    "check the link and the GPU at its other end; the rest can wait until the jobs end; {reset_all}; if the errors "
-    "return, have the parts replaced"
+    "check the link and the GPU at its other end; {later}the rest can wait until the jobs end; {reset_all}; if the "
+    "errors return, have the parts replaced"
 )
 _NARROW = (
-    "this can wait until the jobs end; {reboot}; if the link stays narrow, have the seating of GPU and riser, and the "
-    "slot checked"
+    "{later}this can wait until the jobs end; {reboot}; if the link stays narrow, have the seating of GPU and riser, "
+    "and the slot checked"
 )
 
 
@@ -139,7 +139,7 @@ def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
         yield Ailment(False, text, replace, "GpuRowRemapFailed", "retired_pages")
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
-        advice = "programs on it are not affected; when they have ended, {reset}"
+        advice = "programs on it are not affected; {later}this can wait until they end; {reset}"
         yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"

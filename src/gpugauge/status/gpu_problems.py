@@ -8,7 +8,7 @@ from typing import Any
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.driver.api import SUSPENDED
-from gpugauge.faults.repair import Need, Site
+from gpugauge.faults.repair import Need, Site, User
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
@@ -55,17 +55,29 @@ def gpu_problems(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Probl
     yield from _unjudged(gpus, site)
 
 
-def repair(gpus: Sequence[GpuStatus], needs: Sequence[Need], site: Site, *, simulated: bool) -> Iterator[Problem]:
+def repair(
+    gpus: Sequence[GpuStatus],
+    needs: Sequence[Need],
+    site: Site,
+    without_gpu: Sequence[ProcessStatus] = (),
+    *,
+    simulated: bool,
+) -> Iterator[Problem]:
     """Yield how GPUs are repaired, if some need it. No command ends a `simulated` process."""
-    users = {}
+    users = {"": list(map(_user, without_gpu))}
     for gpu in gpus:
         there = gpu.processes if gpu.up else [p for p in gpu.last_processes or () if p.alive]
-        users[gpu.uuid] = [(manager(p.workload), None if simulated else p.pid) for p in there if not p.ended]
-    if steps := tuple(site.plan(needs, users)):
+        users[gpu.uuid] = [_user(p) for p in there if not p.ended]
+    if steps := tuple(site.plan(needs, users, simulated=simulated)):
         uuids, names = dict.fromkeys(n.device.uuid for n in needs), ", ".join(dict.fromkeys(str(n.name) for n in needs))
-        subject = f"Repair of GPU{'s' if ', ' in names else ''} {names}"
+        subject = f"Repair of GPU{'s' if ', ' in names else ''} {names}, "
+        subject += "when the jobs have ended" if all(need.later for need in needs) else "now"
         grave = any(fault.grave for gpu in gpus if gpu.uuid in uuids for fault in gpu.faults)
         yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(uuids), steps=steps)
+
+
+def _user(process: ProcessStatus) -> User:
+    return User(manager(process.workload), process.pid, owner_words(process.workload))
 
 
 def _is_hidden(gpu: GpuStatus) -> bool:

@@ -9,8 +9,8 @@ from gpugauge.verdict.causes import ON_CPU, STALLS
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
-    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "repair", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
-    *("gpu_slowed", "narrow_link", "unused", "collector", "hook"),
+    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link", "repair", "wasted", "on_cpu"),
+    *("slowed", "waits", "unjudged", "unused", "collector", "hook"),
 )
 WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})  # nothing is wrong with the node
 BROKEN = frozenset({"driver", "no_gpu", "gpu_down"})  # a GPU cannot be used
@@ -33,9 +33,11 @@ def problem(kind: str, subject: str, text: str, advice: str | None = None, **mor
 
 
 def order(found: Problem) -> tuple[float, ...]:
-    """Return the sort key: the gravest first; of a kind, those with most GPUs and the largest share."""
+    """Return the sort key: the gravest first, a repair after all faults; of a kind, those with most GPUs and the
+    largest share.
+    """
     ratio = 1.0 if found.ratio is None else found.ratio
-    return not found.grave, KINDS.index(found.kind), -len(found.gpus), -ratio
+    return not found.grave or found.kind == "repair", KINDS.index(found.kind), -len(found.gpus), -ratio
 
 
 def section_of_training(state: str | None, cause: str | None) -> str | None:

@@ -106,7 +106,7 @@ def problems(facts: Status, site: Site, needs: Sequence[Need] = ()) -> list[Prob
         *_driver(facts),
         *_exporter(facts),
         *gpu_problems(facts.gpus, None if facts.simulated else site),
-        *repair(facts.gpus, needs, site, simulated=facts.simulated),
+        *repair(facts.gpus, needs, site, facts.without_gpu, simulated=facts.simulated),
         *training_problems(facts),
     ]
     return sorted(found, key=order)

@@ -15,7 +15,7 @@ from qa.worlds.scraped import snapshot_of
 from gpugauge.driver.advice import down_advice, known_advice
 from gpugauge.driver.api import CODES, Device, DeviceReading
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.faults.repair import ANY_SITE, Site, daemon_address, needs
+from gpugauge.faults.repair import ANY_SITE, Site, User, daemon_address, needs
 from gpugauge.faults.table import GpuHealth, ailments
 from gpugauge.status import words
 from gpugauge.status.history import History
@@ -422,7 +422,7 @@ def test_many_devices_with_many_processes_stay_bounded() -> None:
     assert sum(map(len, parts)) < 4_000_000
 
 
-USERS = [("slurm", 6), ("", 7), ("systemd", 8)]
+USERS = [User("slurm", 6), User("", 7), User("systemd", 8)]
 EVERY = [
     *filter(None, (known_advice(reason, NVIDIA) for reason in CODES)),
     *(cause.advice for cause in CAUSES.values()),

@@ -57,7 +57,7 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": "restart the program that has ended; the rest can wait until the other jobs end; {reset}",
+        "94": "restart the program that has ended; {later}the rest can wait until the other jobs end; {reset}",
         "reset": "{reset}",
         "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
         "node": "{hand}inspect the machine: the slot, the power and the firmware of the GPU",

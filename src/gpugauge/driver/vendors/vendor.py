@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpugauge.driver.vendors.peaks import Peak
 
 # What depends on the node, and what repairs a GPU, is filled in later (faults/repair.py).
-_OF_NODE = {name: f"{{{name}}}" for name in ("hand", "reset", "reset_all", "reboot", "power", "forget")}
+_OF_NODE = {name: f"{{{name}}}" for name in ("later", "hand", "reset", "reset_all", "reboot", "power", "forget")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
