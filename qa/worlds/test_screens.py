@@ -6,6 +6,7 @@ import functools
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from tests.drawn import draws, seeds
 from tests.terminal.test_top import screen, watched
 
+from gpugauge.driver.api import Device, DeviceReading
+from gpugauge.faults.repair import Site, needs
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.model import Status, as_json, decoded
 from gpugauge.terminal.feed import Feed
@@ -218,3 +221,45 @@ def test_a_small_terminal_shows_each_gpu_and_whose_it_is(
 def test_the_history_has_the_length_of_its_heading() -> None:
     assert sparkline([(150.0 - 5 * n, 0.5) for n in range(31)]) == " " * 8 + "▅" * 4
     assert sparkline([(600.0, 0.9), (595.0, 0.9), (0.0, 0.1)]) == "█" + " " * 10 + "▁"
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("scenario", ["failing-card", "bad-links"])
+def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], scenario: str, tmp_path: Path) -> None:
+    *_, status = looks(load_scenario(scenario), tmp_path / "node", 100, 101, 1)
+    place = Site(stop="systemctl stop gpugauge.socket gpugauge", check="gpugauge status --fail-on health", node="n7")
+    places = (replace(place, managers=frozenset({"slurm"})), place)
+    repair = next(problem for problem in status.problems if problem.steps)
+
+    for place in places:
+        device = Device("GPU-1", True, "ok", DeviceReading(index=1), {})
+        plan = tuple(place.plan([*needs(device, "{reset}"), *needs(device, "{reboot}", "narrow link")]))
+        shown = [replace(problem, steps=plan) if problem is repair else problem for problem in status.problems]
+        assert "check" in plan[-1] or "give the node back" in plan[-1]
+
+        async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+            lines = screen(app)
+            seen, heading = "".join(lines).replace(" ", ""), f" {repair.subject}: {repair.text}"
+            assert all(f"{n}.{step}".replace(" ", "") in seen for n, step in enumerate(plan, 1))  # noqa: B023
+            first = lines.index(heading)
+            assert all(any(f"  {n}. " in line for line in lines[first:]) for n in range(1, len(plan) + 1))  # noqa: B023
+            assert any("PID  GPU" in line for line in lines)
+            assert any(line.startswith("   → ") for line in lines[:first])
+
+        watched([as_json(replace(status, problems=tuple(shown)))], steps, size)
+
+
+def test_equal_processes_are_one_line_as_in_status(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("bench-64"), tmp_path / "node", 100, 101, 1)
+    shown = chosen(status, "pid", True, "")
+
+    assert [(p.pids, p.where) for p in shown] == [(f"{5001 + 8 * n}-{5008 + 8 * n}", str(n)) for n in range(8)]
+    assert [p.pids for p in chosen(status, "pid", True, "5003")] == ["5003"]
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        lines = screen(app)
+        assert any(line.startswith(" 64 processes, ") for line in lines)
+        assert sum("train.py ×8  no hook" in line for line in lines) == 8
+        assert any("one of pids 5001-5008" in line for line in lines)
+
+    watched([as_json(status)], steps, (120, 50))

@@ -9,8 +9,8 @@ from gpugauge.verdict.causes import ON_CPU, STALLS
 
 # Kinds of problems; grave ones are shown first, each part in this order.
 KINDS = (
-    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link", "repair", "wasted", "on_cpu"),
-    *("slowed", "waits", "unjudged", "unused", "collector", "hook"),
+    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
+    *("gpu_slowed", "narrow_link", "repair", "unused", "collector", "hook"),
 )
 WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})  # nothing is wrong with the node
 BROKEN = frozenset({"driver", "no_gpu", "gpu_down"})  # a GPU cannot be used

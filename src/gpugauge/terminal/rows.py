@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 from gpugauge.base.text import printable
 from gpugauge.driver.vendors import product_name
+from gpugauge.status.details import details, remark
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
-from gpugauge.status.use import gpus_words, mig_name
-from gpugauge.status.words import duration, percent
+from gpugauge.status.use import gpus_words, mig_name, total
+from gpugauge.status.words import duration, percent, runs
 from gpugauge.terminal.columns import Column
+
+_FOLDED = 3  # rows of processes that differ only in pid and figures, from which on they are one
 
 
 def safe(text: object) -> str:
@@ -85,6 +88,17 @@ class Process:
     gpus: Sequence[GpuStatus] = ()
     load: float | None = None
     memory_bytes: float | None = None
+    together: Sequence[ProcessStatus] = ()
+
+    @property
+    def alike(self) -> Sequence[ProcessStatus]:
+        """Those for which it stands: itself, or several."""
+        return self.together or (self.facts,)
+
+    @property
+    def pids(self) -> str:
+        """The pids of those for which it stands."""
+        return ", ".join(runs(process.pid for process in self.alike if process.pid is not None))
 
     @property
     def where(self) -> str:
@@ -127,3 +141,32 @@ def _together(uses: Sequence[tuple[GpuStatus, ProcessStatus]]) -> Process:
     sizes = [process.memory_used_bytes for _, process in uses if process.memory_used_bytes is not None]
     load = sum(loads) / len(loads) if loads else None
     return Process(uses[0][1], [gpu for gpu, _ in uses], load, sum(sizes) if sizes else None)
+
+
+def folded(found: Sequence[Process], now: float) -> list[Process]:
+    """Return the processes; three or more on the same GPUs that differ only in pid and figures are one, with the sums
+    of load and memory and the age of the oldest.
+    """
+    kinds: dict[Hashable, list[Process]] = {}
+    for process in found:
+        kinds.setdefault(_kind(process, now), []).append(process)
+    result = []
+    for alike in kinds.values():
+        result += [_sum(alike)] if len(alike) >= _FOLDED else alike
+    return result
+
+
+def _kind(process: Process, now: float) -> Hashable:
+    """Return what equal processes have in common; nothing else has it if there is more to say of a process."""
+    facts = process.facts
+    plain = facts.state_words == "no hook" and facts.level == "none"
+    if not plain or facts.pid is None or details(facts, now) or remark(facts):
+        return id(process)
+    return facts.command, process.owner, process.where
+
+
+def _sum(alike: Sequence[Process]) -> Process:
+    facts, started = alike[0].facts, min((p.facts.started for p in alike if p.facts.started), default=None)
+    facts = replace(facts, started=started, command=f"{facts.command or ''} ×{len(alike)}".strip())
+    load, memory = total([p.load for p in alike]), total([p.memory_bytes for p in alike])
+    return Process(facts, alike[0].gpus, load, memory, [p.facts for p in alike])

@@ -13,7 +13,7 @@ from gpugauge.status.use import by_place, gpus_words, mig_name
 from gpugauge.status.words import percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
-from gpugauge.terminal.rows import Process, memory_of, problem_words, processes, safe, to_do
+from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, processes, safe, to_do
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
@@ -63,6 +63,7 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
     """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
     value, wanted = SORTS[sort], text.casefold()
     found = [process for process in processes(status) if wanted in _searched(process).casefold()]
+    found = folded(found, status.timestamp)
     found.sort(key=lambda process: min(map(_order, process.gpus), default=2))  # of equal ones
     known = [process for process in found if value(process) is not None]
     known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
@@ -117,6 +118,11 @@ def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
         (problem.detail or "", "  ", "dim"),
     )
     return [(line, level) for text, indent, level in parts for line in wrap(safe(text), width, indent)]
+
+
+def repair_lines(status: Status, width: int) -> list[tuple[str, str]]:
+    """Return the repair of the GPUs as lines with their levels, [] without one."""
+    return [line for problem in status.problems if problem.steps for line in problem_lines(problem, width)]
 
 
 def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
-from gpugauge.status.owner import holders, owner_words
-from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name, total
-from gpugauge.status.words import RUN_ADVICE, percent, plural, runs
+from gpugauge.status.owner import holders
+from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
+from gpugauge.status.words import RUN_ADVICE, percent, plural
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
-from gpugauge.terminal.rows import Process, memory_of, problem_words, safe, to_do
+from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, safe, to_do
 from gpugauge.terminal.style import BOLD, DIM, LEVELS, RED, YELLOW
 
 _GPUS: Sequence[Column[GpuStatus]] = (
@@ -48,7 +48,6 @@ _MIG: Sequence[Column[MigStatus]] = (
 )
 _PROCESS_INDENT, _NOTE_INDENT = 5, " " * 7
 _INDENT = " " * _PROCESS_INDENT
-_FOLDED = 3  # rows of processes that differ only in pid and figures, from which on they are one
 
 
 def table(status: Status, colour: bool, now: float, width: int = 80, height: int | None = None) -> str:
@@ -123,29 +122,16 @@ class _View:
             return [self._writer.paint(f"{_INDENT}free", DIM)]
         return lines
 
-    def _rows(self, found: Sequence[ProcessStatus]) -> Iterator[tuple[list[str], list[ProcessStatus]]]:
-        """Yield the rows of processes, each with those that it stands for: equal ones without the hook have one row."""
-        kinds: dict[Hashable, list[ProcessStatus]] = {}
-        for process in found:
-            kinds.setdefault(self._kind(process), []).append(process)
-        for alike in kinds.values():
-            groups = [alike] if len(alike) >= _FOLDED else [[process] for process in alike]
-            yield from ((row_of(_PROCESSES, _together(group), self._now), group) for group in groups)
-
-    def _kind(self, process: ProcessStatus) -> Hashable:
-        """Return what equal processes have in common; nothing else has it if there is more to say of a process."""
-        plain = process.state_words == "no hook" and process.level == "none"
-        if not plain or process.pid is None or details(process, self._now) or remark(process):
-            return id(process)
-        return process.command, owner_words(process.workload)
+    def _rows(self, found: Sequence[ProcessStatus]) -> Iterator[tuple[list[str], Process]]:
+        for one in folded([Process(p, (), p.load_5m, p.memory_used_bytes) for p in found], self._now):
+            yield row_of(_PROCESSES, one, self._now), one
 
     def _listed(self, found: Sequence[ProcessStatus]) -> list[str]:
         lines = []
-        for row, alike in self._rows(found):
-            lines += self._process(row, alike[0])
-            if len(alike) > 1:
-                pids = ", ".join(runs(process.pid for process in alike if process.pid is not None))
-                lines += self._writer.text(f"sums of pids {pids}", _NOTE_INDENT, DIM)
+        for row, one in self._rows(found):
+            lines += self._process(row, one.facts)
+            if one.alike[1:]:
+                lines += self._writer.text(f"sums of pids {one.pids}", _NOTE_INDENT, DIM)
         return lines
 
     def _process(self, row: list[str], process: ProcessStatus) -> list[str]:
@@ -180,12 +166,3 @@ class _View:
         notes = [f"no hook: {RUN_ADVICE}"] if unhooked and not advised else []
         notes += [f"no GPU: {NO_GPU_ADVICE}"] if is_without_gpu(status) else []
         return ["", *(line for note in notes for line in self._writer.text(note, "", DIM))] if notes else []
-
-
-def _together(alike: Sequence[ProcessStatus]) -> Process:
-    """Return one process for several: the sums of load and memory, the age of the oldest."""
-    loads, sizes = [process.load_5m for process in alike], [process.memory_used_bytes for process in alike]
-    one, started = alike[0], min((process.started for process in alike if process.started), default=None)
-    if len(alike) > 1:
-        one = replace(one, started=started, command=f"{one.command or ''} ×{len(alike)}".strip())
-    return Process(one, (), total(loads), total(sizes))

@@ -18,13 +18,14 @@ from gpugauge.terminal import screen
 from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.feed import Feed, LastStatus
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.rows import Process, problem_words, safe, to_do
+from gpugauge.terminal.rows import Process, problem_words, safe
 
 _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
 _ANSWER_ROWS = 3
-_LEAST_ROWS = {"processes": 2, "problems": 1}  # also where the GPUs alone would fill the screen
+# Also where the repair or the GPUs alone would fill the screen.
+_LEAST_ROWS = {"processes": 2, "gpus": 2, "problems": 1}
 _HEADING_ROWS = 3  # two of the processes, and the keys
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
@@ -70,6 +71,7 @@ class Top(App[None]):
         yield Static("asking the daemon", id="answer", markup=False)
         yield Static(id="worst", markup=False)
         yield OptionList(id="problems", markup=False)
+        yield OptionList(id="repair", markup=False)
         yield Static(id="gpus-heading", markup=False)
         yield OptionList(id="gpus", markup=False)
         yield Static(id="processes-heading", markup=False)
@@ -170,14 +172,18 @@ class Top(App[None]):
         if status is None:
             return
         problems = [
-            (str(n), " ".join([problem_words(p), *(to_do(p) if p.steps else ())]), "bad" if p.grave else "poor")
+            (str(n), problem_words(p), "bad" if p.grave else "poor")
             for n, p in enumerate(status.problems)
+            if not p.steps
         ]
         self._draw_list("problems", "", problems[1:])
+        steps = screen.repair_lines(status, width)
+        self._draw_list("repair", "", [(str(n), *line) for n, line in enumerate(steps)])
         self._draw_list("gpus", *screen.gpu_lines(status, width))
         shown = screen.chosen(status, self._sort, self._reverse, self.query_one("#filter", Input).value)
         self._shown = {process.facts.process: process for process in shown}
-        order = f"{plural(len(shown), 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
+        count = sum(len(process.alike) for process in shown)
+        order = f"{plural(count, 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
         order += "; paused: space continues" if self._paused else ""
         heading, lines = screen.process_lines(shown, status.timestamp, width)
         self._draw_list("processes", f"{order}\n{heading}", lines)
@@ -191,9 +197,15 @@ class Top(App[None]):
         if status:
             words = f"{'SIMULATED ' if status.simulated else ''}{safe(status.host)}: {safe(status.answer)}"
             lines += [(line, status.level) for line in wrap(words, self._width)]
-            worst = screen.problem_lines(status.problems[0], self._width) if status.problems else []
+            problems = [problem for problem in status.problems if not problem.steps]
+            worst = screen.problem_lines(problems[0], self._width) if problems else []
         self._head_rows = 0
-        for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, self.size.height // 4)):
+        # The steps of a repair are for hands that follow them: the problem above them is shortened first.
+        most = self.size.height // 4
+        if status and (steps := screen.repair_lines(status, self._width)):
+            least = len(lines[:_ANSWER_ROWS]) + len(steps) + 1 + len(status.gpus) + _HEADING_ROWS + 3
+            most = max(4, min(most, self.size.height - least))
+        for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, most)):
             shown = screen.clipped(found, height, self._width)
             self._head_rows += len(shown)
             text = Text("\n").join(_styled(*line) for line in shown)
@@ -237,7 +249,7 @@ class Top(App[None]):
         given = {name: min(wanted[name], rows) for name, rows in _LEAST_ROWS.items()}
         if self._opened:
             given["details"] = min(wanted["details"], space // 2)
-        for name in ("gpus", "problems", "processes", "details"):
+        for name in ("repair", "gpus", "problems", "processes", "details"):
             less = given.get(name, 0)
             given[name] = less + max(0, min(wanted[name] - less, space - sum(given.values())))
         for name, rows in given.items():
@@ -252,7 +264,8 @@ class Top(App[None]):
         chosen = status.problems[int(key)] if self._list == "problems" and key else None
         lines = [line for line, _ in screen.problem_lines(chosen, self._width)] if chosen else []
         if process:
-            lines = [*filter(None, process_screen(process, status.timestamp, self._width, colour=True))]
+            pids = [f"one of pids {process.pids}"] if process.alike[1:] else []
+            lines = [*pids, *filter(None, process_screen(process, status.timestamp, self._width, colour=True))]
         for each in process.gpus if process else filter(None, [gpu]):
             lines += [line for fact in screen.gpu_details(each) for line in wrap(fact, self._width, "", "  ")]
         return lines
