@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.doctor.cases import case
 from tests.drawn import draws, seeds
 from tests.terminal.test_top import screen, watched
 
+from gpugauge.doctor.answer import StatusReply
+from gpugauge.doctor.report import below
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import Site, needs
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.model import Status, as_json, decoded
 from gpugauge.terminal.feed import Feed
+from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_lines, sparkline
 from qa.worlds.looks import looks
@@ -263,3 +267,21 @@ def test_equal_processes_are_one_line_as_in_status(tmp_path: Path) -> None:
         assert any("one of pids 5001-5008" in line for line in lines)
 
     watched([as_json(status)], steps, (120, 50))
+
+
+def test_a_process_seen_from_outside_shares_its_gpu_and_a_server_has_no_cause(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("bench-64"), tmp_path / "node", 100, 101, 1)
+    one = processes(status)[0]
+    alone = [replace(gpu, processes=(one.facts,)) for gpu in one.gpus]
+    server = replace(one, facts=replace(one.facts, role="server"))
+    limited = replace(one.facts, limited_by="data_loading", limited_by_words="waits for its data loader", level="bad")
+
+    shares = "  it shares its GPU with 7 other programs without the hook: check that they are meant to share it"
+    lines = process_screen(one, NOW, 120, colour=False)
+    assert lines[lines.index("What limits it") + 1] == shares
+    assert shares not in process_screen(replace(one, gpus=alone), NOW, 120, colour=False)
+    assert not {"What limits it", "Where a step goes"} & {*process_screen(server, NOW, 120, colour=False)}
+    for facts, other in ((one.facts, ""), (limited, "other ")):
+        said = StatusReply(replace(one, facts=facts), replace(status, problems=()))
+        last = list(below(case(tmp_path, pid=one.facts.pid), said, [], colour=False))[-1]
+        assert last.startswith(f"The checks found no {other}problem. ")

@@ -16,7 +16,6 @@ from gpugauge.status.history import History
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.node import build
 from gpugauge.status.problem import KINDS
-from gpugauge.status.words import NOT_SURE
 from gpugauge.terminal.screen import problem_lines
 from gpugauge.terminal.table import table
 from gpugauge.web.page.links import NO_LINKS
@@ -91,7 +90,7 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     assert (process["trouble_since"], problem["since_words"]) == (1.7e9, "since 2023-11-14 22:13 UTC")
     assert process["step_shares"] == parts
     assert process["undecidable"] == ["data_loading", "host_bound"]
-    assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, NOT_SURE)
+    assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, None)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.words import NOT_SURE, limit_words, state_words
+from gpugauge.status.words import limit_words, state_words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
@@ -206,7 +206,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         limited_by_words=limit,
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
-        evidence=(cause.evidence if limit == cause.phrase else NOT_SURE) if cause else None,
+        evidence=cause.evidence if cause and limit == cause.phrase else None,
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),

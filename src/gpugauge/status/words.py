@@ -30,9 +30,6 @@ STALLED_ELSEWHERE = "find out where it waits: with py-spy, in its container or o
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
 
-NOT_SURE = "takes most of the lost GPU time, as far as is known"
-
-
 def cause_phrase(cause: str) -> str:
     """Return what a process with a cause does, such as "waits for its data loader"."""
     return CAUSES[cause].phrase if cause in CAUSES else f"is limited by {cause.replace('_', ' ')}"

@@ -11,7 +11,8 @@ from gpugauge.status.details import details, loss, remark
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
-from gpugauge.status.words import NOT_SURE, loader_advice, percent
+from gpugauge.status.use import unhooked
+from gpugauge.status.words import loader_advice, percent, plural
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, gib, safe
 from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, YELLOW
@@ -110,7 +111,8 @@ class _Screen:
         parts = shares_of(self._facts.step_shares, self._facts.rest_shares)
         if not parts:
             known = "no steps in the last minute" if self._facts.hook else "not known without the hook"
-            yield from self._text(known, "  ", DIM)
+            if self._facts.role not in ROLES:
+                yield from self._text(known, "  ", DIM)
             return
         widths = apportion([share for _, _, share in parts], self._writer.width - 2)
         filled = ((*_FILLS[name], cells) for (name, _, _), cells in zip(parts, widths, strict=True))
@@ -122,7 +124,7 @@ class _Screen:
     def _limit(self) -> Iterator[str]:
         facts = self._facts
         if facts.limited_by:
-            label = f" [{safe(facts.limited_by)}]" if facts.evidence != NOT_SURE else ""
+            label = f" [{safe(facts.limited_by)}]" if facts.evidence else ""
             yield from self._text(f"it {safe(remark(facts))}{label}", "  ", LEVELS.get(facts.level, ""))
             if facts.evidence:
                 yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
@@ -136,7 +138,11 @@ class _Screen:
             judged = facts.state in _JUDGED
             text = "no cause is large enough to be named" if judged else "not judged in this state"
             yield from self._text(text, "  ")
-        else:
+        elif facts.role not in ROLES:
+            others = max((len(unhooked(gpu.processes)) for gpu in self._process.gpus), default=1) - 1
+            if others > 0:
+                text = f"it shares its GPU with {plural(others, 'other program')} without the hook"
+                yield from self._text(f"{text}: check that they are meant to share it", "  ", YELLOW)
             yield from self._text("not known without the hook", "  ", DIM)
         if facts.undecidable and facts.hook:
             yield from self._text(f"not decidable here: {', '.join(map(safe, facts.undecidable))}", "  ", DIM)

@@ -8,7 +8,7 @@ from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import Problem, ProcessStatus
 from gpugauge.status.owner import owner_words
-from gpugauge.status.words import NOT_SURE, RUN_ADVICE, duration, percent
+from gpugauge.status.words import RUN_ADVICE, duration, percent
 from gpugauge.web.page.draw import ABSENT, mark, name, of_sizes, text
 from gpugauge.web.page.links import Links
 
@@ -87,8 +87,7 @@ def _notes(process: ProcessStatus, key: str, links: Links, now: float, below: st
     """
     listed = links.listed.get((process.process, process.advice), "")
     limit, facts = text(remark(process, listed=bool(listed))), map(text, details(process, now))
-    why = process.evidence if limit and not (listed and process.evidence == NOT_SURE) else None
-    evidence = f" ({text(why)})" if why else ""
+    evidence = f" ({text(process.evidence)})" if limit and process.evidence else ""
     advice = process.advice if process.advice != RUN_ADVICE and not listed else None
     doctor = links.doctor(process.pid) if (limit or advice) and process.ended is None and not listed else ""
     limit = f'<a href="{listed}">{limit}</a>' if limit and listed else limit
