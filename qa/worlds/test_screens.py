@@ -264,7 +264,7 @@ def test_equal_processes_are_one_line_as_in_status(tmp_path: Path) -> None:
         lines = screen(app)
         assert any(line.startswith(" 64 processes, ") for line in lines)
         assert sum("train.py ×8  no hook" in line for line in lines) == 8
-        assert any("one of pids 5001-5008" in line for line in lines)
+        assert any("sums of pids 5001-5008" in line for line in lines)
 
     watched([as_json(status)], steps, (120, 50))
 

@@ -183,7 +183,8 @@ def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> list[str]:
 
 def _reboot(needs: Sequence[Need]) -> str:
     """Return the step that reboots a node of which other GPUs need a reset."""
-    named = ", ".join(f"GPU {n.name}{f' ({n.fault})' if n.fault else ''}" for n in needs if n.mark == "reboot")
+    found = (f"GPU {n.name}{f' ({n.fault})' if n.fault else ''}" for n in needs if n.mark == "reboot")
+    named = ", ".join(dict.fromkeys(found))
     why, (begin, end) = f"also repairs {named}" if named else "ends other services, too", _REBOOT.split(", which ")
     return f"{begin}, which {why}: no reset is needed; it {end}"
 

@@ -59,25 +59,24 @@ def repair(
     gpus: Sequence[GpuStatus],
     needs: Sequence[Need],
     site: Site,
-    without_gpu: Sequence[ProcessStatus] = (),
+    other: Sequence[ProcessStatus] = (),
     *,
     simulated: bool,
 ) -> Iterator[Problem]:
-    """Yield how GPUs are repaired, if some need it. No command ends a `simulated` process."""
-    users = {"": list(map(_user, without_gpu))}
+    """Yield how GPUs are repaired, if some need it. No command ends a `simulated` process; `other` are on no GPU."""
+    there = {"": other}
     for gpu in gpus:
-        there = gpu.processes if gpu.up else [p for p in gpu.last_processes or () if p.alive]
-        users[gpu.uuid] = [_user(p) for p in there if not p.ended]
+        there[gpu.uuid] = gpu.processes if gpu.up else [p for p in gpu.last_processes or () if p.alive]
+    users = {
+        uuid: [User(manager(p.workload), p.pid, owner_words(p.workload)) for p in found if not p.ended]
+        for uuid, found in there.items()
+    }
     if steps := tuple(site.plan(needs, users, simulated=simulated)):
         uuids, names = dict.fromkeys(n.device.uuid for n in needs), ", ".join(dict.fromkeys(str(n.name) for n in needs))
         subject = f"Repair of GPU{'s' if ', ' in names else ''} {names}, "
         subject += "when the jobs have ended" if all(need.later for need in needs) else "now"
         grave = any(fault.grave for gpu in gpus if gpu.uuid in uuids for fault in gpu.faults)
         yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(uuids), steps=steps)
-
-
-def _user(process: ProcessStatus) -> User:
-    return User(manager(process.workload), process.pid, owner_words(process.workload))
 
 
 def _is_hidden(gpu: GpuStatus) -> bool:

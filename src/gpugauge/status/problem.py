@@ -33,9 +33,7 @@ def problem(kind: str, subject: str, text: str, advice: str | None = None, **mor
 
 
 def order(found: Problem) -> tuple[float, ...]:
-    """Return the sort key: the gravest first, a repair after all faults; of a kind, those with most GPUs and the
-    largest share.
-    """
+    """Return the sort key: the gravest first, then a repair; of a kind, those with most GPUs and the largest share."""
     ratio = 1.0 if found.ratio is None else found.ratio
     return not found.grave or found.kind == "repair", KINDS.index(found.kind), -len(found.gpus), -ratio
 

@@ -88,17 +88,12 @@ class Process:
     gpus: Sequence[GpuStatus] = ()
     load: float | None = None
     memory_bytes: float | None = None
-    together: Sequence[ProcessStatus] = ()
-
-    @property
-    def alike(self) -> Sequence[ProcessStatus]:
-        """Those for which it stands: itself, or several."""
-        return self.together or (self.facts,)
+    alike: Sequence[ProcessStatus] = ()  # those for which it stands, if these are several
 
     @property
     def pids(self) -> str:
         """The pids of those for which it stands."""
-        return ", ".join(runs(process.pid for process in self.alike if process.pid is not None))
+        return ", ".join(runs(p.pid for p in self.alike or (self.facts,) if p.pid is not None))
 
     @property
     def where(self) -> str:
@@ -150,10 +145,7 @@ def folded(found: Sequence[Process], now: float) -> list[Process]:
     kinds: dict[Hashable, list[Process]] = {}
     for process in found:
         kinds.setdefault(_kind(process, now), []).append(process)
-    result = []
-    for alike in kinds.values():
-        result += [_sum(alike)] if len(alike) >= _FOLDED else alike
-    return result
+    return [one for alike in kinds.values() for one in ([_sum(alike)] if len(alike) >= _FOLDED else alike)]
 
 
 def _kind(process: Process, now: float) -> Hashable:

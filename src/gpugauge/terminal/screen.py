@@ -120,11 +120,6 @@ def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
     return [(line, level) for text, indent, level in parts for line in wrap(safe(text), width, indent)]
 
 
-def repair_lines(status: Status, width: int) -> list[tuple[str, str]]:
-    """Return the repair of the GPUs as lines with their levels, [] without one."""
-    return [line for problem in status.problems if problem.steps for line in problem_lines(problem, width)]
-
-
 def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     """Return the heading and a line for each GPU, followed by its MIG devices: uuid, text and level."""
     found: list[tuple[str, list[str], str]] = []

@@ -130,7 +130,7 @@ class _View:
         lines = []
         for row, one in self._rows(found):
             lines += self._process(row, one.facts)
-            if one.alike[1:]:
+            if one.alike:
                 lines += self._writer.text(f"sums of pids {one.pids}", _NOTE_INDENT, DIM)
         return lines
 

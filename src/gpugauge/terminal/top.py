@@ -64,6 +64,7 @@ class Top(App[None]):
         self._sort, self._reverse, self._paused = "lost", False, False
         self._shown: dict[str, Process] = {}
         self._list, self._width, self._head_rows = "processes", _MIN_WIDTH, 1
+        self._steps: list[tuple[str, str]] = []  # of the repair, with their levels
         self._opened: bool | None = None  # until the user opens or closes the details
 
     def compose(self) -> ComposeResult:
@@ -167,22 +168,19 @@ class Top(App[None]):
         answer = self._answer
         status = answer.status if answer else None
         self._width = width = max(_MIN_WIDTH, self.size.width) - 3  # blanks at the sides, and the scrollbar
+        found = status.problems if status else ()
+        self._steps = [line for problem in found if problem.steps for line in screen.problem_lines(problem, width)]
         if answer:
             self._draw_answer(answer)
         if status is None:
             return
-        problems = [
-            (str(n), problem_words(p), "bad" if p.grave else "poor")
-            for n, p in enumerate(status.problems)
-            if not p.steps
-        ]
-        self._draw_list("problems", "", problems[1:])
-        steps = screen.repair_lines(status, width)
-        self._draw_list("repair", "", [(str(n), *line) for n, line in enumerate(steps)])
+        problems = [(str(n), p) for n, p in enumerate(found) if not p.steps][1:]
+        self._draw_list("problems", "", [(n, problem_words(p), "bad" if p.grave else "poor") for n, p in problems])
+        self._draw_list("repair", "", [(str(n), *line) for n, line in enumerate(self._steps)])
         self._draw_list("gpus", *screen.gpu_lines(status, width))
         shown = screen.chosen(status, self._sort, self._reverse, self.query_one("#filter", Input).value)
         self._shown = {process.facts.process: process for process in shown}
-        count = sum(len(process.alike) for process in shown)
+        count = sum(len(process.alike) or 1 for process in shown)
         order = f"{plural(count, 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
         order += "; paused: space continues" if self._paused else ""
         heading, lines = screen.process_lines(shown, status.timestamp, width)
@@ -202,8 +200,8 @@ class Top(App[None]):
         self._head_rows = 0
         # The steps of a repair are for hands that follow them: the problem above them is shortened first.
         most = self.size.height // 4
-        if status and (steps := screen.repair_lines(status, self._width)):
-            least = len(lines[:_ANSWER_ROWS]) + len(steps) + 1 + len(status.gpus) + _HEADING_ROWS + 3
+        if status and self._steps:
+            least = len(lines[:_ANSWER_ROWS]) + len(self._steps) + 1 + len(status.gpus) + _HEADING_ROWS + 3
             most = max(4, min(most, self.size.height - least))
         for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, most)):
             shown = screen.clipped(found, height, self._width)
@@ -264,7 +262,7 @@ class Top(App[None]):
         chosen = status.problems[int(key)] if self._list == "problems" and key else None
         lines = [line for line, _ in screen.problem_lines(chosen, self._width)] if chosen else []
         if process:
-            pids = [f"one of pids {process.pids}"] if process.alike[1:] else []
+            pids = [f"sums of pids {process.pids}"] if process.alike else []
             lines = [*pids, *filter(None, process_screen(process, status.timestamp, self._width, colour=True))]
         for each in process.gpus if process else filter(None, [gpu]):
             lines += [line for fact in screen.gpu_details(each) for line in wrap(fact, self._width, "", "  ")]
