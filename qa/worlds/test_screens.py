@@ -237,7 +237,7 @@ def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], sc
 
     for place in places:
         device = Device("GPU-1", True, "ok", DeviceReading(index=1), {})
-        plan = tuple(place.plan([*needs(device, "{reset}"), *needs(device, "{reboot}", "narrow link")]))
+        plan = tuple(place.plan([*needs(device, ["{reset}"]), *needs(device, ["{reboot}"], "narrow link")]))
         shown = [replace(problem, steps=plan) if problem is repair else problem for problem in status.problems]
         assert "check" in plan[-1] or "give the node back" in plan[-1]
 
