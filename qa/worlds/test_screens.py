@@ -244,9 +244,9 @@ def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], sc
         async def steps(pilot: Any, app: Any, feed: Feed) -> None:
             lines = screen(app)
             seen, heading = "".join(lines).replace(" ", ""), f" {repair.subject}: {repair.text}"
-            assert all(f"{n}.{step}".replace(" ", "") in seen for n, step in enumerate(plan, 1))  # noqa: B023
+            assert all(f"{n}.{step}".replace(" ", "") in seen for n, step in enumerate(plan, 1))  # noqa: B023  (called before the loop goes on)
             first = lines.index(heading)
-            assert all(any(f"  {n}. " in line for line in lines[first:]) for n in range(1, len(plan) + 1))  # noqa: B023
+            assert all(any(f"  {n}. " in line for line in lines[first:]) for n in range(1, len(plan) + 1))  # noqa: B023  (called before the loop goes on)
             assert any("PID  GPU" in line for line in lines)
             assert any(line.startswith("   → ") for line in lines[:first])
 

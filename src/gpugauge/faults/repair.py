@@ -68,8 +68,8 @@ class Need(NamedTuple):
 def needs(device: Device, advice: Iterable[str], fault: str = "") -> list[Need]:
     """Return what the advice on the faults of a GPU, or on one with a word, says that repairs it."""
     name = device.uuid if device.reading.index < 0 else device.reading.index
-    found = [(mark, "{later}" in each) for each in advice for mark in _MARK.findall(each) if mark[0] != "later"]
-    return [Need(device, name, *mark, fault, later) for mark, later in found]
+    found = [(*mark, "{later}" in each) for each in advice for mark in _MARK.findall(each)]
+    return [Need(device, name, mark, text, fault, later) for mark, text, later in found if mark != "later"]
 
 
 def covered(advice: str) -> str:
