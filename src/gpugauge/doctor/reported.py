@@ -6,7 +6,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
-from gpugauge.status.details import loss, remark
+from gpugauge.status.details import loss, remark, unjudged
 from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.workload import processfiles
@@ -53,9 +53,9 @@ def state(case: Case) -> Finding:
     if facts.state is None or facts.ended is not None:
         return skipped(title, "the daemon has no verdict")
     words = ", it " if loss(facts)[1] else "; "
-    found = words.join(filter(None, (facts.state.replace("_", " "), remark(facts))))
+    found = words.join(filter(None, (facts.state.replace("_", " "), unjudged(facts) or remark(facts))))
     cause, on_cpu = facts.limited_by if facts.limited_by in CAUSES else None, facts.state == "training_on_cpu"
-    ill = facts.level in {"bad", "poor"} or (on_cpu and not case.without_gpu)
+    ill = facts.level in {"bad", "poor"} or (on_cpu and not case.without_gpu and facts.judging_since is None)
     if not ill:
         return ok(title, found)
     if on_cpu and cause is None:

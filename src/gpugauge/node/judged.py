@@ -53,7 +53,9 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a process: shares of a step by part and of the rest, gains by cause, diagnosis of its loader."""
+    """The verdict on a process: shares of a step by part and of the rest, gains by cause, diagnosis of its loader.
+    `early`: the evidence is not yet enough for a cause and for advice.
+    """
 
     verdict: Verdict
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -61,6 +63,7 @@ class Judged:
     mfu: float | None = None
     loader: Diagnosis | None = None
     rest: Mapping[str, float] = field(default_factory=dict)
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -174,6 +174,8 @@ def advice_of(subject: Subject) -> list[Advice]:
 def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> dict[str, str]:
     """Return what to do by cause about a judged process on these GPUs, as the views say it, the main cause first."""
     judged, session = node.judged[process], node.sessions.get(process)
+    if judged.early:
+        return {}
     verdict, facts = judged.verdict, session.facts if session else {}
     shown = ProcessStatus(
         process=process,

@@ -10,8 +10,11 @@ from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
 from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
 from gpugauge.verdict.savings import LEAST_SHARE
+from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire.shares import sentence
 
+JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0
+"""After this time with the hook there is a verdict: two intervals of verdicts later than the evidence is enough."""
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
 _SILENT = (
     "no hook report reaches this daemon: it has made no step or batch yet, or its GPUGAUGE_HOOK_SOCKET is not the "
@@ -74,6 +77,15 @@ def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
     if process.step_shares:
         found.append(f"in all {sentence(process.step_shares, process.rest_shares)}")
     return found
+
+
+def unjudged(process: ProcessStatus) -> str:
+    """Return what is said in place of a limit while a process is judged, "" after that."""
+    if process.judging_since is None:
+        return ""
+    waits = process.data_wait_ratio or 0.0
+    so_far = f"; so far {percent(waits)} waiting for data" if waits >= _MIN_SHOWN_RATIO else ""
+    return f"not judged yet (a verdict takes {duration(JUDGED_SECONDS)} of reports){so_far}"
 
 
 def remark(process: ProcessStatus, *, listed: bool = False) -> str:

@@ -12,6 +12,7 @@ from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, first_gain_words, words
+from gpugauge.status.details import JUDGED_SECONDS
 from gpugauge.status.ended import MAX_LISTED, with_end
 from gpugauge.status.history import WAITING_RATIO, History, is_wasted
 from gpugauge.status.identity import identities
@@ -21,12 +22,9 @@ from gpugauge.status.problem import section_of_training
 from gpugauge.status.words import limit_words, state_words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.ranks import Position, behind
-from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire.shares import NAMED_PHASES
 
 _WINDOW_SECONDS = 300.0
-_JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0
-"""After this time with the hook there is a verdict: two intervals of verdicts later than the evidence is enough."""
 _ENDING_SECONDS = 60.0
 """For which a process that has ended may still be among the others. Later it runs, and only its connection ended."""
 _SILENT_SECONDS = 120.0
@@ -138,11 +136,12 @@ def _standstill(session: Session, position: str, function: str, late: bool) -> S
 
 
 def _judging(process: ProcessStatus, seconds: float | None, now: float) -> ProcessStatus:
-    """Return a process that has reported for some seconds; marked, if there is no verdict on it yet."""
-    early = process.level == "none" or (seconds is not None and seconds < _JUDGED_SECONDS)
+    """Return a process that has reported for some seconds; marked, and without advice, if there is no verdict yet."""
+    early = process.level == "none" or (seconds is not None and seconds < JUDGED_SECONDS)
     if process.limited_by or process.state in _DECIDED or not early:
         return process
-    return replace(process, judging_since=now - (seconds or 0.0), level="none")
+    plain = replace(process, advice=None, gain_words=None, changes=(), runbook=None)
+    return replace(plain, judging_since=now - (seconds or 0.0), level="none")
 
 
 _SCANNED_SECONDS = 30.0

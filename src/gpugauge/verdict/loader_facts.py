@@ -11,7 +11,7 @@ from gpugauge.node.window import Track, Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loaders import Load
-from gpugauge.verdict.shares import seconds_in_window, since_reported, waited_for_training
+from gpugauge.verdict.shares import seconds_in_window, waited_for_training
 from gpugauge.wire import messages as wire
 
 _MIN_BATCHES = 10  # in the window
@@ -29,7 +29,8 @@ PARTS: dict[str, Callable[[wire.Loader], float | None]] = {
 
 def load(window: Window, process: str, found: Evidence) -> Load | None:
     """Return the loading over the window, None where it is not known. `found` is the other evidence of the process."""
-    window = since_reported(window, process)
+    # The loader is reported some seconds later than the waits for it: all are of the same time.
+    window = window.where(lambda point: process in point.sessions and bool(training.loader(point.sessions[process])))
     track, session = window.session(process), window.node.sessions[process]
     batches = rise(track, lambda loader: loader.batches)
     measured = rise(track, lambda loader: loader.measured)

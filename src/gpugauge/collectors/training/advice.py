@@ -67,7 +67,8 @@ class Advices:
 
         judged = node.judged[process]
         verdict, loader = judged.verdict, judged.loader
-        concluded = verdict.state, verdict.limited_by, tuple(judged.gains), loader and (loader.reason, loader.workers)
+        limits = loader and (loader.reason, loader.workers)
+        concluded = judged.early, verdict.state, verdict.limited_by, tuple(judged.gains), limits
         before = self._found.get(process)
         if before and before[0] == concluded and node.monotonic - before[1] < _LOOK_SECONDS:
             return before[2]

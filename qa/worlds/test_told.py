@@ -1,0 +1,59 @@
+"""What is told of a training at each time of its life: before a verdict, while it waits, after its end."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tests.collectors.training.test_advice import node
+from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
+
+from gpugauge.collectors.training.advice import Advices
+from gpugauge.faults.repair import ANY_SITE
+from gpugauge.node.window import Window
+from gpugauge.status.model import ProcessStatus, as_json, decoded
+from gpugauge.terminal.process import process_screen
+from gpugauge.terminal.rows import Process
+from gpugauge.verdict.evidence import Evidence
+from gpugauge.verdict.loader_facts import load
+from qa.worlds.nodes import NOW
+from qa.worlds.processes import Drawn
+from qa.worlds.scraped import node_of
+
+
+def screen(**facts: Any) -> str:
+    process = Drawn("train.py", {}, None).process()
+    known = decoded(ProcessStatus, {**as_json(process.facts), **facts})
+    return "\n".join(process_screen(Process(known), NOW, 200, colour=False))
+
+
+ON_CPU = {"state": "training_on_cpu", "state_words": "on the CPU", "level": "good"}
+
+
+def test_before_the_first_verdict_nothing_limits_and_nothing_is_advised() -> None:
+    shown = screen(**ON_CPU, judging_since=NOW - 9, data_wait_ratio=0.97)
+
+    assert "  not judged yet (a verdict takes 25 s of reports); so far 97 % waiting for data\n" in shown
+    assert "no wait" not in shown
+    assert "What to change" not in shown
+
+    advices, (early, late) = Advices(lambda: ANY_SITE), (node(), node(seconds=1.0))
+    for judged, on in ((True, early), (False, late)):
+        object.__setattr__(on.judged["p"], "early", judged)
+    assert advices.of(early, {}) == {"p": {}}
+    assert advices.of(late, {})["p"]
+
+
+_EARLY = ("torch_phase_seconds_total", "torch_data_wait_seconds_total")
+
+
+def test_waits_and_batches_are_of_the_same_time() -> None:
+    """The first report of a loader comes later than that of the waits for it."""
+    window, growth = Window(), counters(random.Random(1), BASE, 0.0)
+    for at in range(0, 20, 5):
+        early = {key: at * rate for key, rate in growth.items() if key[0] in _EARLY or at >= 5}
+        window.add(node_of([section(early, "2")], monotonic=float(at)))
+    found = load(window, "p", Evidence(SPAN, inside=True))
+
+    assert found is not None
+    assert abs(found.wait - BASE.wait) < 0.001
