@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from tests.collectors.training.test_advice import node
@@ -10,12 +11,22 @@ from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
 
 from gpugauge.collectors.training.advice import Advices
 from gpugauge.faults.repair import ANY_SITE
+from gpugauge.node.judged import Judged, Verdict
+from gpugauge.node.node import Node
 from gpugauge.node.window import Window
-from gpugauge.status.model import ProcessStatus, as_json, decoded
+from gpugauge.sessions.session import Session
+from gpugauge.snapshot import Snapshot
+from gpugauge.status.details import remark
+from gpugauge.status.history import History
+from gpugauge.status.model import ProcessStatus, Status, as_json, decoded
+from gpugauge.status.problems import training_problems
+from gpugauge.status.processes import processes_of
+from gpugauge.status.words import CROWDED_ADVICE
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loader_facts import load
+from gpugauge.wire import messages as wire
 from qa.worlds.nodes import NOW
 from qa.worlds.processes import Drawn
 from qa.worlds.scraped import node_of
@@ -57,3 +68,21 @@ def test_waits_and_batches_are_of_the_same_time() -> None:
 
     assert found is not None
     assert abs(found.wait - BASE.wait) < 0.001
+
+
+def test_the_wait_for_a_cpu_is_named_as_the_wait_for_data_is() -> None:
+    judged = Judged(Verdict("training_on_cpu", "inside"), {"data": 0.1, "rest": 0.9}, rest={"runnable": 0.71})
+    session = Session(wire.Hello("s", 0, facts={"command": "a.py"}), 1, 0, wire.Snap("s", 1))
+    here = Node(NOW, 100.0, sessions={"p": session}, judged={"p": judged})
+    history = History()
+    for at in (0.0, 100.0):
+        history.feed(Snapshot(NOW, at, (), {}, node=replace(here, monotonic=at)))
+    (process,) = processes_of(here, history, NOW)
+    (problem,) = training_problems(Status(answer="", timestamp=NOW, version=None, without_gpu=(process,)))
+    shown = "\n".join(process_screen(Process(process), NOW, 200, colour=False))
+
+    assert process.level == "poor"
+    assert problem.text == remark(process) == "waits for a CPU 71 % of its time"
+    assert problem.advice == CROWDED_ADVICE
+    assert "it waits for a CPU 71 % of its time; there is no GPU here" in shown
+    assert f"1. {CROWDED_ADVICE}" in shown

@@ -6,7 +6,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
-from gpugauge.status.details import loss, remark, unjudged
+from gpugauge.status.details import FOR_DATA, longest_wait, loss, remark, unjudged
 from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.workload import processfiles
@@ -59,9 +59,10 @@ def state(case: Case) -> Finding:
     if not ill:
         return ok(title, found)
     if on_cpu and cause is None:
-        cause = "data_loading" if case.without_gpu else "model_on_cpu"
-    grave = facts.state == "stalled" or (on_cpu and cause != "data_loading")
-    change = next((change.change for change in facts.changes if change.cause == cause), facts.advice or "")
+        waits = "data_loading" if longest_wait(facts)[0] == FOR_DATA else None
+        cause = waits if case.without_gpu else "model_on_cpu"
+    grave = facts.state == "stalled" or (on_cpu and cause not in {"data_loading", None})
+    change = next((change.change for change in facts.changes if cause and change.cause == cause), facts.advice or "")
     return (failure if grave else warning)(title, found, change, cause)
 
 

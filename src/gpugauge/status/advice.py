@@ -13,11 +13,13 @@ from gpugauge.node.judged import Gain
 from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED, SILENT
 from gpugauge.status import measured_advice
+from gpugauge.status.details import FOR_CPU, longest_wait
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus, Use
 from gpugauge.status.standstill import words as words_of
 from gpugauge.status.words import (
+    CROWDED_ADVICE,
     IDLE_ADVICE,
     RUN_ADVICE,
     STALLED_ADVICE,
@@ -34,6 +36,8 @@ from gpugauge.verdict.step import LIMITS
 
 BATCH = "batch"
 """The topic of a larger batch, whose steps are not shorter."""
+CROWDED = "crowded"
+"""The topic of CPUs that others use: it is the first on a training that waits for one for most of its time."""
 
 
 def _without(cause: Cause, subject: Subject) -> Advice | None:
@@ -115,6 +119,12 @@ def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
     return f"{found}: {dump if first.position == SILENT else site.command(f'stack {pids[0]}')}"
 
 
+def _crowded(subject: Subject) -> Advice | None:
+    waits, share = longest_wait(subject.process)
+    named = subject.process.state == "training_on_cpu" and not subject.process.limited_by
+    return Advice(None, CROWDED, CROWDED_ADVICE) if named and waits == FOR_CPU and share >= WAITING_RATIO else None
+
+
 def _idle(subject: Subject) -> Advice | None:
     idle = subject.process.state == "held_idle" and subject.process.level == "bad"
     return Advice(None, "idle", IDLE_ADVICE) if idle else None
@@ -142,7 +152,7 @@ def _on_memory(
 
 SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
     *(partial(_without, cause) for cause in CAUSES.values()),
-    *(_loader, _stalled, _idle, _hook),
+    *(_loader, _stalled, _crowded, _idle, _hook),
     partial(_on_memory, BATCH, "", measured_advice.larger_batch),
     partial(_on_memory, "fragmentation", "memory_pressure", measured_advice.fragmentation),
     partial(_on_memory, "swap", "memory_swap_io", measured_advice.swapped),
@@ -168,7 +178,12 @@ def advice_of(subject: Subject) -> list[Advice]:
     first, loader = subject.process.limited_by, subject.judged.loader if subject.judged else None
     if loader and any(_SAME.get(loader.reason) == advice.cause for advice in kept):
         kept = [advice for advice in kept if advice.topic != "loader"]
-    return sorted(kept, key=lambda a: (not first or a.cause != first, -a.gain.expected if a.gain else 0.0))
+
+    def place(advice: Advice) -> tuple[bool, float]:
+        main = advice.topic == CROWDED or bool(first and advice.cause == first)
+        return not main, -advice.gain.expected if advice.gain else 0.0
+
+    return sorted(kept, key=place)
 
 
 def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> dict[str, str]:

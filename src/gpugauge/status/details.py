@@ -15,6 +15,7 @@ from gpugauge.wire.shares import sentence
 
 JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0
 """After this time with the hook there is a verdict: two intervals of verdicts later than the evidence is enough."""
+FOR_DATA, FOR_CPU = "waits for data", "waits for a CPU"
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
 _SILENT = (
     "no hook report reaches this daemon: it has made no step or batch yet, or its GPUGAUGE_HOOK_SOCKET is not the "
@@ -104,8 +105,16 @@ def loss(process: ProcessStatus) -> tuple[float | None, str]:
     """
     if process.state != "training_on_cpu":
         return process.lost_ratio, process.limited_by_words or ""
-    waits = f"waits for data {percent(process.data_wait_ratio or 0.0)} of its time" if process.level == "poor" else ""
-    return None, process.limited_by_words or waits
+    waits, share = longest_wait(process)
+    return None, process.limited_by_words or (
+        f"{waits} {percent(share)} of its time" if process.level == "poor" else ""
+    )
+
+
+def longest_wait(process: ProcessStatus) -> tuple[str, float]:
+    """Return what a training waits for most in its own process, in words, and the share of its time."""
+    waits = {FOR_DATA: process.data_wait_ratio or 0.0, FOR_CPU: process.rest_shares.get("runnable", 0.0)}
+    return max(waits.items(), key=lambda item: item[1])
 
 
 def last_use(gpu: GpuStatus) -> str:

@@ -11,6 +11,7 @@ from itertools import groupby
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Need, Site
 from gpugauge.faults.table import FAULTS
+from gpugauge.status.details import longest_wait
 from gpugauge.status.gpu_problems import gpu_problems, processes_words, repair
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
@@ -53,7 +54,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     ratios = [rank.lost_ratio for rank in on_gpu if rank.lost_ratio is not None]
     ratio = sum(ratios) / len(ratios) if ratios else None
     if kind == "waits":
-        text = f"{text} {percent(sum(rank.data_wait_ratio or 0.0 for rank in ranks) / len(ranks))} of its time"
+        text = f"{text} {percent(sum(longest_wait(rank)[1] for rank in ranks) / len(ranks))} of its time"
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
@@ -80,7 +81,7 @@ def _group(process: ProcessStatus, there: str) -> tuple[str, ...]:
 def _trouble(process: ProcessStatus, there: str) -> tuple[str, str]:
     state, cause = process.state, process.limited_by
     if state == "training_on_cpu" and not cause:
-        return "waits for data", "waits"
+        return longest_wait(process)[0], "waits"
     if state == "training_on_cpu":
         reason = f", it {process.limited_by_words}" if cause != "model_on_cpu" else ""
         return f"trains on the CPU although there is {there}{reason}", "on_cpu"

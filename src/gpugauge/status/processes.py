@@ -12,7 +12,7 @@ from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, first_gain_words, words
-from gpugauge.status.details import JUDGED_SECONDS
+from gpugauge.status.details import JUDGED_SECONDS, longest_wait
 from gpugauge.status.ended import MAX_LISTED, with_end
 from gpugauge.status.history import WAITING_RATIO, History, is_wasted
 from gpugauge.status.identity import identities
@@ -196,9 +196,15 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         name, lost = None, None  # as a notebook is between two commands
     limit = limit_words(name, verdict.causes) if verdict and name else None
     cause = CAUSES.get(name or "")
-    own = level(state, name, process.role, parts.get("data"), wasted=wasted)
-    shown = replace(
+    measured = replace(
         process,
+        step_shares=parts,
+        rest_shares=judged.rest if judged else {},
+        data_wait_ratio=parts.get("data"),
+    )
+    own = level(state, name, process.role, longest_wait(measured)[1], wasted=wasted)
+    shown = replace(
+        measured,
         state=state,
         state_words=state_words(state, process.role, process.hook, starting=process.starting, silent=process.silent),
         limited_by=name,
@@ -209,9 +215,6 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
-        step_shares=parts,
-        rest_shares=judged.rest if judged else {},
-        data_wait_ratio=parts.get("data"),
     )
     found = advice_of(replace(subject, process=shown))
     # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
@@ -231,7 +234,7 @@ def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
 
 
 def level(state: str | None, cause: str | None, role: str | None, waits: float | None, *, wasted: bool) -> str:
-    """Return how well a process uses what it holds; `waits` is the share of its steps in which it waits for data.
+    """Return how well a process uses what it holds; `waits` is the share of its time that its longest wait takes.
     Training on the CPU is bad only with a cause: on a machine without a GPU there is none.
     """
     if role == "display" or state is None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
-from gpugauge.status.details import details, loss, remark, unjudged
+from gpugauge.status.details import FOR_DATA, details, longest_wait, loss, remark, unjudged
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
@@ -132,7 +132,8 @@ class _Screen:
                 yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
             waits = loss(facts)[1]
-            most = f"it {waits} [data_loading]" if waits else "no wait takes half of its time"
+            label = " [data_loading]" if longest_wait(facts)[0] == FOR_DATA else ""
+            most = f"it {waits}{label}" if waits else "no wait takes half of its time"
             yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpugauge.status.details import last_use, loss
+from gpugauge.status.details import last_use, longest_wait, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders, owner_words
 from gpugauge.status.use import by_place, gpus_words, mig_name
@@ -91,7 +91,7 @@ def _lost(facts: ProcessStatus) -> float | None:
     """Return what a process loses, for the order: all where it does no work for a GPU, its waits on the CPU."""
     lost, _ = loss(facts)
     if lost is None and facts.level in _ILL:
-        return 1.0 if facts.level == "bad" else facts.data_wait_ratio or 0.0
+        return 1.0 if facts.level == "bad" else longest_wait(facts)[1]
     return lost
 
 

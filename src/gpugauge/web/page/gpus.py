@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from gpugauge.driver.advice import down_phrase
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.driver.vendors import product_name
+from gpugauge.status.details import longest_wait
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
@@ -21,7 +22,6 @@ _UNSORTED = frozenset({"chart", "running"})  # columns by which GPUs cannot be s
 
 # The state of processes without a GPU, by level, and of trainings on the CPU, which slow no GPU.
 _LEVELS = {"bad": "wasted", "poor": "slowed", "good": "on the CPU", "none": ""}
-_ON_CPU = {"bad": "on the CPU", "poor": "waits for data"}
 
 
 def gpu_table(status: Status, links: Links) -> str:
@@ -53,7 +53,8 @@ class _Table:
         """Return the processes with torch that use no GPU: before the GPUs, because a training may be among them."""
         worst = max(processes, key=lambda process: level_order(process.level))
         level = worst.level
-        words = (_ON_CPU if worst.state == "training_on_cpu" else {}).get(level, _LEVELS[level])
+        on_cpu = {"bad": "on the CPU", "poor": longest_wait(worst)[0]} if worst.state == "training_on_cpu" else {}
+        words = on_cpu.get(level, _LEVELS[level])
         folded = any_gpu and level in {"none", "good"}
         count = plural(len(processes), "process", "es")
         heading = f'{_fold(folded)}<span class="index">No GPU</span> {count} with torch'
