@@ -86,3 +86,16 @@ def test_the_wait_for_a_cpu_is_named_as_the_wait_for_data_is() -> None:
     assert problem.advice == CROWDED_ADVICE
     assert "it waits for a CPU 71 % of its time; there is no GPU here" in shown
     assert f"1. {CROWDED_ADVICE}" in shown
+
+
+def test_a_training_without_steps_is_said_to_make_none_before_it_is_stalled() -> None:
+    """Steps that are slow by themselves are none that lack."""
+    still = screen(**ON_CPU, last_step=NOW - 100, step_seconds=0.036)
+    slow = screen(**ON_CPU, last_step=NOW - 100, step_seconds=30.0)
+
+    words = "no step for 1.7 min (its steps take 36 ms); by default stalled after 5.0 min"
+    assert still.count(words) == 2
+    assert "no wait" not in still
+    assert "nothing was found" not in still
+    assert "last step 1.7 min ago" in slow
+    assert "no wait takes half of its time" in slow

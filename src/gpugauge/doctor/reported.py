@@ -6,7 +6,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
-from gpugauge.status.details import FOR_DATA, longest_wait, loss, remark, unjudged
+from gpugauge.status.details import FOR_DATA, longest_wait, loss, no_limit, remark
 from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.workload import processfiles
@@ -52,8 +52,9 @@ def state(case: Case) -> Finding:
     title, facts = "Verdict", case.facts
     if facts.state is None or facts.ended is not None:
         return skipped(title, "the daemon has no verdict")
-    words = ", it " if loss(facts)[1] else "; "
-    found = words.join(filter(None, (facts.state.replace("_", " "), unjudged(facts) or remark(facts))))
+    now = case.daemon[0].timestamp if case.daemon[0] else 0.0
+    words = ", it " if loss(facts)[1] and not no_limit(facts, now) else "; "
+    found = words.join(filter(None, (facts.state.replace("_", " "), no_limit(facts, now) or remark(facts))))
     cause, on_cpu = facts.limited_by if facts.limited_by in CAUSES else None, facts.state == "training_on_cpu"
     ill = facts.level in {"bad", "poor"} or (on_cpu and not case.without_gpu and facts.judging_since is None)
     if not ill:

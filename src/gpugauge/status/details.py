@@ -10,7 +10,7 @@ from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
 from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
 from gpugauge.verdict.savings import LEAST_SHARE
-from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
+from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, STALLED_STEPS
 from gpugauge.wire.shares import sentence
 
 JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0
@@ -21,6 +21,8 @@ _SILENT = (
     "no hook report reaches this daemon: it has made no step or batch yet, or its GPUGAUGE_HOOK_SOCKET is not the "
     "hook.socket of the daemon"
 )
+_QUIET_SECONDS = 60.0  # without a step, from which on it is said
+_TRAINING = frozenset({"training", "training_on_cpu"})
 _MAX_NAMED = 3  # processes of a GPU that is down
 
 
@@ -64,9 +66,20 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(f"{words(process.standstill)}{held}")
     if loader := _loader(process.loader):
         found.append(f"loader: {loader}")
-    if process.last_step is not None:
-        found.append(f"last step {duration(max(0.0, now - process.last_step))} ago")
-    return found
+    last = "" if process.last_step is None else f"last step {duration(max(0.0, now - process.last_step))} ago"
+    return [*found, *filter(None, [_no_step(process, now) or last])]
+
+
+def _no_step(process: ProcessStatus, now: float) -> str:
+    """Return for how long a training has made no step, "" if that is not long for its steps, or is said otherwise."""
+    last, each = process.last_step, process.step_seconds
+    if last is None or each is None or process.state not in _TRAINING:
+        return ""
+    seconds, late = now - last, max(STALLED_SECONDS, STALLED_STEPS * each)
+    if seconds < max(_QUIET_SECONDS, STALLED_STEPS * each):
+        return ""
+    steps = f"no step for {duration(seconds)} (its steps take {duration(each)})"
+    return f"{steps}; by default stalled after {duration(late)}" if seconds < late else steps
 
 
 def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
@@ -80,8 +93,12 @@ def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
     return found
 
 
-def unjudged(process: ProcessStatus) -> str:
-    """Return what is said in place of a limit while a process is judged, "" after that."""
+def no_limit(process: ProcessStatus, now: float) -> str:
+    """Return what is said in place of a limit while a process is judged, and of one that makes no step now; "" of
+    others. `now` is Unix time.
+    """
+    if still := _no_step(process, now):
+        return still
     if process.judging_since is None:
         return ""
     waits = process.data_wait_ratio or 0.0

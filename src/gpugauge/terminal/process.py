@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
-from gpugauge.status.details import FOR_DATA, details, longest_wait, loss, remark, unjudged
+from gpugauge.status.details import FOR_DATA, details, longest_wait, loss, no_limit, remark
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
@@ -123,8 +123,8 @@ class _Screen:
 
     def _limit(self) -> Iterator[str]:
         facts = self._facts
-        if young := unjudged(facts):
-            yield from self._text(young, "  ")
+        if open_ := no_limit(facts, self._now):
+            yield from self._text(open_, "  ")
         elif facts.limited_by:
             label = f" [{safe(facts.limited_by)}]" if facts.evidence else ""
             yield from self._text(f"it {safe(remark(facts))}{label}", "  ", LEVELS.get(facts.level, ""))
@@ -163,7 +163,7 @@ class _Screen:
         for number, change in enumerate(found, 1):
             yield from self._text(safe(change.change), f"  {number}. ")
             yield from self._gain(change)
-        if not found and self._facts.hook and self._facts.judging_since is None:
+        if not found and self._facts.hook and not no_limit(self._facts, self._now):
             yield from self._text("nothing was found that makes its steps faster", "  ")
 
     def _gain(self, change: Advice) -> list[str]:
