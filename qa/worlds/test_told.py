@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+import shutil
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from tests.collectors.proctree import CPU, write
 from tests.collectors.training.test_advice import node
 from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
 
+from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.collectors.training.advice import Advices
 from gpugauge.faults.repair import ANY_SITE
 from gpugauge.node.judged import Judged, Verdict
@@ -24,9 +28,13 @@ from gpugauge.status.processes import processes_of
 from gpugauge.status.words import CROWDED_ADVICE
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process
+from gpugauge.terminal.screen import process_lines
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loader_facts import load
 from gpugauge.wire import messages as wire
+from gpugauge.workload.identity import Workload
+from gpugauge.workload.processfiles import HostProcess
+from gpugauge.workload.procfs import Procfs, Stat
 from qa.worlds.nodes import NOW
 from qa.worlds.processes import Drawn
 from qa.worlds.scraped import node_of
@@ -99,3 +107,33 @@ def test_a_training_without_steps_is_said_to_make_none_before_it_is_stalled() ->
     assert "nothing was found" not in still
     assert "last step 1.7 min ago" in slow
     assert "no wait takes half of its time" in slow
+
+
+def test_an_ended_training_keeps_its_owner() -> None:
+    stat = Stat("S", 1, 0, 0.0, 0.0, 1, 1, 0, 1, 1, terminal=False)
+    host = HostProcess("p", 7, stat, workload=Workload("user", user="ann", command="a.py"))
+    session = Session(wire.Hello("s", 0), 1, 0, wire.Snap("s", 1))
+    judged = {"p": Judged(Verdict("training", "inside"))}
+    runs = Node(NOW, 0.0, sessions={"p": session}, judged=judged, hosts={"p": host})
+    over = Node(NOW, 99.0, sessions={"p": replace(session, ended_at=NOW - 30, end_reason="killed")})
+    history = History()
+    for here in (runs, over):
+        history.feed(Snapshot(NOW, here.monotonic, (), {}, node=here))
+    (process,) = processes_of(over, history, NOW)
+
+    assert process.workload["user"] == "ann"
+    killed = replace(process, end_words="killed by signal 15 (SIGTERM)")
+    ((_, line, _),) = process_lines([Process(killed)], NOW, 400)[1]
+    assert line.count("killed") == 1
+
+
+def test_loader_workers_that_outlive_their_training_are_none(tmp_path: Path) -> None:
+    for pid, parent in ((10, 1), (11, 10), (12, 10)):
+        write(tmp_path, pid, maps=CPU, parent=parent)
+    scan = HostScan(Procfs(str(tmp_path)))
+    assert [process.pid for process in scan.scan([], 0.0)] == [10]
+
+    shutil.rmtree(tmp_path / "10")
+    for pid in (11, 12):
+        write(tmp_path, pid, maps=CPU, parent=1)
+    assert scan.scan([], 5.0) == ()

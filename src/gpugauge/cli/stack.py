@@ -31,11 +31,12 @@ def command(subject: str, url: str) -> None:
         status = fetch(url).status
     except RequestError as error:
         fail(2, error)
-    every = (process.facts for process in processes(status))
+    every = [process.facts for process in processes(status)]
     found = [process for process in every if process.ended is None or process.standstill]
     chosen = [p for p in found if subject in names(p)]
     if not chosen:
-        fail(2, f"the daemon knows of no process or job {subject}")
+        ended = any(subject in names(process) for process in every)
+        fail(2, f"{subject} has ended" if ended else f"the daemon knows of no process or job {subject}")
     one = [process for process in chosen if subject == str(process.pid)]
     jobs = {job_key(process.workload): process for process in one or chosen}
     lines: list[str] = []

@@ -36,8 +36,7 @@ from gpugauge.verdict.step import LIMITS
 
 BATCH = "batch"
 """The topic of a larger batch, whose steps are not shorter."""
-CROWDED = "crowded"
-"""The topic of CPUs that others use: it is the first on a training that waits for one for most of its time."""
+_CROWDED = "crowded"  # the topic of CPUs that others use: the first, where a training mostly waits for one
 
 
 def _without(cause: Cause, subject: Subject) -> Advice | None:
@@ -122,7 +121,7 @@ def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
 def _crowded(subject: Subject) -> Advice | None:
     waits, share = longest_wait(subject.process)
     named = subject.process.state == "training_on_cpu" and not subject.process.limited_by
-    return Advice(None, CROWDED, CROWDED_ADVICE) if named and waits == FOR_CPU and share >= WAITING_RATIO else None
+    return Advice(None, _CROWDED, CROWDED_ADVICE) if named and waits == FOR_CPU and share >= WAITING_RATIO else None
 
 
 def _idle(subject: Subject) -> Advice | None:
@@ -179,11 +178,8 @@ def advice_of(subject: Subject) -> list[Advice]:
     if loader and any(_SAME.get(loader.reason) == advice.cause for advice in kept):
         kept = [advice for advice in kept if advice.topic != "loader"]
 
-    def place(advice: Advice) -> tuple[bool, float]:
-        main = advice.topic == CROWDED or bool(first and advice.cause == first)
-        return not main, -advice.gain.expected if advice.gain else 0.0
-
-    return sorted(kept, key=place)
+    mains = [advice for advice in kept if advice.topic == _CROWDED or (first and advice.cause == first)]
+    return sorted(kept, key=lambda a: (a not in mains, -a.gain.expected if a.gain else 0.0))
 
 
 def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> dict[str, str]:

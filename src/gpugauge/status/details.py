@@ -76,10 +76,9 @@ def _no_step(process: ProcessStatus, now: float) -> str:
     if last is None or each is None or process.state not in _TRAINING:
         return ""
     seconds, late = now - last, max(STALLED_SECONDS, STALLED_STEPS * each)
-    if seconds < max(_QUIET_SECONDS, STALLED_STEPS * each):
-        return ""
-    steps = f"no step for {duration(seconds)} (its steps take {duration(each)})"
-    return f"{steps}; by default stalled after {duration(late)}" if seconds < late else steps
+    later = f"; by default stalled after {duration(late)}" if seconds < late else ""
+    shown = f"no step for {duration(seconds)} (its steps take {duration(each)}){later}"
+    return shown if seconds >= max(_QUIET_SECONDS, STALLED_STEPS * each) else ""
 
 
 def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:

@@ -15,7 +15,7 @@ from gpugauge.status.advice import advice_of, first_gain_words, words
 from gpugauge.status.details import JUDGED_SECONDS, longest_wait
 from gpugauge.status.ended import MAX_LISTED, with_end
 from gpugauge.status.history import WAITING_RATIO, History, is_wasted
-from gpugauge.status.identity import identities
+from gpugauge.status.identity import identities, workload
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
@@ -189,19 +189,14 @@ def _inside(session: Session) -> Inside:
 
 def _judged(process: ProcessStatus, history: History, subject: Subject) -> ProcessStatus:
     judged = subject.judged
-    verdict, parts = (judged.verdict, judged.shares) if judged else (None, {})
+    verdict, parts, rest = (judged.verdict, judged.shares, judged.rest) if judged else (None, {}, {})
     state, name, lost = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
     wasted = is_wasted(lost or 0.0, before=history.wasted(process.process))
     if state == "held_idle" and not (wasted := history.unused(process.process)):
         name, lost = None, None  # as a notebook is between two commands
     limit = limit_words(name, verdict.causes) if verdict and name else None
     cause = CAUSES.get(name or "")
-    measured = replace(
-        process,
-        step_shares=parts,
-        rest_shares=judged.rest if judged else {},
-        data_wait_ratio=parts.get("data"),
-    )
+    measured = replace(process, step_shares=parts, rest_shares=rest, data_wait_ratio=parts.get("data"))
     own = level(state, name, process.role, longest_wait(measured)[1], wasted=wasted)
     shown = replace(
         measured,
@@ -225,10 +220,12 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
 
 
 def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
-    """Return a process that has ended with the advice that it had at last."""
+    """Return a process that has ended with the owner and the advice that it had at last."""
     subject = history.last_trained(process.process)
     if subject is None or subject.session is None:
         return process
+    owner = workload(subject.host.workload) if subject.host else {}
+    process = replace(process, workload=owner | dict(process.workload))
     was = _judged(replace(process, loader=training.loader_options(subject.session)), history, subject)
     return replace(process, advice=was.advice, gain_words=was.gain_words, changes=was.changes, runbook=was.runbook)
 

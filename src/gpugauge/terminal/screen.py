@@ -73,7 +73,7 @@ def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]
 def _does(facts: ProcessStatus) -> str:
     """Return what limits a process or how it ended, and its state where that says more."""
     state, why = facts.state_words, loss(facts)[1] or facts.end_words or ""
-    hidden = {"training", "ended"} if why else {""}
+    hidden = {"training", "ended", state if why.startswith(state) else ""} if why else {""}
     return safe(", ".join(word for word in (state, why) if word not in hidden)) or "-"
 
 

@@ -40,6 +40,7 @@ class _Known:
     maps_read: float = 0.0  # monotonic time
     denied: bool = False
     command: bytes | None = None
+    worker: bool = False
 
     def is_maps_due(self, now: float) -> bool:
         """Return whether the process may have mapped torch since its maps were read."""
@@ -143,8 +144,10 @@ class HostScan:
         if is_helper(command.split(b"\0")) or _COMPILER in command:
             return True
         parent = stats[pid].parent
-        known = self._known.get(parent)
-        return known is not None and bool(known.torch) and self._command(parent) == command
+        own, known = self._known[pid], self._known.get(parent)
+        # It remains one when it has lost its parent, until it ends, too.
+        own.worker |= known is not None and bool(known.torch) and self._command(parent) == command
+        return own.worker
 
     def _command(self, pid: int) -> bytes:
         known = self._known[pid]
