@@ -115,6 +115,7 @@ class ProcessStatus:
     limited_by_words: str | None = None  #: the cause in words
     limited_by_ratio: float | None = None  #: the share of its GPU time that the cause takes
     lost_ratio: float | None = None  #: the share of its GPU time that all causes take; null without a main cause
+    causes: Mapping[str, float] | None = None  #: the share of each cause that takes 5 % or more; null without a verdict
     evidence: str | None = None  #: what the cause was found by
     runbook: str | None = None  #: the section of [runbook.md](runbook.md)
     level: str = "none"  #: `good`, `poor`, `bad`, or `none` if it is not judged

@@ -206,6 +206,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         limited_by_words=limit,
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
+        causes=verdict.causes if verdict else None,
         evidence=cause.evidence if cause and limit == cause.phrase else None,
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,

@@ -43,10 +43,14 @@ def limit_words(limit: str, causes: Mapping[str, float]) -> str:
     """Return what limits a process. Of one whose main cause is not sure these are, as in alerts, the two that take most
     of its GPU time, if the first takes more than nothing explains. `causes` has the shares.
     """
+    return ", and ".join(map(cause_phrase, largest(limit, causes) or [limit]))
+
+
+def largest(limit: str | None, causes: Mapping[str, float]) -> list[str]:
+    """Return the two causes that take most where the main one is not sure, else []."""
     known = sorted((name for name in causes if name != "unknown"), key=causes.__getitem__, reverse=True)
-    if limit != "unknown" or not known or causes[known[0]] <= causes.get("unknown", 0.0):
-        return cause_phrase(limit)
-    return ", and ".join(map(cause_phrase, known[:2]))
+    unsure = limit == "unknown" and known and causes[known[0]] > causes.get("unknown", 0.0)
+    return known[:2] if unsure else []
 
 
 def loader_advice(undecidable: Collection[str], data_wait_ratio: float | None) -> str:

@@ -17,6 +17,7 @@ from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, gib, safe
 from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, YELLOW
 from gpugauge.verdict.mistakes import MISTAKES
+from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.wire.shares import parts as shares_of
 
 # By part of a step: what fills the bar, and its colour.
@@ -140,6 +141,8 @@ class _Screen:
         elif facts.hook:
             judged = facts.state in _JUDGED
             text = "no cause is large enough to be named" if judged else "not judged in this state"
+            if facts.state == "training" and facts.causes == {} and not facts.undecidable:
+                text = f"less than {percent(LEAST_SHARE)} of its GPU time is lost to each cause"
             yield from self._text(text, "  ")
         elif facts.role not in ROLES:
             others = max((len(unhooked(gpu.processes)) for gpu in self._process.gpus), default=1) - 1
