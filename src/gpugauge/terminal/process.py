@@ -138,7 +138,16 @@ class _Screen:
             yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")
-        elif facts.hook:
+        else:
+            yield from self._no_cause()
+        if facts.undecidable and facts.hook:
+            yield from self._text(f"not decidable here: {', '.join(map(safe, facts.undecidable))}", "  ", DIM)
+            if advice := loader_advice(facts.undecidable, facts.data_wait_ratio):
+                yield from self._text(advice, "  ", DIM)
+
+    def _no_cause(self) -> Iterator[str]:
+        facts = self._facts
+        if facts.hook:
             judged = facts.state in _JUDGED
             text = "no cause is large enough to be named" if judged else "not judged in this state"
             if facts.state == "training" and facts.causes == {} and not facts.undecidable:
@@ -150,10 +159,6 @@ class _Screen:
                 text = f"it shares its GPU with {plural(others, 'other program')} without the hook"
                 yield from self._text(f"{text}: check that they are meant to share it", "  ", YELLOW)
             yield from self._text("not known without the hook", "  ", DIM)
-        if facts.undecidable and facts.hook:
-            yield from self._text(f"not decidable here: {', '.join(map(safe, facts.undecidable))}", "  ", DIM)
-            if advice := loader_advice(facts.undecidable, facts.data_wait_ratio):
-                yield from self._text(advice, "  ", DIM)
 
     def _standstill(self) -> Iterator[str]:
         if self._facts.standstill:
