@@ -53,9 +53,7 @@ class Diagnosis:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a process: shares of a step by part and of the rest, gains by cause, diagnosis of its loader.
-    `early`: the evidence is not yet enough for a cause and for advice.
-    """
+    """The verdict on a process: shares of a step by part and of the rest, gains by cause, diagnosis of its loader."""
 
     verdict: Verdict
     shares: Mapping[str, float] = field(default_factory=dict)
@@ -63,7 +61,7 @@ class Judged:
     mfu: float | None = None
     loader: Diagnosis | None = None
     rest: Mapping[str, float] = field(default_factory=dict)
-    early: bool = False
+    early: bool = False  # the evidence is not yet enough for a cause and for advice
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, STALLED_STEPS
 from gpugauge.wire.shares import sentence
 
-JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0
-"""After this time with the hook there is a verdict: two intervals of verdicts later than the evidence is enough."""
+JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0  # until the verdict: two intervals later than the evidence is enough
 FOR_DATA, FOR_CPU = "waits for data", "waits for a CPU"
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
 _SILENT = (
@@ -93,13 +92,9 @@ def _ended(process: ProcessStatus, at: float, now: float) -> list[str]:
 
 
 def no_limit(process: ProcessStatus, now: float) -> str:
-    """Return what is said in place of a limit while a process is judged, and of one that makes no step now; "" of
-    others. `now` is Unix time.
-    """
-    if still := _no_step(process, now):
+    """Return what is said in place of a limit: that it makes no step, or is not judged yet; "" of others."""
+    if (still := _no_step(process, now)) or process.judging_since is None:
         return still
-    if process.judging_since is None:
-        return ""
     waits = process.data_wait_ratio or 0.0
     so_far = f"; so far {percent(waits)} waiting for data" if waits >= _MIN_SHOWN_RATIO else ""
     return f"not judged yet (a verdict takes {duration(JUDGED_SECONDS)} of reports){so_far}"
@@ -124,9 +119,8 @@ def loss(process: ProcessStatus) -> tuple[float | None, str]:
     if process.state != "training_on_cpu":
         return process.lost_ratio, process.limited_by_words or ""
     waits, share = longest_wait(process)
-    return None, process.limited_by_words or (
-        f"{waits} {percent(share)} of its time" if process.level == "poor" else ""
-    )
+    waits = f"{waits} {percent(share)} of its time" if process.level == "poor" else ""
+    return None, process.limited_by_words or waits
 
 
 def longest_wait(process: ProcessStatus) -> tuple[str, float]:

@@ -28,8 +28,7 @@ HOOK_ADVICE = f"start the programs under the hook next time to learn the cause: 
 STALLED_ADVICE = "find out where it waits: py-spy dump --pid {}"
 STALLED_ELSEWHERE = "find out where it waits: with py-spy, in its container or on its host, where its pid is known"
 CROWDED_ADVICE = (
-    "other programs use its CPUs, or it has more threads and loader workers than CPUs: give it more CPUs or fewer "
-    "neighbours, and no more threads than CPUs (OMP_NUM_THREADS)"
+    "more CPUs, fewer programs beside it, and no more threads and loader workers of its own than it has CPUs"
 )
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
