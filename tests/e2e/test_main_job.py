@@ -80,7 +80,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         out = folder / "plain.json"
         command = [sys.executable, str(script), "300", str(out), *ARGUMENTS]
         plain = stack.enter_context(Training(command, out, GPUGAUGE_HOOK="0"))
-        wait_for(lambda: (server.value("sum(torch_steps_total)") or 0) > 0, 60, "steps arrive")
+        wait_for(lambda: (server.value("sum(torch_steps_total) * sum(gpu_up)") or 0) > 0, 60, "steps and GPUs arrive")
         yield Node(running, server, hooked, plain)
 
 

@@ -29,7 +29,7 @@ SCENARIOS = {
     "failing-card": (
         90,
         "1 of 2 GPUs with faults, GPU 1: the driver requires a reset of the GPU after an error",
-        ("pid 6302, user 1000); also: ", "Xid 48 (Double bit ECC error) at 20", "in place of resets"),
+        ("pid 6302, user 1000); also: ", "Xid 48 (Double bit ECC error) at 20", "systemctl reboot"),
     ),
     "lost-card": (
         90,

@@ -55,15 +55,17 @@ while not (folder / "end").exists():
     (folder / "part").write_text(json.dumps([cycles, spent]))
     os.replace(folder / "part", folder / "spent")
 """
-PERCENT = re.compile(r"(\d+)\s+%\s+(waiting\s+for\s+data|evaluating|the\s+rest)")
+OF_REST = r"own\s+code\s+and\s+computation|waiting\s+for\s+a\s+CPU|asleep"
+PERCENT = re.compile(rf"(\d+)\s+%\s+(waiting\s+for\s+data|evaluating|the\s+rest|{OF_REST})")
 
 
 def stated(text: str) -> dict[str, int]:
-    """Return the shares that a text states first, by part."""
+    """Return the shares that a text states first, by part; those of the rest are one."""
     found: dict[str, int] = {}
     for share, part in PERCENT.findall(re.sub(r"<[^>]*>", " ", text)):
         found.setdefault(" ".join(part.split()), int(share))
-    return found
+    rest = [found.pop(part) for part in [*found] if re.fullmatch(OF_REST, part)]
+    return found | ({"the rest": sum(rest)} if rest else {})
 
 
 def out(*arguments: str) -> str:

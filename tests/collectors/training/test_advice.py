@@ -14,14 +14,13 @@ from gpugauge.status.processes import processes_of
 from gpugauge.verdict import loaders
 from gpugauge.wire import messages as wire
 
-GAIN = Gain(2.0, 1.8, 2.2, "gpu")
-
 
 def node(workers: int = 8, main: str | None = "data_loading", seconds: float = 0.0) -> Node:
     facts = {"loader_workers": "2", "world_size": "2"}
     session = Session(wire.Hello("s", 0, facts=facts), 1, 0, wire.Snap("s", 1))
     verdict = Verdict("training", "inside", {"data_loading": 0.6, "underfilled": 0.2}, main)
-    judged = Judged(verdict, gains={"underfilled": GAIN}, loader=Diagnosis(loaders.TOO_FEW_WORKERS, workers, 2.0, 1.8))
+    gains = {"underfilled": Gain(2.0, 1.8, 2.2, "gpu")}
+    judged = Judged(verdict, gains=gains, loader=Diagnosis(loaders.TOO_FEW_WORKERS, workers, 2.0, 1.8))
     memory = {"p": Memory(batch_ratio=3.0)}
     return Node(seconds, seconds, sessions={"p": session}, judged={"p": judged}, memory=memory)
 
@@ -31,7 +30,6 @@ def test_the_words_are_those_of_the_views() -> None:
     (process,) = processes_of(one, History(), 0.0)
 
     assert list(found["p"].items()) == [(row.cause, row.change) for row in process.changes if row.cause]
-    assert next(iter(found["p"])) == "data_loading"
 
 
 def test_new_figures_wait_as_long_as_the_cause_is_known_and_new_words_do_not() -> None:
