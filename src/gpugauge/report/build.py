@@ -203,14 +203,15 @@ def _change(found: Found) -> Change | None:
         gain = Gain(least, lower, least, "") if least >= LEAST else None
     text = _usual(limited, ADVICE, cause) or general
     times = 1 / (1 - share) if share < 1 else 1.0
-    gain = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
+    most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     unseen = (whole(limited[0].info("torch_process_info").get("world_size", "")) or 0) - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
         text, gain = f"run gpugauge and the hook for the other {unseen} ranks, which were never seen; then {text}", None
+        most = None
     if cause == "unused_gpus" and len({place for process in found.facts for place in found.of(process)}) == 1:
         text = IDLE_ADVICE
     topic = BATCH if text.startswith(LARGER_BATCH) else ""
-    return Change(cause, text, share * hours.held, gain, gain_words(gain, cause, topic) if gain else None)
+    return Change(cause, text, share * hours.held, gain, gain_words(most, cause, topic) if most else None)
 
 
 def _usual(facts: Iterable[Facts], name: str, about: str = "") -> str | None:
