@@ -296,6 +296,21 @@ def allocated() -> Case:
     return case("an allocation has its user without any process", [*story.rows, INFO], annotated(story, texts))
 
 
+def launch() -> Case:
+    named_by_top = {"workload_job_kind": "launch", "workload_job": "node-1/1000/torchrun-1f2e3d4c"}
+    command, line = "fit.py", "python fit.py"
+    known = command_of_the_hook(command, line, 0.3, 30)
+    alert = known.expected[0]["exp_alerts"][0]
+    alert["exp_labels"] |= named_by_top
+    summary = alert["exp_annotations"]["summary"]
+    alert["exp_annotations"]["summary"] = summary.replace("jobset ml/llm", "fit.py")
+    rows = [
+        replace(row, labels={**row.labels, **named_by_top}) if "workload_job" in row.labels else row
+        for row in without_hook(0.3, command=command)
+    ]
+    return case("a launch by torchrun has the name of its program", rows, known.expected[0], Parameters(threshold=0.4))
+
+
 BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")
 
 
@@ -316,7 +331,7 @@ def test_texts(tmp_path: Path) -> None:
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
         *(places_and_loss(), gain_after_the_advice(), many_places(), slow_rank(), on_cpu(), blind()),
-        *(small_losses(), allocated()),
+        *(small_losses(), allocated(), launch()),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),
         exporter_down(),

@@ -93,8 +93,17 @@ class Texts:
         named = '{@job,workload_user!=""%s}'
         users = rec.PROGRAMS + named % "" + (f" or gpu_allocation_info{named % self._targets}" if allocated else "")
         users = self._query(f"count by (workload_user) ({users})")
-        job = _job("$labels", namespace) + self._listed("users", users, "workload_user", before=" of user ")
+        job = _job("$labels", namespace)
+        if launched := self._listed("launched", self._of_job("workload_command"), "workload_command"):
+            # A launch is named by its topmost process, such as torchrun; the views name the programs.
+            is_launch = f'and (eq $labels.workload_job_kind "launch") ({self._of_job("workload_command")})'
+            job = f"{{{{ if {is_launch} }}}}{launched}{{{{ else }}}}{job}{{{{ end }}}}"
+        job += self._listed("users", users, "workload_user", before=" of user ")
         return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
+
+    def _of_job(self, label: str) -> str:
+        """Return a pipeline with a series for each value of a label of the job's programs."""
+        return self._query(f'count by ({label}) ({rec.PROGRAMS}{{@job,{label}!=""}})')
 
     def _query(self, query: str, *more: str) -> str:
         """Return a pipeline with the result of a query: @job and the like are matchers of the alert, %q more values."""
@@ -145,14 +154,10 @@ class Texts:
         """Return sentences with the nodes, GPUs, pods and programs of the job, or with the GPUs `allocated` to it."""
         if not self._queries:
             return self.nodes(" On ") + "."
-        pods, programs = (
-            self._query(f'count by ({label}) ({rec.PROGRAMS}{{@job,{label}!=""}})')
-            for label in ("workload_pod", "workload_command")
-        )
         return (
             self.nodes(" On ", allocated=allocated)
-            + self._listed("pods", pods, "workload_pod", before="; pods ")
-            + self._listed("programs", programs, "workload_command", before="; programs ")
+            + self._listed("pods", self._of_job("workload_pod"), "workload_pod", before="; pods ")
+            + self._listed("programs", self._of_job("workload_command"), "workload_command", before="; programs ")
             + "."
         )
 
