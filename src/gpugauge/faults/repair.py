@@ -136,7 +136,11 @@ class Site:
         ended = users if reboot or marks & {"reset_all", "power"} else {need.device.uuid for need in needs}
         node, short = quote(self.node), quote(self.node.partition(".")[0])
         drain, back = [], [self.inside + self.check]
+        later = all(need.later for need in needs)
         if "pod" in kinds:
+            if later:
+                pods = f"kubectl get pods -A --field-selector spec.nodeName={node}"
+                drain += [f"kubectl cordon {node}", f"go on when its pods with GPUs have ended: {pods}"]
             drain.append(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")
             back.append(f"kubectl uncordon {node}")
         if "slurm" in kinds:
@@ -144,7 +148,7 @@ class Site:
             drain.append(f"go on when its jobs have ended: squeue -w {short}")
             back.append(f"scontrol update state=resume nodename={short}")
         others = [user for uuid in ended for user in users.get(uuid, ()) if user.kind not in _MANAGERS]
-        drain += _ended(others, later=all(need.later for need in needs), simulated=simulated)
+        drain += _ended(others, later=later, simulated=simulated)
         whole = {need.device.vendor for need in needs if need.mark == "reset_all"}  # one command resets their GPUs
         resets = dict.fromkeys(
             need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)

@@ -74,8 +74,8 @@ SLOWDOWNS = {
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{hand}confirm with {diagnostics}, and have it replaced"
 _LINK = (
-    "check the link and the GPU at its other end; {later}the rest can wait until the jobs end; {reset_all}; if the "
-    "errors return, have the parts replaced"
+    "find the link ({links}), and check it and the GPU at its other end; {later}the rest can wait until the jobs end; "
+    "{reset_all}; if the errors return, have the parts replaced"
 )
 _NARROW = (
     "{later}this can wait until the jobs end; {reboot}; if the link stays narrow, have the seating of GPU and riser, "

@@ -21,6 +21,7 @@ _SILENT = (
     "hook.socket of the daemon"
 )
 _QUIET_SECONDS = 60.0  # without a step, from which on it is said
+_LATE_SECONDS, _LATE_STEPS = 10.0, 2.0  # a last step that is younger, or not longer ago than steps take, is no news
 _TRAINING = frozenset({"training", "training_on_cpu"})
 _MAX_NAMED = 3  # processes of a GPU that is down
 
@@ -47,7 +48,7 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
     rates = {"samples": process.samples_per_second, "tokens": process.tokens_per_second}
     found += [f"{quantity(rate)} {kind}/s" for kind, rate in rates.items() if rate is not None]
     found += [f"MFU {percent(process.mfu)}"] if process.mfu is not None else []
-    if process.phase:
+    if process.phase and not (process.state or "").startswith(process.phase):
         found.append(f"phase {process.phase.replace('_', ' ')}")
     # A training on a GPU that runs has nothing to say of its thread.
     waiting = sum(share for state, share in process.rest_shares.items() if state != "running")
@@ -65,7 +66,9 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(f"{words(process.standstill)}{held}")
     if loader := _loader(process.loader):
         found.append(f"loader: {loader}")
-    last = "" if process.last_step is None else f"last step {duration(max(0.0, now - process.last_step))} ago"
+    ago = now - process.last_step if process.last_step is not None else 0.0
+    late = ago >= max(_LATE_SECONDS, _LATE_STEPS * (process.step_seconds or 0.0))
+    last = f"last step {duration(ago)} ago" if late else ""
     return [*found, *filter(None, [_no_step(process, now) or last])]
 
 
@@ -121,6 +124,12 @@ def loss(process: ProcessStatus) -> tuple[float | None, str]:
     waits, share = longest_wait(process)
     waits = f"{waits} {percent(share)} of its time" if process.level == "poor" else ""
     return None, process.limited_by_words or waits
+
+
+def is_lossless(process: ProcessStatus) -> bool:
+    """Return whether each cause of a training that is judged takes less than LEAST_SHARE of its GPU time."""
+    decided = process.hook and process.causes == {} and not process.undecidable
+    return decided and process.state == "training" and not process.limited_by
 
 
 def longest_wait(process: ProcessStatus) -> tuple[str, float]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import gain_words
-from gpugauge.status.details import FOR_DATA, details, longest_wait, loss, no_limit, remark
+from gpugauge.status.details import FOR_DATA, details, is_lossless, longest_wait, loss, no_limit, remark
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
@@ -81,10 +81,8 @@ class _Screen:
         pid = "pid unknown" if facts.pid is None else f"pid {facts.pid}"
         named = [f"{safe(facts.command) or 'process'}, {pid}", safe(self._process.owner)]
         yield from self._writer.flow(list(filter(None, named)), style=BOLD)
-        # The bar shows the shares, and the state names its phase.
+        # The bar shows the shares.
         hidden = replace(facts, step_shares={}, rest_shares={}, data_wait_ratio=None)
-        if (facts.state or "").startswith(facts.phase or "-"):
-            hidden = replace(hidden, phase=None)
         does = [safe(text) for text in (self._state(), *self._uses(), *details(hidden, self._now))]
         yield from self._writer.flow(does, style=LEVELS.get(facts.level, ""))
 
@@ -102,7 +100,7 @@ class _Screen:
     def _uses(self) -> list[str]:
         process = self._process
         shown = [f"GPU{'s' if len(process.gpus) > 1 else ''} {process.where}" if process.gpus else "no GPU"]
-        shown += [f"load {percent(process.load)}"] if process.load is not None else []
+        shown += [f"load {percent(process.load)} (5 min)"] if process.load is not None else []
         shown += [f"{gib(process.memory_bytes)} GiB"] if process.memory_bytes is not None else []
         age = process.age(self._now)
         return shown + ([f"{'running' if self._facts.ended is None else 'ran'} {age}"] if age else [])
@@ -150,7 +148,7 @@ class _Screen:
         if facts.hook:
             judged = facts.state in _JUDGED
             text = "no cause is large enough to be named" if judged else "not judged in this state"
-            if facts.state == "training" and facts.causes == {} and not facts.undecidable:
+            if is_lossless(facts):
                 text = f"less than {percent(LEAST_SHARE)} of its GPU time is lost to each cause"
             yield from self._text(text, "  ")
         elif facts.role not in ROLES:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from gpugauge.status.details import last_use, longest_wait, loss
+from gpugauge.status.details import is_lossless, last_use, longest_wait, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders, owner_words
 from gpugauge.status.use import by_place, gpus_words, mig_name
@@ -14,6 +14,7 @@ from gpugauge.status.words import percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, processes, safe, to_do
+from gpugauge.verdict.savings import LEAST_SHARE
 
 Line: TypeAlias = "tuple[str, str, str]"  # key, text, level
 
@@ -41,7 +42,7 @@ _PROCESSES: Sequence[Column[Process]] = (
     rows.PROCESS_LOAD,
     rows.PROCESS_MEMORY,
     rows.AGE,
-    Column("LOST", lambda process, _: percent(loss(process.facts)[0]), right=True),
+    Column("LOST", lambda process, _: _lost_words(process.facts), right=True),
     Column("PROGRAM", lambda process, _: safe(process.facts.command) or "-", least=10),
     Column("STATE OR CAUSE", lambda process, _: _does(process.facts), least=18),
     Column("OWNER", lambda process, _: safe(process.owner) or "-", least=16, rank=1),
@@ -93,6 +94,10 @@ def _lost(facts: ProcessStatus) -> float | None:
     if lost is None and facts.level in _ILL:
         return 1.0 if facts.level == "bad" else longest_wait(facts)[1]
     return lost
+
+
+def _lost_words(facts: ProcessStatus) -> str:
+    return f"<{percent(LEAST_SHARE)}" if is_lossless(facts) else percent(loss(facts)[0])
 
 
 def _searched(process: Process) -> str:

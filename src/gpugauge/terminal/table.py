@@ -142,10 +142,12 @@ class _View:
             parts = self._processes.parts(row)
             parts[-2] = self._writer.paint(parts[-2], style)  # the last two columns are always shown
             lines = [_INDENT + "  ".join(parts).rstrip()]
-        if text := " · ".join(map(safe, details(process, self._now))):
+        listed = process.process in self._in_trouble
+        known, facts = safe(remark(process, listed=listed)), map(safe, details(process, self._now))
+        if text := " · ".join(filter(None, (known if listed else "", *facts))):
             lines += write(text, _NOTE_INDENT, DIM)
-        if text := safe(remark(process, listed=process.process in self._in_trouble)):
-            lines += write(text, _NOTE_INDENT, style)
+        if known and not listed:
+            lines += write(known, _NOTE_INDENT, style)
         if process.ended is not None and process.advice:
             lines += write(f"→ {safe(process.advice)}", _NOTE_INDENT, DIM, hanging=2)
             lines += write(f"Expected: {safe(process.gain_words)}.", _NOTE_INDENT, DIM) if process.gain_words else []

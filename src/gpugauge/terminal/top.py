@@ -203,6 +203,7 @@ class Top(App[None]):
         if status and self._steps:
             least = len(lines[:_ANSWER_ROWS]) + len(self._steps) + 1 + len(status.gpus) + _HEADING_ROWS + 3
             most = max(4, min(most, self.size.height - least))
+        most = 1 if self._opened else most
         for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, most)):
             shown = screen.clipped(found, height, self._width)
             self._head_rows += len(shown)
@@ -246,7 +247,7 @@ class Top(App[None]):
         space = self.size.height - self._head_rows - bool(wanted["gpus"]) - filtered - _HEADING_ROWS
         given = {name: min(wanted[name], rows) for name, rows in _LEAST_ROWS.items()}
         if self._opened:
-            given["details"] = min(wanted["details"], space // 2)
+            given["details"] = min(wanted["details"], max(space // 2, space - sum(given.values())))
         for name in ("repair", "gpus", "problems", "processes", "details"):
             less = given.get(name, 0)
             given[name] = less + max(0, min(wanted[name] - less, space - sum(given.values())))

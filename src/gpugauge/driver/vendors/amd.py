@@ -35,6 +35,7 @@ AMD = Vendor(
         "toolkit": "ROCm",
         "visibility": "HIP_VISIBLE_DEVICES",
         "list": "amd-smi list",
+        "links": "amd-smi xgmi",
         "diagnostics": "AMD's ROCm validation suite (rvs)",
     },
     opening={

@@ -25,6 +25,7 @@ NVIDIA = Vendor(
         "toolkit": "CUDA",
         "visibility": "CUDA_VISIBLE_DEVICES",
         "list": "nvidia-smi -L",
+        "links": "errors: nvidia-smi nvlink -e, ends: nvidia-smi nvlink -R",
         "diagnostics": "NVIDIA's field diagnostics",
     },
     opening={
@@ -59,7 +60,8 @@ NVIDIA = Vendor(
     error_advice={
         "94": "restart the program that has ended; {later}the rest can wait until the other jobs end; {reset}",
         "reset": "{reset}",
-        "workflow": "follow the workflow for this code in NVIDIA's Xid catalogue",
+        "workflow": "follow NVIDIA's workflow for this code: "
+        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
         "node": "{hand}inspect the machine: the slot, the power and the firmware of the GPU",
     },
     # https://docs.nvidia.com/deploy/cuda-compatibility/
