@@ -219,12 +219,13 @@ class FaultsCollector(RegisteredCollector):
             found[d.uuid] = self._found[d.uuid] if known else _Faults(tuple(self._faults(d, tick)), judged, self._place)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
-            advised = [(d, [each.advice for each in found[d.uuid].faults]) for d in tick.driver.devices]
-            steps = list(self._place.plan([need for d, advice in advised for need in needs(d, advice)]))
-            gpus = [
-                ((d.uuid,), _Gpu(*found[d.uuid][:2], [self._place.with_plan(d, each, steps) for each in advice]))
-                for d, advice in advised
-            ]
+            every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
+            needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook].word)]
+            steps = list(self._place.plan(needed))
+            advice: dict[str, list[str]] = {d.uuid: [] for d in tick.driver.devices}
+            for d, each in every:
+                advice[d.uuid].append(self._place.with_plan(d, each.advice, steps))
+            gpus = [((uuid,), _Gpu(*found[uuid][:2], words)) for uuid, words in advice.items()]
             rows = families(METRICS, gpus)
             self._section = Judged(self.name, rows, {uuid: gpu.faults for uuid, gpu in found.items()})
             self._found = found
