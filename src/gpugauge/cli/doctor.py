@@ -24,8 +24,14 @@ from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import load_scenario
 
 
+def _pid(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
+    if value is not None and not (value.isdecimal() and int(value)):
+        raise click.BadParameter(f"{value!r} is no process id; gpugauge status lists them")
+    return None if value is None else int(value)
+
+
 @click.command("doctor")
-@click.argument("pid", type=click.IntRange(min=1), required=False)
+@click.argument("pid", callback=_pid, required=False)
 @click.option(
     "--python",
     metavar="PATH",

@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 from gpugauge import __version__
 from gpugauge.base.text import printable
+from gpugauge.doctor import DEFAULT_URL
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level, exit_code
@@ -37,6 +38,8 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
         yield writer.paint(f"SIMULATED: the GPUs below do not exist (scenario {printable(name)}).", YELLOW)
     elif case.options.pid is None and case.reported and case.reported.simulated:
         yield writer.paint("SIMULATED: the GPUs of the daemon do not exist.", YELLOW)
+    if case.options.pid is None and case.options.url != DEFAULT_URL and case.daemon[0] is None:
+        yield from writer.text(f"{printable(case.daemon[1])}; these are the checks without it.", "", YELLOW)
     group, reported = "", []
     for entry in entries:
         reported.append(entry)
