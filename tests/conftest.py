@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
@@ -10,6 +12,11 @@ from tests.needs import NO_TORCH, leave_out_torch
 # Examples are limited by number, not by time: a slow machine must not fail a test.
 settings.register_profile("gpugauge", deadline=None)
 settings.load_profile("gpugauge")
+
+# readline, which pytest imports, exports 80 columns and 24 lines: commands would take them for those of their terminal.
+for name in ("COLUMNS", "LINES"):
+    os.environ.pop(name, None)
+    os.unsetenv(name)
 
 
 # The files of the tests that take longest begin first, so that no worker is left with one of them at the end.

@@ -113,14 +113,16 @@ def test_the_doctor_answers_on_one_screen(tmux: list[str], tmp_path: Path, width
 def test_top_at_three_widths_until_q(tmux: list[str], tmp_path: Path) -> None:
     node = draw(7)
     facts = status(node.snapshot(), node.history())
-    environ = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8"}
+    # As a program with readline leaves its children.
+    size_of_the_start = {"COLUMNS": "80", "LINES": "24"}
+    environ = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **size_of_the_start}
 
     def lines(width: int) -> list[str]:
         command = [*tmux, "capture-pane", "-p", "-t", f"top{width}"]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
     def has_processes(width: int) -> bool:
-        return any("PID  GPU" in line for line in lines(width))
+        return {str(p.pid) for p in node.programs} <= {word for line in lines(width) for word in line.split()[:1]}
 
     with answering(node) as address:
         for width in (80, 120, 200):
