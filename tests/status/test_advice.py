@@ -15,7 +15,7 @@ from gpugauge.status import advice
 from gpugauge.status.advice import advice_of, first_gain_words, gain_words, words
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus
-from gpugauge.status.words import RUN_ADVICE
+from gpugauge.status.words import RUN_ADVICE, state_words
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.memory.trend import Growth
@@ -113,7 +113,7 @@ def test_nothing_is_advised_to_a_healthy_training() -> None:
     [
         ({"state": "stalled", "pid": 7}, "stalled"),
         ({"state": "held_idle", "level": "bad", "limited_by": "unused_gpus"}, "idle"),
-        ({"state": None, "hook": False}, "hook"),
+        ({"state_words": "no hook"}, "hook"),
     ],
 )
 def test_states_with_an_advice(facts: dict[str, Any], topic: str) -> None:
@@ -124,9 +124,11 @@ def test_states_with_an_advice(facts: dict[str, Any], topic: str) -> None:
     assert topic != "hook" or found.change == RUN_ADVICE
 
 
-def test_what_is_no_training_needs_no_hook() -> None:
-    assert [advice_of(subject(state=None, hook=False, role=role)) for role in ("display", *ROLES)] == [[], [], []]
-    assert advice_of(subject(state="held_idle", hook=False, role="notebook", limited_by="unused_gpus")) == []
+def test_what_is_no_training_or_has_a_known_state_needs_no_hook() -> None:
+    cases = [*((None, role) for role in ("display", *ROLES)), ("held_idle", "notebook"), ("held_idle", "training")]
+    for state, role in cases:
+        shown = state_words(state, role, hook=False)
+        assert advice_of(subject(state=state, hook=False, role=role, state_words=shown)) == []
 
 
 def test_a_special_advice_replaces_the_general_one_on_its_cause(monkeypatch: pytest.MonkeyPatch) -> None:

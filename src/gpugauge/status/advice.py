@@ -130,10 +130,7 @@ def _idle(subject: Subject) -> Advice | None:
 
 
 def _hook(subject: Subject) -> Advice | None:
-    """Without the hook the inside of the process is not known."""
-    hooked = subject.process.hook or subject.process.starting
-    outside = not hooked and subject.process.role in {"training", None}
-    return Advice(None, "hook", RUN_ADVICE) if outside else None
+    return Advice(None, "hook", RUN_ADVICE) if subject.process.state_words == "no hook" else None
 
 
 def _known(mistake: Mistake, subject: Subject) -> Advice | None:
