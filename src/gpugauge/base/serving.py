@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 
 IDLE_SECONDS = 1800
 """For which a program may hold GPUs that it does not use. One that uses them for a share of IDLE_USE is not idle."""
@@ -39,3 +40,8 @@ _LAUNCHERS = re.compile(
 def launches(command: str | None) -> bool:
     """Return whether the short name of a command is that of a launcher."""
     return _LAUNCHERS.fullmatch(command or "") is not None
+
+
+def only_serve(commands: Collection[str]) -> bool:
+    """Return whether all of some commands, by their short names, serve models."""
+    return bool(commands) and all(role(command) == "server" for command in commands)

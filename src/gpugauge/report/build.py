@@ -56,7 +56,6 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     ends = Counter(use.end_words for use in uses if use.end_words and use.process in last.facts)
     made = {name for each in facts.values() for name, share in each.mean("training_mistake").items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
-    served = bool(programs) and all(serving.role(program) == "server" for program in programs)
     return Report(
         kind=job.kind,
         namespace=job.namespace,
@@ -74,7 +73,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         devices=len({place for process in facts for place in found.of(process)}),
         products={name: product.held for name, product in products.items()},
         gpu_hours=hours,
-        change=None if served else _change(last),
+        change=None if serving.only_serve(programs) else _change(last),
         mistakes=[mistake.change for mistake in MISTAKES if mistake.name in made],
         steps=steps or None,
         step_seconds=_step_seconds(facts.values()),

@@ -83,7 +83,7 @@ def _hours(report: Report) -> Block:
         return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
     held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
     judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
-    if report.programs and all(serving.role(program) == "server" for program in report.programs):
+    if serving.only_serve(report.programs):
         judged = "An inference server, which is not judged"
     answer = f"{judged}: of {held} held, {used} ({percent(found.used / found.held)}) were used"
     if not found.lost:
