@@ -12,10 +12,12 @@ from gpugauge.base.text import printable, whole
 from gpugauge.report.model import Cost, Report
 from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
 from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
+from gpugauge.terminal.columns import cut
 from gpugauge.wire.shares import sentence
 
 _DIFFERENT_SHARE, _DIFFERENT_STEP = 0.1, 1.1  # from which ranks are listed
 _MOST_RANKS, _MOST_NAMES = 16, 4
+_LEAST_COLUMN = 16  # characters that the last column of a table has beside the others
 # By the share that is lost, as the glossary has the words.
 _JUDGED = {WASTED_RATIO: "Wasted", 0.1: "Slowed", 0.0: "Used well"}
 _GIB = 1 << 30
@@ -169,15 +171,29 @@ def as_text(found: Sequence[Block], width: int = 100) -> str:
         indent = "  " if block.heading and block is not found[0] else ""
         lines += [textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent) for line in block.lines]
         widths = [max(map(len, column)) for column in zip(*block.table, strict=True)]
+        if (over := sum(widths[:-1]) + 2 * len(widths) - width) > 0:
+            widths[widths.index(max(widths[:-1]))] -= over
         for row in block.table:
             cells = [
-                cell.rjust(size) if at in block.numbers else cell.ljust(size)
+                cell.rjust(size) if at in block.numbers else cut(cell, size).ljust(size)
                 for at, (cell, size) in enumerate(zip(row, widths, strict=True))
             ]
             if any(row):
-                lines.append(textwrap.fill("  " + "  ".join(cells).rstrip(), width, subsequent_indent="      "))
+                lines += _row(cells, width)
         parts.append("\n".join(lines))
     return "\n".join(map(printable, "\n\n".join(parts).split("\n"))) + "\n"
+
+
+def _row(cells: Sequence[str], width: int) -> list[str]:
+    """Return a row of a table, whose last cell is wrapped in its column, or stands below where that is too narrow."""
+    first, last = "  " + "".join(f"{cell}  " for cell in cells[:-1]), cells[-1].strip()
+    if len(first) + len(cells[-1]) <= width:
+        return [(first + cells[-1]).rstrip()]
+    if len(first) + _LEAST_COLUMN <= width:
+        return textwrap.wrap(first + last, width, subsequent_indent=" " * len(first))
+    indent = " " * 6
+    below = textwrap.wrap(last, width, initial_indent=indent, subsequent_indent=indent)
+    return [*textwrap.wrap(first, width, subsequent_indent=indent), *below]
 
 
 def as_markdown(found: Sequence[Block]) -> str:

@@ -90,7 +90,8 @@ def blocks(top: Top, most: int) -> list[Block]:
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
-        named = [listed({"user": row.users, "program": row.programs}[each], 2)[:24] for each in who]
+        programs = [name for name in row.programs if name != row.title]
+        named = [listed({"user": row.users, "program": programs}[each], 2)[:24] for each in who]
         lost, mostly = hours(found.all_lost, total.held).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
         rows.append([row.title[:30], *named, lost, share, mostly, *prices])
