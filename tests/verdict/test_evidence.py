@@ -461,7 +461,7 @@ def test_busy_time_is_split_by_owner() -> None:
 def test_evidence_without_the_hook_is_age_and_load() -> None:
     found = judged(shared(0.0, 0.0, 0.0), shared(4.0, 1.0, 2.0))
 
-    assert found == Evidence(window=5.0, age=100.0, devices=(DeviceEvidence(busy=0.5),))
+    assert found == Evidence(window=5.0, age=100.0, devices=(DeviceEvidence(busy=0.5),), held=1.0)
 
 
 def test_phases_that_show_a_training_without_known_steps() -> None:

@@ -18,6 +18,7 @@ class DeviceEvidence:
     unowned_busy: float = 0.0  # of no known process, for example of one that has just started
     spread: float = 0.0  # between the lowest and the highest load of an interval of the window
     shared: bool = False  # other processes have memory on it
+    part: float = 1.0  # that this process holds of it; the parts of all processes are at most 1
     overlaps: bool = False  # … and its processes compute at the same time (MPS)
     sm_active: float | None = None
     tensor_active: float | None = None
@@ -77,6 +78,7 @@ class Evidence:
     devices: tuple[DeviceEvidence, ...] = ()
     spins: float | None = None  # seconds for which all GPUs of the job have been busy with kernels that wait
     unused_devices: int = 0  # held or allocated, but not busy in the whole window
+    held: float = 0.0  # GPUs, as parts of those whose load is known
     host_has_gpu: bool = False
     cpu_throttled: float | None = None  # share of time in which the cgroup was throttled
     memory_pressure: float | None = None  # share of time, PSI of memory or io
@@ -87,13 +89,15 @@ class Evidence:
         return sum(device.measured for device in self.devices) + self.unused_devices
 
 
-def used(devices: Sequence[DeviceEvidence]) -> tuple[tuple[DeviceEvidence, ...], int]:
-    """Return the GPUs that a process uses, and the number of those that it holds and nobody uses; all GPUs and 0 if it
-    uses none. A GPU on which it only has a context, as ranks often have on the first, is the others'.
+def used(devices: Sequence[DeviceEvidence]) -> tuple[tuple[DeviceEvidence, ...], int, float]:
+    """Return the GPUs that a process uses, the number of those that it holds and nobody uses, and how many it holds in
+    parts; all GPUs and 0 if it uses none. A GPU on which it only has a context, as ranks often have on the first, is
+    the others'.
     """
     busy = [d for d in devices if d.busy is None or d.busy >= _UNUSED_RATIO]
-    own = [d for d in busy if not _is_of_others(d)] or busy
-    return tuple(own or devices), len(devices) - len(busy) if busy else 0
+    found = tuple([d for d in busy if not _is_of_others(d)] or busy or devices)
+    unused = [d for d in devices if d.busy is not None and d.busy < _UNUSED_RATIO] if busy else []
+    return found, len(unused), sum(d.part for d in (*found, *unused) if d.measured)
 
 
 def _is_of_others(d: DeviceEvidence) -> bool:

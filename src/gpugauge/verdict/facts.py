@@ -30,6 +30,7 @@ from gpugauge.workload.processfiles import Cgroup
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
 _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
+_LEAST_HELD = 0.01  # share of the time for which a process has a GPU that others use: it has memory on it
 _SHORT_PAUSE = 0.02  # share of an interval between two ticks; with a shorter pause it is one of the training
 
 
@@ -51,7 +52,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     """Return the evidence about a process at the monotonic time `now` and Unix time `unix`. Without the hook it
     consists of the age of the process and the load of its GPUs.
     """
-    node = window.node
+    node, full_window = window.node, window
     session = node.sessions.get(process)
     # The load of the GPUs before the training started does not count.
     window = since_reported(window, process) if session else window.where(lambda point: process in point.holders)
@@ -60,8 +61,9 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         started = node.identities[process].started if process in node.identities else None
     age = None if started is None else unix - started
     if session is None:
-        working, unused = used([device(window, uuid) for uuid in devices_of(node, process)])
-        return Evidence(window.span, age, devices=working, unused_devices=unused)
+        parts = {uuid: _parts(full_window, uuid).get(process, 1.0) for uuid in devices_of(node, process)}
+        working, unused, held = used([replace(device(window, uuid), part=part) for uuid, part in parts.items()])
+        return Evidence(window.span, age, devices=working, unused_devices=unused, held=held)
     facts = session.facts
     pinned = {"yes": True, "no": False}.get(facts.get("loader_pin_memory", ""))
     steps_ever, batches_ever = training.steps(session), training.batches(session)
@@ -75,8 +77,11 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     if trained < MIN_EVIDENCE_SECONDS:
         mixed = 0.0  # no cause is reported
     of_training = partial(_of_part, 1.0 - mixed)
-    devices = [_used(window, uuid, process, pinned) for uuid in devices_of(node, process)]
-    working, unused = used([_scaled(device, of_training) for device in devices] if mixed else devices)
+    devices = [
+        replace(_used(window, uuid, process, pinned), part=_parts(full_window, uuid).get(process, 1.0))
+        for uuid in devices_of(node, process)
+    ]
+    working, unused, held = used([_scaled(device, of_training) for device in devices] if mixed else devices)
     track, cgroup = window.session(process), window.cgroup(process)
     since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
     step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
@@ -125,6 +130,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         device_frees=_rises(track, session, lambda d: d.device_frees),
         devices=working,
         unused_devices=unused,
+        held=held,
         host_has_gpu=any(device.trains for device in node.shown()),
         cpu_throttled=of_training(cgroup.rate(lambda c: c.throttled)),
         memory_pressure=_most(of_training(cgroup.rate(partial(_pressure, of))) for of in ("memory", "io")),
@@ -195,7 +201,7 @@ def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> Devic
     own = _ratio(window.use(process, uuid).rise(lambda use: use.busy), observed)
     unowned = _ratio(track.rise(lambda gpu: gpu.unaccounted), observed)
     node = window.node
-    holders = [holder for (holder, on), use in node.uses.items() if on == uuid and use.memory is not None]
+    holders = _holders(node, uuid)
     kinds = {node.identities[holder].kind for holder in holders if holder in node.identities}
     shared = bool(set(holders) - {process} or node.hidden.get(uuid))
     return replace(
@@ -206,6 +212,23 @@ def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> Devic
         overlaps=shared and "mps" in kinds,
         transfer=copying(window, uuid, pinned),
     )
+
+
+def _parts(window: Window, uuid: str) -> Mapping[str, float]:
+    """Return the part of a GPU that each process holds: by their busy time, equally where that is not known."""
+    key = (_parts, uuid)
+    known: Mapping[str, float] | None = window.cache.get(key)
+    if known is None:
+        busy = {h: window.use(h, uuid).rise(lambda use: use.busy) for h in _holders(window.node, uuid)}
+        times = {h: seconds for h, seconds in busy.items() if seconds is not None}
+        least = max(1e-9, _LEAST_HELD * window.span)
+        weights = {h: max(least, times[h]) if len(times) == len(busy) else 1.0 for h in busy}
+        known = window.cache[key] = {h: weight / sum(weights.values()) for h, weight in weights.items()}
+    return known
+
+
+def _holders(node: Node, uuid: str) -> list[str]:
+    return [holder for (holder, on), use in node.uses.items() if on == uuid and use.memory is not None]
 
 
 def device(window: Window, uuid: str) -> DeviceEvidence:

@@ -136,7 +136,7 @@ class VerdictCollector(RegisteredCollector):
         if verdict.state == "stalled" and account.run and any(rank.excuses for rank in ranks):
             verdict = judge(replace(found, excused=True), before.verdict, self.stalled_seconds)
         account.judged = Judged(verdict)
-        account.held, account.on_cpu = found.judged_devices, trains_on_cpu(found)
+        account.held, account.on_cpu = found.held, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0
         elapsed = self._spend(process, account, now, waiting)
         own = account.progress is None or account.progress.count > account.earlier

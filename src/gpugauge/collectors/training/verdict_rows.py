@@ -24,7 +24,7 @@ class Account:
 
     judged: Judged
     seen: float  # time of the last verdict
-    held: int = 0  # GPUs
+    held: float = 0.0  # GPUs
     progress: Progress | None = None
     meter: PhaseMeter | None = None  # None without a shared record
     began: bool = False  # with a step or batch
@@ -149,7 +149,8 @@ LASTING: tuple[Metric, ...] = (
     ),
     _process.counter(
         "training_gpu_held_seconds_total",
-        "GPU time held by the process: number of GPUs times seconds, of GPUs whose load is known.",
+        "GPU time held by the process: number of GPUs times seconds, of GPUs whose load is known. The time of a GPU "
+        "that several processes hold is divided among them, by their busy time.",
         lambda a: a.summary.held,
     ),
     _process.counter(
