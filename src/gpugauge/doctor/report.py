@@ -66,7 +66,8 @@ def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool)
                 yield from ("", writer.paint("Also found", BOLD))
             also = ""
             yield from _entry(entry, writer)
-    yield from ("", *writer.text(f"{also}All checks: gpugauge doctor {case.options.pid} --checks"))
+    url = f" --url {case.options.url}" if case.options.url != DEFAULT_URL else ""
+    yield from ("", *writer.text(f"{also}All checks: gpugauge doctor {case.options.pid}{url} --checks"))
 
 
 def _entry(entry: Entry, writer: Writer) -> Iterator[str]:

@@ -8,7 +8,7 @@ from gpugauge.base.serving import IDLE_SECONDS
 from gpugauge.status.model import GpuStatus, Inside, ProcessStatus
 from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
-from gpugauge.status.words import duration, largest, loader_advice, percent, plural, quantity, since_words
+from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
 from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, STALLED_STEPS
 from gpugauge.wire.shares import sentence
@@ -108,8 +108,8 @@ def remark(process: ProcessStatus, *, listed: bool = False) -> str:
     whether a problem above has said the cause.
     """
     ratio, cause = loss(process)
-    causes = process.causes or {}
-    each = ", ".join(percent(causes[cause]) for cause in largest(process.limited_by, causes))
+    causes = sorted((process.causes or {}).items(), key=lambda cause: -cause[1])
+    each = ", ".join(f"{name} {percent(share)}" for name, share in causes) if causes[1:] else ""
     lost = f"{percent(ratio)} of its GPU time is lost{each and f' ({each})'}" if ratio is not None else ""
     said = ": ".join(filter(None, ("" if listed else cause, lost)))
     return said if cause else loader_advice(process.undecidable, process.data_wait_ratio)

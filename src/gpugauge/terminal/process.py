@@ -11,7 +11,7 @@ from gpugauge.status.details import FOR_DATA, details, is_lossless, longest_wait
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
-from gpugauge.status.use import unhooked
+from gpugauge.status.use import by_place, unhooked
 from gpugauge.status.words import loader_advice, percent, plural
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, gib, safe
@@ -152,7 +152,10 @@ class _Screen:
                 text = f"less than {percent(LEAST_SHARE)} of its GPU time is lost to each cause"
             yield from self._text(text, "  ")
         elif facts.role not in ROLES:
-            others = max((len(unhooked(gpu.processes)) for gpu in self._process.gpus), default=1) - 1
+            places = [
+                found for gpu in self._process.gpus for _, found in by_place(gpu, gpu.processes) if facts in found
+            ]
+            others = max((len(unhooked(found)) for found in places), default=1) - 1
             if others > 0:
                 text = f"it shares its GPU with {plural(others, 'other program')} without the hook"
                 yield from self._text(f"{text}: check that they are meant to share it", "  ", YELLOW)
