@@ -18,6 +18,7 @@ from tests.needs import need
 
 from gpugauge.artifacts.rules.texts import _job
 from gpugauge.cli import stack
+from gpugauge.report.jobs import Owner, ReportError, chosen
 from gpugauge.report.model import JobId
 from gpugauge.status.model import ProcessStatus, Standstill, Status
 from gpugauge.status.owner import owner_words
@@ -108,19 +109,27 @@ def test_a_command_accepts_every_name_that_a_view_or_an_alert_prints(
         kind, namespace, _ = job
         words = job_words(kind, job[2])
         before = WORDS.get(kind, (f"{kind} ",))[0]
-        printed = {
+        of_job = {
             *(words, words.rpartition(" ")[2], JobId(*job).words, JobId(*job).text, job[2]),
-            *(owner_words(rank.workload), *(owner_words(rank.workload).split(", ")[:-1])),
             *((f"{before}{namespace}/{words[len(before) :]}",) if namespace else ()),  # as an alert writes it
         }
+        assert of_job <= of_jobs.called(*job)
+        printed = of_job | {owner_words(rank.workload), *owner_words(rank.workload).split(", ")[:-1]}
         for name in sorted(filter(None, printed)):
             done = CliRunner().invoke(stack.command, [name])
             assert done.exit_code == 0, (name, job, done.output)
             assert f"pid {rank.pid}:" in done.output, (name, job)
-            if name == JobId(*job).text:  # others may have the same name, for another user or node
-                listed = (jobs[int(pid) - 1000] for pid in re.findall(r"pid (\d+):", done.output))
-                assert all(words == job_words(other[0], other[2]) for other in listed), (name, job)
-        assert all(name in of_jobs.called(*job) for name in printed if words in name and "user" not in name)
+            if name == JobId(*job).text:  # the short name of another job may be the same
+                assert re.findall(r"pid (\d+):", done.output) == [str(rank.pid)], (name, job)
+
+
+def test_a_name_in_full_is_of_one_job() -> None:
+    jobs = [JobId("slurm", "", "7201"), JobId("slurm", "", "1000/7201")]
+    owners = {job.name: Owner(job, "ann", "node", "train.py") for job in jobs}
+
+    assert [chosen(owners, job.text) for job in jobs] == jobs
+    with pytest.raises(ReportError, match="2 jobs are called 7201; write one of these in full:\n"):
+        chosen(owners, "7201")
 
 
 def test_names_for_people() -> None:

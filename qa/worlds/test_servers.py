@@ -111,8 +111,8 @@ def test_each_program_is_what_it_is_and_only_trainings_have_to_do_something(tmp_
         said = f"{process.advice} {process.state_words} {process.limited_by_words}"
         assert (process.level in {"bad", "poor"}) == (job in soon and program in HOOKED)
         assert "DistributedDataParallel" not in said
-        assert ("gpugauge run" in said) == (program.role == "training" and program not in HOOKED)
         idle = process.state == "held_idle" and program.role != "display"
+        assert ("gpugauge run" in said) == (program.role == "training" and program not in HOOKED and not idle)
         assert program.role == "training" or process.state_words == ("idle" if idle else program.role)
         assert idle or program.alert != "GpuHeldIdle"
     unknown = {job for job, p in programs.items() if p.role == "training" and p not in HOOKED and p.load != "0"}

@@ -8,6 +8,7 @@ import click
 
 from gpugauge.cli.common import fail, url_option
 from gpugauge.cli.status import fetch
+from gpugauge.report.model import JobId
 from gpugauge.status.model import ProcessStatus
 from gpugauge.status.owner import job_key, name, names, owner_words
 from gpugauge.status.standstill import roll_call, stack_lines
@@ -33,7 +34,9 @@ def command(subject: str, url: str) -> None:
         fail(2, error)
     every = [process.facts for process in processes(status)]
     found = [process for process in every if process.ended is None or process.standstill]
-    chosen = [p for p in found if subject in names(p)]
+    of_job = ("job_kind", "namespace", "job")
+    in_full = [p for p in found if JobId(*(p.workload.get(key, "") for key in of_job)).text == subject]
+    chosen = in_full or [p for p in found if subject in names(p)]
     if not chosen:
         ended = any(subject in names(process) for process in every)
         fail(2, f"{subject} has ended" if ended else f"the daemon knows of no process or job {subject}")

@@ -108,7 +108,8 @@ def _owner(labels: Mapping[str, str]) -> Owner:
 def chosen(found: Mapping[str, Owner], name: str) -> JobId:
     """Return the job with this name. Raises ReportError if there is none, or more than one."""
     whose = {owner.job: owner for owner in found.values()}
-    jobs = sorted(job for job in whose if name in called(job.kind, job.namespace, job.name))
+    jobs = [job for job in whose if job.text == name]
+    jobs = jobs or sorted(job for job in whose if name in called(job.kind, job.namespace, job.name))
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
