@@ -253,6 +253,24 @@ def test_a_reply_that_has_arrived_is_not_waited_for(worker: Worker) -> None:
     assert waits == []
 
 
+def test_replies_that_one_receive_does_not_return_are_not_waited_for(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first reading of eight GPUs, and each one of many, is longer; the worker signals it once."""
+    monkeypatch.setattr(client, "_BATCH_SECONDS", 5.0)
+    numbers = worker.read([(index, ["fast"]) for index in range(8)])
+    long = {"normal": {"text": "x" * 20_000}}
+    played(worker).channel.sendall(b"".join(encoded(id=n, op="read", index=n, values=long) for n in numbers))
+    os.eventfd_write(played(worker).bell, 1)
+    began = time.monotonic()
+
+    for number in numbers:
+        assert worker.wait_for_reply(10)
+        assert worker.receive(number, 10).index == number
+
+    assert time.monotonic() - began < 2.0
+
+
 def test_the_signal_of_earlier_replies_is_used_up(worker: Worker) -> None:
     """It would make each later wait return at once, so that the daemon wakes up for each reply."""
     number = worker.send("read")

@@ -97,7 +97,8 @@ class Worker:
         """Wait at most `seconds` for a reply or for the end of the worker; return whether `receive` does not block."""
         if self._inbox.ready():
             return True
-        together = min(max(0.0, seconds), _BATCH_SECONDS)
+        # What one `recv` has not returned is there, and no ring comes for it.
+        together = 0.0 if self._readable.poll(0) else min(max(0.0, seconds), _BATCH_SECONDS)
         if self._bell_rung.poll(together * 1000):
             self._bell.read(8)  # possibly an earlier ring, for replies that were received one by one
         if not self._readable.poll(max(0.0, seconds - together) * 1000):
