@@ -41,7 +41,7 @@ def _serve(arguments: list[str]) -> None:
     from gpugauge.driver.client import Worker, ahead
 
     real = known and known.driver.mode != "off" and not known.simulate
-    spawn = ahead(worker_module(known.path.sysfs)) if known and real else Worker
+    spawn = ahead(worker_module(known.path.sysfs), **known.path.options()) if known and real else Worker
     from gpugauge.daemon import serve as daemon
 
     sys.exit(daemon.serve(reader.read, spawn))

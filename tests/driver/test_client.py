@@ -99,11 +99,13 @@ def test_worker_that_cannot_be_started_leaves_nothing_open(monkeypatch: pytest.M
 def test_a_worker_that_was_started_ahead_is_the_first() -> None:
     children = Path(f"/proc/self/task/{os.getpid()}/children")
     before = children.read_text().split()
-    spawn = ahead(WORKER)
+    spawn = ahead(WORKER, simulate=simulation(3))
     (started,) = set(children.read_text().split()).difference(before)
 
     first, second = spawn(WORKER), spawn(WORKER)
     assert (first.pid == int(started), second.pid == int(started)) == (True, False)
+    opened = first.receive(first.open(), 20)  # it was asked to before
+    assert (opened.op, opened.values["driver"]["device_count"]) == ("open", 3)
     assert first.ask("close", 20).op == "close"
     assert first.end()
     assert second.end()

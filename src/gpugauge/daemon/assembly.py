@@ -271,7 +271,7 @@ def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast, 
         forget_after=settings.driver.forget_after_seconds,
         host="" if machine.scenario else host_digest(settings.path.procfs),
         vendor=machine.vendor,
-        paths={"sysfs": str(settings.path.sysfs), "procfs": str(settings.path.procfs)},
+        paths=settings.path.options(),
     )
 
 

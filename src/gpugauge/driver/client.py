@@ -15,11 +15,13 @@ from io import FileIO
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpugauge.base import isolated, privileges
-from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, reply
+
+if TYPE_CHECKING:  # loaded while the first worker starts
+    from gpugauge.driver.api import Group, Reply
 
 # The time that a worker gets to end after a close request (by default), after SIGTERM and after SIGKILL.
 GRACE_SECONDS = 0.3
@@ -42,6 +44,7 @@ class WorkerHangsError(Exception):
 class Worker:
     """An isolated process that runs `main()` of `module` and owns the driver. Raises OSError if it cannot start."""
 
+    _opening = 0  # the id of the request to open the driver
     _called: Sequence[float] = (0.0,)  # the time at which its last call of the library ended, in monotonic seconds
 
     def __init__(self, module: str) -> None:
@@ -82,6 +85,11 @@ class Worker:
         self._next_id += 1
         self._write(frame({"id": self._next_id, "op": op, **arguments}))
         return self._next_id
+
+    def open(self, **options: Any) -> int:
+        """Request the driver to be opened with options of the backend, unless that was done; return the reply's id."""
+        self._opening = self._opening or self.send("open", **options)
+        return self._opening
 
     def read(self, devices: Iterable[tuple[int, list[Group]]]) -> list[int]:
         """Request groups of readings of GPUs by index; return the ids of the replies, in the same order."""
@@ -204,9 +212,12 @@ Spawn: TypeAlias = Callable[[str], Worker]
 """Starts a worker, by its module. Raises OSError."""
 
 
-def ahead(module: str) -> Spawn:
-    """Start a worker. The function that is returned returns it once, and then starts others; it may raise OSError."""
+def ahead(module: str, **options: Any) -> Spawn:
+    """Start a worker that opens the driver. The function that is returned returns it once, and then starts others; it
+    may raise OSError.
+    """
     started: list[Worker] = []
-    with contextlib.suppress(OSError):  # the function tries again
+    with contextlib.suppress(OSError, WorkerGoneError, WorkerHangsError):  # the function tries again, or its caller
         started.append(Worker(module))
+        started[0].open(**options)
     return lambda module: started.pop() if started else Worker(module)

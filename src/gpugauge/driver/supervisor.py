@@ -381,7 +381,7 @@ class Supervisor:
         same_bus = self._roster.begin(now)
         try:
             worker = self._slot.start()
-            reply = self._receive(worker, worker.send("open", **self._options), self._intervals.open_deadline)
+            reply = self._receive(worker, worker.open(**self._options), self._intervals.open_deadline)
         except OSError as error:
             self._down("worker_failed", error=str(error))
         except WorkerHangsError:

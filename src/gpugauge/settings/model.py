@@ -274,6 +274,10 @@ class Paths(Section):
         "database. If not set, it is `trainings.jsonl.gz` beside `driver.state_file`.",
     )
 
+    def options(self) -> dict[str, str]:
+        """Return the options with which a worker opens the driver."""
+        return {"sysfs": str(self.sysfs), "procfs": str(self.procfs)}
+
 
 @dataclass(frozen=True)
 class Kubernetes(Section):
