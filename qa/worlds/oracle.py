@@ -188,15 +188,15 @@ def measured(p: Pipeline, r: random.Random) -> Evidence:
     """
     e = evidence(p)
     if not e.data_wait and r.random() < 0.2:
-        e = replace(e, data_wait=r.uniform(0.0, 1.0 - p.host_seconds / p.step))
+        e = e._replace(data_wait=r.uniform(0.0, 1.0 - p.host_seconds / p.step))
     whole = int(e.retries + r.random())  # of a fraction of a retry, some minutes have one
     calls = float(whole * p.cached)
     of_device: dict[str, Any] = {name: _noisy(getattr(e.devices[0], name), r) for name in _DEVICE_SHARES}
     if not p.pinned:
         of_device["transfer"] = min(1.0, of_device["transfer"] * pageable_error(r))
-    device = replace(e.devices[0], **of_device)
+    device = e.devices[0]._replace(**of_device)
     shares: dict[str, Any] = {name: _noisy(getattr(e, name), r) for name in _SHARES}
-    return replace(e, retries=whole, device_allocs=calls, device_frees=calls, devices=(device,), **shares)
+    return e._replace(retries=whole, device_allocs=calls, device_frees=calls, devices=(device,), **shares)
 
 
 def _noisy(share: float, r: random.Random) -> float:

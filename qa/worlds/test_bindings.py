@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +20,7 @@ from gpugauge.driver.nvidia.caller import _BOUND_AS
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING_FIELDS
 
-MIG_FIELDS = [field.name for field in dataclasses.fields(MigReading)]
+MIG_FIELDS = MigReading._fields
 SOURCES = Path(module.__file__).parent
 # Without these there is no reading at all, so they are used as attributes of the binding.
 INDISPENSABLE = {"NVMLError", "NVMLLibraryMismatchError", "NVML_INIT_FLAG_NO_GPUS"}

@@ -62,7 +62,7 @@ def test_a_lower_precision_gains_within_the_peaks_of_the_gpu(speedup: float, hos
 
 def test_a_gpu_without_faster_tensor_cores_has_a_narrow_bound() -> None:
     e = evidence(Pipeline(precision_unused=True, tensor=0.0))
-    slower = replace(e, devices=tuple(replace(device, tensor_speedup=2.0) for device in e.devices))
+    slower = e._replace(devices=tuple(device._replace(tensor_speedup=2.0) for device in e.devices))
 
     narrow = gains(slower, ALL)["precision_unused"]
 
@@ -74,8 +74,8 @@ def test_a_gpu_without_faster_tensor_cores_has_a_narrow_bound() -> None:
 def test_copies_take_no_more_than_the_time_that_is_left(kernels: float, copy: float, speed: float) -> None:
     """At another speed than the assumed one, they seem to take longer than they do."""
     e = evidence(Pipeline(kernels=kernels, copy=copy, host=1.0 - kernels - copy, load=0.01, pinned=False))
-    device = replace(e.devices[0], transfer=min(1.0, copy * speed / 10.0))
-    gain = gains(replace(e, devices=(device,)), ALL)["transfer"]
+    device = e.devices[0]._replace(transfer=min(1.0, copy * speed / 10.0))
+    gain = gains(e._replace(devices=(device,)), ALL)["transfer"]
 
     assert gain.expected <= 1.02 / kernels
 
@@ -117,8 +117,8 @@ def test_a_gain_does_not_blink_while_shares_vary(pipeline: Pipeline, cause: str)
     found: tuple[list[Gain | None], list[Gain | None]] = ([], [])
     for _ in range(40):
         wait, filled = (chance.uniform(0.9, 1.1) for _ in range(2))
-        devices = tuple(replace(device, sm_active=(device.sm_active or 0.0) * filled) for device in e.devices)
-        seen = replace(e, data_wait=(e.data_wait or 0.0) * wait, devices=devices)
+        devices = tuple(device._replace(sm_active=(device.sm_active or 0.0) * filled) for device in e.devices)
+        seen = e._replace(data_wait=(e.data_wait or 0.0) * wait, devices=devices)
         before = gains(seen, ALL, before)
         for those, one in zip(found, (gains(seen, ALL), before), strict=True):
             those.append(one.get(cause))
@@ -150,7 +150,7 @@ def test_without_evidence_there_is_no_gain(changes: dict[str, object]) -> None:
     e = evidence(Pipeline(load=0.8))
 
     assert "data_loading" in gains(e, ALL)
-    assert gains(replace(e, **changes), ALL) == {}  # type: ignore[arg-type]  # the keys are the fields' names
+    assert gains(e._replace(**changes), ALL) == {}  # type: ignore[arg-type]  # the keys are the fields' names
 
 
 def test_without_the_hook_there_is_no_gain() -> None:
@@ -163,23 +163,23 @@ def test_only_causes_of_the_verdict_have_a_gain() -> None:
     e = evidence(Pipeline(load=0.8))
 
     assert gains(e, judge(e)).keys() == {"data_loading"}
-    assert gains(e, replace(judge(e), state="evaluating")) == {}
+    assert gains(e, judge(e)._replace(state="evaluating")) == {}
 
 
 def test_several_gpus_gain_what_the_slowest_gains() -> None:
     fast, slow = (evidence(Pipeline(clock=clock)) for clock in (0.75, 0.7))
     alone = gains(fast, ALL)["throttled"]
 
-    both = gains(replace(fast, devices=fast.devices + slow.devices), ALL)["throttled"]
+    both = gains(fast._replace(devices=fast.devices + slow.devices), ALL)["throttled"]
     assert both.expected == alone.expected
     assert both.upper > alone.upper
     unthrottled = evidence(Pipeline()).devices
-    assert "throttled" not in gains(replace(fast, devices=fast.devices + unthrottled), ALL)
+    assert "throttled" not in gains(fast._replace(devices=fast.devices + unthrottled), ALL)
 
 
 def on_cpu(**shares: float) -> dict[str, Gain]:
     e = Evidence(60.0, inside=True, steps=100.0, loader_workers=2, world_size=2)
-    return gains(replace(e, **shares), Verdict("training_on_cpu", "inside"))  # type: ignore[arg-type]  # as above
+    return gains(e._replace(**shares), Verdict("training_on_cpu", "inside"))  # type: ignore[arg-type]  # as above
 
 
 def test_a_training_on_the_cpu() -> None:
@@ -213,7 +213,7 @@ def test_drawn_pipelines_without_a_cause() -> None:
 def test_no_gain_exceeds_that_of_a_program_that_loses_nothing(seed: int) -> None:
     dice = random.Random(seed)
     for case in cases(seed, 2):
-        e = replace(case.evidence, paused=dice.choice([0.0, dice.random()]))
+        e = case.evidence._replace(paused=dice.choice([0.0, dice.random()]))
         verdict = judge(e)
         most = 1.0 / max(1e-3, 1.0 - sum(verdict.causes.values()) - verdict.minor) + 0.001
         for cause, gain in gains(e, verdict).items():
@@ -231,8 +231,8 @@ def test_the_gain_of_a_loader_on_the_cpu_is_its_own() -> None:
     found = Diagnosis("too_few_workers", 8, 11.0, 8.3)
 
     assert of_loader(found, Verdict("training_on_cpu", "inside")) == found
-    assert of_loader(found, Verdict("training", "inside", {"data_loading": 0.14})) == replace(
-        found, speedup=1.163, lower=1.163
+    assert of_loader(found, Verdict("training", "inside", {"data_loading": 0.14})) == found._replace(
+        speedup=1.163, lower=1.163
     )
     assert of_loader(None, ALL) is None
 

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -74,7 +73,7 @@ class Simulated:
                 seen[number] |= complete
                 continue
             self.sessions = tuple(
-                replace(RUNNING, ended_at=end if at >= end else None, end_reason="finished" if at >= known else "")
+                RUNNING._replace(ended_at=end if at >= end else None, end_reason="finished" if at >= known else "")
                 for end, known in ends
             )
             complete = bool(ends) and all(at >= known for _, known in ends)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -33,7 +32,7 @@ def test_memory_by_mig_device(seed: int, tmp_path: Path) -> None:
         listed.append(ProcessReading(process.pid, "compute", process.pid, gpu, compute if known else None))
         if known or sum(part[0] == gpu for part in parts) == 1:
             truth[process.name, f"MIG-{gpu}-{compute}"] = process.pid
-    listed += [replace(listed[0], kind="graphics")]  # listed twice, it holds its memory once
+    listed += [listed[0]._replace(kind="graphics")]  # listed twice, it holds its memory once
     machine.listed = (*listed, ProcessReading(99, "graphics", 1))
 
     seen = values(collector(machine, tmp_path), machine.tick())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pynvml
@@ -186,20 +185,20 @@ def test_each_state_has_its_level_and_its_words(state: str) -> None:
 
 
 SHARES = ("data_wait", "data_wait_exposed", "local_work", "cpu_throttled", "memory_pressure", "asleep")
-MEASURED = replace(Evidence(60.0), **dict.fromkeys(SHARES, 0.1))  # type: ignore[arg-type]  # the names of its fields
+MEASURED = Evidence(60.0)._replace(**dict.fromkeys(SHARES, 0.1))  # type: ignore[arg-type]  # the names of its fields
 MEASURED_DEVICE = DeviceEvidence(0.5, own_busy=0.4, sm_active=0.3, clock=0.8, transfer=0.1)
 
 
 @pytest.mark.parametrize("name", SHARES)
 def test_each_share_of_a_process_is_varied_for_the_bounds_of_a_gain(name: str) -> None:
-    without = replace(MEASURED, **{name: None})  # type: ignore[arg-type]  # the names of its fields
+    without = MEASURED._replace(**{name: None})  # type: ignore[arg-type]  # the names of its fields
 
     assert pairs(without, MEASURED_DEVICE) == pairs(MEASURED, MEASURED_DEVICE) - 1
 
 
 @pytest.mark.parametrize("names", ["busy own_busy", "own_busy", "sm_active", "clock", "transfer"])
 def test_each_share_of_a_gpu_is_varied_for_the_bounds_of_a_gain(names: str) -> None:
-    without = replace(MEASURED_DEVICE, **dict.fromkeys(names.split()))  # type: ignore[arg-type]  # names of its fields
+    without = MEASURED_DEVICE._replace(**dict.fromkeys(names.split()))  # type: ignore[arg-type]  # names of its fields
 
     assert pairs(MEASURED, without) == pairs(MEASURED, MEASURED_DEVICE) - len(names.split())
 

@@ -11,7 +11,7 @@ import shutil
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -345,8 +345,8 @@ def test_a_session_has_the_job_of_its_process_also_after_its_end(
     monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 30)
     made = proc(tmp_path)
     made.process(41, cgroup=v2("/system.slice/slurmstepd.scope/job_4711/step_0"))
-    shown = replace(SESSION, peer_pid=41, peer_start=5000)
-    hidden = replace(SESSION, peer_pid=0, hello=Hello("b" * 32, 0, 1, facts={"SLURM_JOB_ID": "4712"}))
+    shown = SESSION._replace(peer_pid=41, peer_start=5000)
+    hidden = SESSION._replace(peer_pid=0, hello=Hello("b" * 32, 0, 1, facts={"SLURM_JOB_ID": "4712"}))
     sessions, workloads = FakeSessions(shown, hidden), Workloads(Procfs(str(made.root)))
     collector = TrainingCollector(sessions, lambda _: "shown", lambda _: workloads)
 
@@ -358,7 +358,7 @@ def test_a_session_has_the_job_of_its_process_also_after_its_end(
     assert jobs() == named
     shutil.rmtree(made.root / "41")
     assert jobs() == named
-    sessions.sessions = tuple(replace(session, ended_at=1.0) for session in (shown, hidden))
+    sessions.sessions = tuple(session._replace(ended_at=1.0) for session in (shown, hidden))
     assert jobs() == named
     close(workloads, workloads.procfs)
 
@@ -382,12 +382,12 @@ def test_a_process_is_asked_for_when_it_may_be_another(monkeypatch: pytest.Monke
         registry.want(caller, wants)
         return [*asked]
 
-    on_one, sent = replace(SEVEN, devices=(GPU_0,)), replace(SEVEN, devices=(GPU_1,), sent={"RANK": "0"})
+    on_one, sent = SEVEN._replace(devices=(GPU_0,)), SEVEN._replace(devices=(GPU_1,), sent={"RANK": "0"})
     assert want("process", {"7": SEVEN}) == [SEVEN]
     assert want("host", {"7": SEVEN}) == want("process", {"7": SEVEN}) == []
     assert want("process", {"7": on_one}) == [on_one]
     assert want("host", {"7": SEVEN}) == []  # it names no device
-    assert want("training", {"7": sent}) == [replace(sent, devices=(GPU_0, GPU_1))]
+    assert want("training", {"7": sent}) == [sent._replace(devices=(GPU_0, GPU_1))]
     version[0] += 1
     assert len(want("host", {"7": SEVEN})) == 1
     now[0] = 60.0

@@ -81,13 +81,13 @@ def numbers(found: Iterable[str]) -> list[int]:
 def drawn(dice: random.Random) -> tuple[Site, dict[str, list[User]]]:
     url = dice.choice(["", "127.0.0.1:9100", "https://[::1]:10478"])
     place = Site(url, node=dice.choice(["node-7", "n7.hpc.example", "it's"]))
-    place = replace(place, managers=frozenset(dice.sample(["pod", "slurm", "user"], dice.randint(0, 1))))
+    place = place._replace(managers=frozenset(dice.sample(["pod", "slurm", "user"], dice.randint(0, 1))))
     if dice.random() < 0.8:
         stop, start = place.command("release --for 10m"), place.command("attach")
-        place = replace(place, lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
-        place = replace(place, stop=stop if place.lifecycle else "systemctl stop g.socket g")
-        place = replace(place, start=start if place.lifecycle else "systemctl start g")
-        place = replace(place, inside=dice.choice(["", "", "in the pod of gpugauge: "]))
+        place = place._replace(lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
+        place = place._replace(stop=stop if place.lifecycle else "systemctl stop g.socket g")
+        place = place._replace(start=start if place.lifecycle else "systemctl start g")
+        place = place._replace(inside=dice.choice(["", "", "in the pod of gpugauge: "]))
     kinds = ["pod", "slurm", "user", "systemd", "container", ""]
     return place, {
         f"GPU-{gpu}": [User(dice.choice(kinds), dice.choice([None, 10 * gpu + n])) for n in range(dice.randint(0, 4))]

@@ -232,7 +232,7 @@ def test_the_history_has_the_length_of_its_heading() -> None:
 def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], scenario: str, tmp_path: Path) -> None:
     *_, status = looks(load_scenario(scenario), tmp_path / "node", 100, 101, 1)
     place = Site(stop="systemctl stop gpugauge.socket gpugauge", check="gpugauge status --fail-on health", node="n7")
-    places = (replace(place, managers=frozenset({"slurm"})), place)
+    places = (place._replace(managers=frozenset({"slurm"})), place)
     repair = next(problem for problem in status.problems if problem.steps)
 
     for place in places:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 from gpugauge.collectors.training.surroundings import surroundings
 from gpugauge.metric import Family
@@ -63,7 +62,7 @@ def drawn(draw: random.Random) -> tuple[Section, dict[str, Session], dict[str, d
         place = f"cuda:{list(near).index(home)}" if model else "cpu"
         snap = wire.Snap(name, 1, devices=devices, parameters=(wire.Parameters(place, "float32", 1, 1, 4),))
         owner = ("slurm", "7", "", "slurm", "") if job else ("",) * 5
-        sessions[name] = replace(Session(wire.Hello(name, 0), 1, 1, snap), owner=owner)
+        sessions[name] = Session(wire.Hello(name, 0), 1, 1, snap)._replace(owner=owner)
         links = [link[u] for u in used]
         undecided = any(state in ("unknown", "asleep") for state in links)
         truth[name] = {

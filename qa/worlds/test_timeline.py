@@ -165,7 +165,7 @@ def test_the_start_of_a_program_in_the_place_of_another_one_is_starting() -> Non
     for second in (*range(0, 20, 5), *range(23, 60, 5)):
         now = tick(second, (before if second < 20 else after).section(second))
         for session in now.node.sessions.values() if second > 20 else ():
-            another = replace(session, hello=replace(session.hello, session="another"))
+            another = session._replace(hello=replace(session.hello, session="another"))
             now.node.sessions = {"p": continued(first, another)}
         section = collector.collect(now)
 

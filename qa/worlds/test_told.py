@@ -58,7 +58,7 @@ def test_before_the_first_verdict_nothing_limits_and_nothing_is_advised() -> Non
 
     advices, (early, late) = Advices(lambda: ANY_SITE), (node(), node(seconds=1.0))
     for judged, on in ((True, early), (False, late)):
-        object.__setattr__(on.judged["p"], "early", judged)
+        on.judged = {"p": on.judged["p"]._replace(early=judged)}
     assert advices.of(early, {}) == {"p": {}}
     assert advices.of(late, {})["p"]
 
@@ -115,7 +115,7 @@ def test_an_ended_training_keeps_its_owner() -> None:
     session = Session(wire.Hello("s", 0), 1, 0, wire.Snap("s", 1))
     judged = {"p": Judged(Verdict("training", "inside"))}
     runs = Node(NOW, 0.0, sessions={"p": session}, judged=judged, hosts={"p": host})
-    over = Node(NOW, 99.0, sessions={"p": replace(session, ended_at=NOW - 30, end_reason="killed")})
+    over = Node(NOW, 99.0, sessions={"p": session._replace(ended_at=NOW - 30, end_reason="killed")})
     history = History()
     for here in (runs, over):
         history.feed(Snapshot(NOW, here.monotonic, (), {}, node=here))

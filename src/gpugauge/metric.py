@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 Kind: TypeAlias = Literal["gauge", "counter", "histogram"]
 
@@ -15,8 +15,7 @@ _NAME = re.compile(r"(gpu|torch|training|gpugauge)_[a-z0-9_]*[a-z0-9]")
 _LABEL = re.compile(r"[a-z][a-z0-9_]*")
 
 
-@dataclass(frozen=True, slots=True)
-class HistogramValue:
+class HistogramValue(NamedTuple):
     """Cumulative bucket counts, one per bound of the row and one for +Inf, and the sum of the observations. `log2`, if
     known: bucket i counts those of at most 2^(i + log2_first), and more than half of that unless it is the first one.
     """
@@ -69,8 +68,7 @@ class Metric:
         return match[1] if match else ""
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """All samples of one row in one snapshot, as (label values in the order of the row, value)."""
 
     metric: Metric

@@ -17,8 +17,7 @@ class Section:
     families: tuple[Family, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(NamedTuple):
     """Result of the last run of a collector, or of a thread that has failed. `duration` is in seconds, None for a
     thread; `last_success` is a Unix time, 0 if there was none.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,7 +50,7 @@ def test_device_that_hung_is_read_at_once_after_a_release(run: Any) -> None:
 
 def test_readings_keep_their_interval_after_a_release(run: Any) -> None:
     node = Node("GPU-a")
-    supervisor = run(node, intervals=replace(INTERVALS, intervals={"fast": 1.0}))
+    supervisor = run(node, intervals=INTERVALS._replace(intervals={"fast": 1.0}))
     until(supervisor, lambda v: v.up)
     released(supervisor, 1.0)
     before = len(node.workers)

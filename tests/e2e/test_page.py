@@ -218,7 +218,7 @@ def test_an_update_changes_only_what_differs(browser: Any) -> None:
         assert all(before)
         (section,) = page.snapshot.sections
         warmer = [
-            replace(family, samples=tuple((labels, 41.0) for labels, _ in family.samples))
+            family._replace(samples=tuple((labels, 41.0) for labels, _ in family.samples))
             if family.metric.name == "gpu_temperature_celsius"
             else family
             for family in section.families

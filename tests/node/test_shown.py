@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +50,7 @@ def known(memory: Mapping[str, Memory]) -> dict[str, Memory]:
 
 def parts(node: Node) -> dict[str, Any]:
     """Return what a scrape shows of a node as it is: not the smallest causes, early evidence, and parts of the rest."""
-    judged = {p: replace(j, rest={}, early=False, verdict=replace(j.verdict, minor=0)) for p, j in node.judged.items()}
+    judged = {p: j._replace(rest={}, early=False, verdict=j.verdict._replace(minor=0)) for p, j in node.judged.items()}
     names = ("utilization", "identities", "hidden", "on_mig", "build")
     assigned = {uuid: ({*a.workloads}, a.state) for uuid, a in node.assignments.items() if a.state}
     hook = node.hook and (node.hook.banned, node.hook.replaced_at)
@@ -63,7 +62,7 @@ def judged(window: Window, process: str, node: Node) -> Any:
     found = evidence(window, process, node.monotonic, node.timestamp, None)
     loading = load(window, process, found) if found.inside else None
     (shares, _), mfu = step_shares(window, process), model_flops_utilization(window, process)
-    return plain([asdict(found), asdict(loading) if loading else None, shares, mfu])
+    return plain([found, loading, shares, mfu])
 
 
 @pytest.mark.parametrize(

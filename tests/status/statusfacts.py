@@ -25,7 +25,7 @@ def family(name: str, *samples: tuple[dict[str, str], float]) -> Family:
 
 
 def workload(who: Workload) -> dict[str, str]:
-    return {f"workload_{key}": getattr(who, key) for key in Workload.__slots__}
+    return {f"workload_{key}": getattr(who, key) for key in Workload._fields}
 
 
 def snapshot(command: str = "train.py", *, up: int = 1) -> Snapshot:

@@ -122,7 +122,7 @@ def test_names_in_the_meanings_of_the_fields_are_those_of_the_code() -> None:
 
     levels = {gpu.level for node in map(draw, range(30)) for gpu in build(node.snapshot(), node.history()).gpus}
     assert named(Problem, "kind") == set(KINDS)
-    assert named(ProcessStatus, "workload") == set(Workload.__slots__)
+    assert named(ProcessStatus, "workload") == set(Workload._fields)
     assert named(Status, "level") == named(GpuStatus, "level") == named(ProcessStatus, "level") == levels
 
 
@@ -151,7 +151,7 @@ def test_since_when_a_fault_is_there_in_every_view() -> None:
     lost = family("gpu_up", ({"uuid": "GPU-b"}, 1), ({"uuid": "GPU-a"}, 0))
     other = [f for f in before.sections[0].families if f.metric.name in {"gpu_info", "gpugauge_driver_up"}]
     reset, narrow = ailments(GpuHealth("gpu_reset", lanes=(8, 16), was_narrow=True))
-    both = replace(reset, since=at), replace(narrow, since=at - 86_400, earlier=True)
+    both = reset._replace(since=at), narrow._replace(since=at - 86_400, earlier=True)
     faults = Judged("faults", (), {"GPU-b": both})
     found = build(snapshot_of(1.7e9 + 60, 160.0, (Section("all", (lost, *other)), faults)), history)
 

@@ -1,4 +1,3 @@
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -31,11 +30,11 @@ HEALTHY = Evidence(
     devices=(BUSY,),
     host_has_gpu=True,
 )
-ON_CPU = replace(HEALTHY, parameters={"cpu": 1.0}, devices=(replace(BUSY, own_busy=0.0),))
+ON_CPU = HEALTHY._replace(parameters={"cpu": 1.0}, devices=(BUSY._replace(own_busy=0.0),))
 
 
 def starved(busy: float, **changes: Any) -> Evidence:
-    return replace(HEALTHY, devices=(replace(BUSY, busy=busy, own_busy=busy, sm_active=busy * 0.85),), **changes)
+    return HEALTHY._replace(devices=(BUSY._replace(busy=busy, own_busy=busy, sm_active=busy * 0.85),), **changes)
 
 
 def test_healthy_run_has_no_cause() -> None:
@@ -50,47 +49,47 @@ def test_cause() -> None:
         (starved(0.4, data_wait=None, data_wait_exposed=None), "unknown"),
         # Copies are not counted, and the memory is not pinned.
         (starved(0.4, pinned=False), "unknown"),
-        (replace(HEALTHY, pinned=False, devices=(replace(BUSY, busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
+        (HEALTHY._replace(pinned=False, devices=(BUSY._replace(busy=0.5, own_busy=0.5, transfer=0.01),)), "host_bound"),
         # The thread waits for the loader while the GPU is busy: no time is lost.
         (starved(0.4, data_wait=0.6, data_wait_exposed=0.02), "host_bound"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, cpu_throttled=0.75), "cpu_limited"),
         (starved(0.3, data_wait=0.7, data_wait_exposed=0.7, memory_pressure=0.75), "memory_swap_io"),
         (starved(0.5, retries=200), "memory_pressure"),
-        (replace(HEALTHY, pinned=False, devices=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
+        (HEALTHY._replace(pinned=False, devices=(BUSY._replace(busy=0.6, own_busy=0.6, transfer=0.35),)), "transfer"),
         # Copies from pinned memory overlap with kernels.
-        (replace(HEALTHY, devices=(replace(BUSY, busy=0.6, own_busy=0.6, transfer=0.35),)), "host_bound"),
+        (HEALTHY._replace(devices=(BUSY._replace(busy=0.6, own_busy=0.6, transfer=0.35),)), "host_bound"),
         # Workers deliver too slowly: a faster host would wait longer for them.
         (starved(0.4, loader_workers=4, data_wait=0.25, data_wait_exposed=0.25), "data_loading"),
         (starved(0.3, cpu_throttled=0.5, memory_pressure=0.5), "cpu_limited"),  # together they explain the gaps
-        (replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, sm_active=0.2, tensor_active=0.0),)), "underfilled"),
-        (replace(HEALTHY, devices=(replace(BUSY, sm_active=0.2),)), "underfilled"),
-        (replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, tensor_active=0.0),)), "precision_unused"),
-        (replace(HEALTHY, devices=(replace(BUSY, clock=0.5, thermal=0.9),)), "throttled"),
-        (replace(HEALTHY, devices=(replace(BUSY, own_busy=0.4, shared=True),)), "contention"),
+        (HEALTHY._replace(fp32_only=True, devices=(BUSY._replace(sm_active=0.2, tensor_active=0.0),)), "underfilled"),
+        (HEALTHY._replace(devices=(BUSY._replace(sm_active=0.2),)), "underfilled"),
+        (HEALTHY._replace(fp32_only=True, devices=(BUSY._replace(tensor_active=0.0),)), "precision_unused"),
+        (HEALTHY._replace(devices=(BUSY._replace(clock=0.5, thermal=0.9),)), "throttled"),
+        (HEALTHY._replace(devices=(BUSY._replace(own_busy=0.4, shared=True),)), "contention"),
         (starved(0.4, asleep=0.55), "waiting_elsewhere"),
         (starved(0.6, parameters={"cpu": 1e9}), "offloaded"),
         (
-            replace(HEALTHY, world_size=8, local_work=0.3, devices=(replace(BUSY, power=0.2, tensor_active=0.1),)),
+            HEALTHY._replace(world_size=8, local_work=0.3, devices=(BUSY._replace(power=0.2, tensor_active=0.1),)),
             "waiting_for_peers",
         ),
         (
-            replace(HEALTHY, world_size=2, local_work=0.3, devices=(replace(BUSY, power=0.2, tensor_active=0.1),)),
+            HEALTHY._replace(world_size=2, local_work=0.3, devices=(BUSY._replace(power=0.2, tensor_active=0.1),)),
             "waiting_for_peers",
         ),
-        (replace(HEALTHY, unused_devices=3), "unused_gpus"),
-        (replace(ON_CPU), "model_on_cpu"),
-        (replace(ON_CPU, build="cpu"), "no_cuda_build"),
-        (replace(ON_CPU, visible_devices=0), "no_visible_device"),
-        (replace(ON_CPU, driver_too_old=True), "driver_mismatch"),
-        (replace(ON_CPU, arch_supported=False), "unsupported_arch"),
+        (HEALTHY._replace(unused_devices=3), "unused_gpus"),
+        (ON_CPU._replace(), "model_on_cpu"),
+        (ON_CPU._replace(build="cpu"), "no_cuda_build"),
+        (ON_CPU._replace(visible_devices=0), "no_visible_device"),
+        (ON_CPU._replace(driver_too_old=True), "driver_mismatch"),
+        (ON_CPU._replace(arch_supported=False), "unsupported_arch"),
     ):
         assert judge(evidence).limited_by == cause, evidence
 
 
 def test_gpus_of_a_stalled_rank_that_are_busy_wait_in_a_collective() -> None:
-    stalled = replace(HEALTHY, since_progress=400.0, steps=0, batches=0, steps_ever=9, batches_ever=9, world_size=2)
-    stalled = replace(stalled, devices=(replace(BUSY, busy=0.99),))
-    alone, partly = replace(stalled, world_size=1), replace(stalled, devices=(replace(BUSY, busy=0.9),))
+    stalled = HEALTHY._replace(since_progress=400.0, steps=0, batches=0, steps_ever=9, batches_ever=9, world_size=2)
+    stalled = stalled._replace(devices=(BUSY._replace(busy=0.99),))
+    alone, partly = stalled._replace(world_size=1), stalled._replace(devices=(BUSY._replace(busy=0.9),))
 
     assert (judge(stalled).state, judge(stalled).limited_by) == ("stalled", "collective")
     assert judge(stalled).causes == {"collective": 1.0}
@@ -111,19 +110,19 @@ def test_idle_time_of_pauses_is_not_lost() -> None:
 def test_a_gpu_that_may_be_idle_in_short_pauses_only_has_no_cause() -> None:
     # If it was busy in all of the pauses, it was busy for 0.27 and for 0.54 of the rest.
     assert judge(starved(0.7, mixed=0.3)).limited_by == "host_bound"
-    assert judge(replace(starved(0.97, mixed=0.3), devices=(replace(BUSY, sm_active=0.2),))).limited_by == "unknown"
+    assert judge(starved(0.97, mixed=0.3)._replace(devices=(BUSY._replace(sm_active=0.2),))).limited_by == "unknown"
 
 
 def test_unowned_busy_time_is_no_contention() -> None:
-    began = replace(HEALTHY, devices=(replace(BUSY, own_busy=0.7, unowned_busy=0.25, shared=True),))
+    began = HEALTHY._replace(devices=(BUSY._replace(own_busy=0.7, unowned_busy=0.25, shared=True),))
 
     assert judge(began).limited_by is None
 
 
 def test_contention_is_named_unless_the_kernels_of_the_training_can_be_what_fills_little() -> None:
     """The counters of a GPU are those of all processes: others that fill it can leave nothing of them."""
-    device = replace(BUSY, own_busy=0.4, shared=True)
-    found = {active: judge(replace(HEALTHY, devices=(replace(device, sm_active=active),))) for active in (0.85, 0.55)}
+    device = BUSY._replace(own_busy=0.4, shared=True)
+    found = {active: judge(HEALTHY._replace(devices=(device._replace(sm_active=active),))) for active in (0.85, 0.55)}
 
     assert {active: verdict.limited_by for active, verdict in found.items()} == {0.85: "contention", 0.55: "unknown"}
 
@@ -137,8 +136,8 @@ def test_a_share_below_five_percent_is_noise() -> None:
 def test_kernels_that_fill_a_part_of_the_gpu_cost_the_rest_of_the_time() -> None:
     # Kernels that are large enough have 85 % of the multiprocessors active, and need a part of the time.
     for part in (2, 4, 8):
-        small = replace(BUSY, busy=1.0, own_busy=1.0, sm_active=0.85 / part)
-        causes = judge(replace(HEALTHY, devices=(small,))).causes
+        small = BUSY._replace(busy=1.0, own_busy=1.0, sm_active=0.85 / part)
+        causes = judge(HEALTHY._replace(devices=(small,))).causes
         assert causes == {"underfilled": pytest.approx(1 - 1 / part, abs=1e-3)}
 
 
@@ -149,22 +148,22 @@ def test_no_cause_with_little_evidence() -> None:
 
 
 def test_stalled_seconds_can_be_set() -> None:
-    quiet = replace(HEALTHY, steps=0, batches=0, since_progress=21.0)
+    quiet = HEALTHY._replace(steps=0, batches=0, since_progress=21.0)
 
     assert [judge(quiet, stalled_seconds=s).state for s in (20.0, 30.0)] == ["stalled", "training"]
 
 
 def test_training_on_the_cpu_loses_nothing_without_a_gpu() -> None:
-    verdict = judge(replace(HEALTHY, parameters={"cpu": 1.0}, devices=(), host_has_gpu=False))
+    verdict = judge(HEALTHY._replace(parameters={"cpu": 1.0}, devices=(), host_has_gpu=False))
 
     assert (verdict.state, verdict.limited_by) == ("training_on_cpu", None)
 
 
 def test_power_cap_counts_only_with_a_lowered_limit() -> None:
-    capped = replace(BUSY, clock=0.6, power_capped=1.0, power_limit_lowered=False)
+    capped = BUSY._replace(clock=0.6, power_capped=1.0, power_limit_lowered=False)
 
-    assert judge(replace(HEALTHY, devices=(capped,))).limited_by is None
-    assert judge(replace(HEALTHY, devices=(replace(capped, power_limit_lowered=True),))).limited_by == "throttled"
+    assert judge(HEALTHY._replace(devices=(capped,))).limited_by is None
+    assert judge(HEALTHY._replace(devices=(capped._replace(power_limit_lowered=True),))).limited_by == "throttled"
 
 
 def test_power_draw_near_a_lowered_limit_is_not_high() -> None:
@@ -174,8 +173,8 @@ def test_power_draw_near_a_lowered_limit_is_not_high() -> None:
         (0.95, False, None),
         (0.95, True, "waiting_for_peers"),
     ):
-        spinning = replace(BUSY, power=power, power_limit_lowered=lowered, tensor_active=0.1)
-        found = judge(replace(HEALTHY, world_size=4, local_work=0.4, devices=(spinning,)))
+        spinning = BUSY._replace(power=power, power_limit_lowered=lowered, tensor_active=0.1)
+        found = judge(HEALTHY._replace(world_size=4, local_work=0.4, devices=(spinning,)))
         assert found.limited_by == cause, (power, lowered)
 
 
@@ -188,7 +187,7 @@ def test_causes_that_need_the_waits_are_undecidable_without_them() -> None:
         ({"data_wait": None, "data_wait_exposed": None, "inside": False}, False),
         ({"data_wait": None, "data_wait_exposed": None, "phase": "starting", "steps_ever": 0, "age": 5.0}, False),
     ]
-    found = [judge(replace(HEALTHY, **changes)).undecidable for changes, _ in cases]
+    found = [judge(HEALTHY._replace(**changes)).undecidable for changes, _ in cases]
 
     gaps = {"data_loading", "host_bound", "waiting_elsewhere", "offloaded"}
     assert found == [gaps if waits else set() for _, waits in cases]
@@ -202,14 +201,14 @@ def test_the_unknown_loss_is_the_mean_of_the_held_gpus() -> None:
 
 
 def test_undecidable_causes_without_gpm() -> None:
-    verdict = judge(replace(HEALTHY, fp32_only=True, devices=(replace(BUSY, sm_active=None, tensor_active=None),)))
+    verdict = judge(HEALTHY._replace(fp32_only=True, devices=(BUSY._replace(sm_active=None, tensor_active=None),)))
 
     assert verdict.undecidable == {"underfilled", "precision_unused", "transfer"}
     assert verdict.limited_by is None
 
 
 def test_no_inside_cause_without_the_hook() -> None:
-    verdict = judge(replace(starved(0.3), inside=False))
+    verdict = judge(starved(0.3)._replace(inside=False))
 
     assert (verdict.state, verdict.causes, verdict.confidence) == ("unknown", {"unknown": 0.7}, "outside")
     assert verdict.limited_by is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from gpugauge.node.judged import Diagnosis
@@ -12,12 +11,12 @@ from gpugauge.verdict.loaders import Load, diagnose
 
 def test_a_number_that_is_not_good_any_more_is_replaced() -> None:
     slow = Load(2, 0.1, 0.9, start=0.0, cpu=0.1, blocked=1.9, cpus=32, slowest=1.0)
-    before = diagnose(replace(slow, wait=0.2, blocked=0.5))
+    before = diagnose(slow._replace(wait=0.2, blocked=0.5))
     found = diagnose(slow, before)
 
     assert before is not None
     assert found == diagnose(slow)
-    assert diagnose(replace(slow, wait=0.2, blocked=0.5), found) == before
+    assert diagnose(slow._replace(wait=0.2, blocked=0.5), found) == before
 
 
 BUSY = Load(workers=2, own=0.1, wait=0.1, start=0.0, cpu=0.38, cpus=16, slowest=1.0)
@@ -62,7 +61,7 @@ def test_evidence_decides_or_is_silent() -> None:
         ({"workers": 0, "wait": 0.38, "cpus": 1, "trainer_cpu": 0.1}, Diagnosis(loaders.TOO_FEW_CPUS, 0, 1.0, 1.0)),
     ]
     for changes, expected in cases:
-        assert diagnose(replace(BUSY, **changes)) == expected, changes
+        assert diagnose(BUSY._replace(**changes)) == expected, changes
 
 
 def test_each_reason_has_its_evidence() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -15,16 +14,16 @@ QUIET = StateFacts(quiet=True, now="training", mostly="training")
 OUTSIDE = StateFacts(inside=False, holds_gpus=True)
 # By row of the table: facts to which it applies. The rows `now` and `most of 10 s` are added below.
 EXAMPLES: list[tuple[str, str, StateFacts]] = [
-    ("outside, idle", "held_idle", replace(OUTSIDE, idle=True)),
-    ("outside", "unknown", replace(OUTSIDE, idle=False)),
-    ("outside, waiting", "stalled", replace(OUTSIDE, idle=False, spins=True)),
+    ("outside, idle", "held_idle", OUTSIDE._replace(idle=True)),
+    ("outside", "unknown", OUTSIDE._replace(idle=False)),
+    ("outside, waiting", "stalled", OUTSIDE._replace(idle=False, spins=True)),
     ("outside", "unknown", OUTSIDE),
-    ("quiet, expected to step", "stalled", replace(QUIET, trains=True)),
-    ("quiet, expected to step", "stalled", replace(QUIET, trains=True, holds_gpus=True, idle=True)),
-    ("quiet, GPU idle", "held_idle", replace(QUIET, holds_gpus=True, idle=True)),
-    ("quiet, GPU unknown", "unknown", replace(QUIET, holds_gpus=True)),
+    ("quiet, expected to step", "stalled", QUIET._replace(trains=True)),
+    ("quiet, expected to step", "stalled", QUIET._replace(trains=True, holds_gpus=True, idle=True)),
+    ("quiet, GPU idle", "held_idle", QUIET._replace(holds_gpus=True, idle=True)),
+    ("quiet, GPU unknown", "unknown", QUIET._replace(holds_gpus=True)),
     ("quiet", "not_training", QUIET),
-    ("quiet", "not_training", replace(QUIET, holds_gpus=True, idle=False)),
+    ("quiet", "not_training", QUIET._replace(holds_gpus=True, idle=False)),
     ("not known", "unknown", StateFacts()),
 ]
 STATES_OF_PHASES = ("starting", *sorted(WORKING))
@@ -158,7 +157,7 @@ def test_state_of_the_evidence() -> None:
         ({"inside": False, "devices": (IDLE,), "window": 10.0}, "unknown"),
     ]
     for changes, state in cases:
-        assert transition("unknown", facts_of(replace(TRAINING, **changes), "unknown")).to == state, changes
+        assert transition("unknown", facts_of(TRAINING._replace(**changes), "unknown")).to == state, changes
 
 
 def test_the_largest_part_of_ten_seconds_decides_between_working_states() -> None:
@@ -175,7 +174,7 @@ def test_the_largest_part_of_ten_seconds_decides_between_working_states() -> Non
         # The time before the first step does not count after it.
         ("training", {"starting": 9.0, "compiling": 0.8, "training": 0.2}, "compiling"),
     ):
-        e = replace(TRAINING, phase="training", recent=recent)
+        e = TRAINING._replace(phase="training", recent=recent)
         assert transition(before, facts_of(e, before)).to == state, recent
 
 

@@ -37,7 +37,7 @@ def test_any_text_becomes_a_safe_label(raw: str | bytes) -> None:
 def test_labels_are_in_the_order_of_their_names() -> None:
     workload = Workload(pod="a", run_id="wandb:b")
 
-    assert dict(zip(LABELS, workload.labels(), strict=True)) == {
+    assert dict(zip(LABELS, workload, strict=True)) == {
         "workload_kind": "",
         "workload_namespace": "",
         "workload_pod": "a",
@@ -54,7 +54,7 @@ def test_labels_are_in_the_order_of_their_names() -> None:
 
 def test_job_labels_are_in_the_order_of_their_names() -> None:
     workload = Workload(namespace="ml", pod="a-0", job_kind="job", job="a", job_source="environment")
-    by_name = dict(zip(LABELS, workload.labels(), strict=True))
+    by_name = dict(zip(LABELS, workload, strict=True))
 
     assert dict(zip(JOB_LABELS, workload.job_labels(), strict=True)) == {name: by_name[name] for name in JOB_LABELS}
 

@@ -388,7 +388,7 @@ def test_hostile_processes_with_reused_pids_are_distinguished(
         for each in range(1, 5):
             workload = workloads.resolve(each)
             assert workload.user == alive.get(each, "")
-            assert all(label.isprintable() and len(label.encode()) <= 128 for label in workload.labels())
+            assert all(label.isprintable() and len(label.encode()) <= 128 for label in workload)
             assert "s3cret" not in workload.command
 
 

@@ -108,7 +108,7 @@ class Trainings(SimulatedSessions):
             began = rhythm.phase(t)
             last = math.floor(t) + self._world.start_unix if began[0] == "evaluating" else batches.last
             batches = replace(batches, count=batches.count + int(evaluated * 2), last=last)
-        return replace(session, snap=replace(snap, devices=devices, batches=batches), hello=replace(hello, facts=facts))
+        return session._replace(snap=replace(snap, devices=devices, batches=batches), hello=replace(hello, facts=facts))
 
 
 class Machine:

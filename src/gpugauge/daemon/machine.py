@@ -7,9 +7,8 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.systemd import listen_fds
@@ -34,8 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("gpugauge")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(NamedTuple):
     """The sources that differ between a real and a simulated machine."""
 
     procfs: Procfs  # shows the processes that the driver lists

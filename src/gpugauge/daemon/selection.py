@@ -69,9 +69,9 @@ class Selection:
             return family
         label, _, values = part.partition("=")
         if not values:  # ">0"
-            return replace(family, samples=tuple(sample for sample in family.samples if sample[1]))
+            return family._replace(samples=tuple(sample for sample in family.samples if sample[1]))
         place, kept = family.metric.labels.index(label), values.split("|")
-        return replace(family, samples=tuple(sample for sample in family.samples if sample[0][place] in kept))
+        return family._replace(samples=tuple(sample for sample in family.samples if sample[0][place] in kept))
 
 
 def _check(setting: str, pattern: str, names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpugauge.driver.advice import down_advice
@@ -63,9 +63,9 @@ def _faults(device: Device) -> Iterator[Ailment]:
     """Yield the faults that a GPU has if it worked all the time in the state of its reading."""
     reading, action = device.reading, device.reading.recovery_action
     slowed = dict.fromkeys((reason for reason in reading.clocks_event_reasons or () if reason in SLOWDOWNS), 1.0)
-    health = replace(health_of(device), slowed=slowed, load=1.0, was_narrow=True)
+    health = health_of(device)._replace(slowed=slowed, load=1.0, was_narrow=True)
     if action is not None and action not in RECOVERY_ACTIONS:
-        health = replace(health, recovery_action=action)
+        health = health._replace(recovery_action=action)
     return ailments(health)
 
 

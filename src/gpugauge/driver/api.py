@@ -15,8 +15,7 @@ __all__ = ["CODES", "DEVICE_FIELDS", "DRIVER_DOWN", "NO_UUID", "RELEASED", "Devi
 __all__ += ["DriverError", "DriverFacts", "DriverView", "Group", "KernelXid", "MigReading", "ProcessReading", "Reply"]
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessReading:
+class ProcessReading(NamedTuple):
     """A process on a GPU as the driver lists it; memory is None where the driver does not report it."""
 
     pid: int
@@ -26,8 +25,7 @@ class ProcessReading:
     compute_instance_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MigReading:
+class MigReading(NamedTuple):
     """A MIG device of a GPU: a compute instance and its GPU instance."""
 
     uuid: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.driver.client import Worker
 
@@ -14,8 +14,7 @@ RECYCLES = ("memory", "age", "cards", "settings")
 _RETRY_SECONDS = 600.0
 
 
-@dataclass(frozen=True, slots=True)
-class RecyclingLimits:
+class RecyclingLimits(NamedTuple):
     """Limits of a worker, 0 for none: resident bytes from a minimum age on, so that no loop begins, and its age."""
 
     resident_bytes: int = 256 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import Group
@@ -16,8 +16,7 @@ SCRAPE_GROUPS: frozenset[Group] = frozenset({"fast", "samples"})
 _EARLY = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingIntervals:
+class ReadingIntervals(NamedTuple):
     """The interval of each group of readings and the deadlines of a call, in seconds."""
 
     intervals: dict[Group, float]

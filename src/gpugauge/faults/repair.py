@@ -8,7 +8,6 @@ import os
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -78,8 +77,7 @@ def covered(advice: str) -> str:
     return "; ".join(dict.fromkeys(said.split("; ")))
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(NamedTuple):
     """The place of a daemon, by default that of none. `url` is empty for the default address, `inside` stands before
     commands of gpugauge, and `managers` are the kinds of workloads on the node that a manager starts and ends.
     """
@@ -212,24 +210,24 @@ def site(
         node=node or ("NODE" if in_pod else socket.gethostname()),
         port=str(first.port) if first.host not in _LOOPBACK else "",
     )
-    found = replace(found, check=found.command("status --fail-on health"))
+    found = found._replace(check=found.command("status --fail-on health"))
     if in_container := not shares_host_users():
         engine = "" if in_pod else _engine(root)
         inside = engine.format("exec") + " " if engine else f"in the {'pod' if in_pod else 'container'} of gpugauge: "
-        found = replace(found, inside=inside)
+        found = found._replace(inside=inside)
         stop, start = ((engine or "{} the container of gpugauge").format(do) for do in ("stop", "start"))
     if web.enable_lifecycle:
         stop, start = (found.inside + found.command(words) for words in ("release --for 10m", "attach"))
     if in_container or web.enable_lifecycle:
-        return replace(found, stop=stop, start=start)
+        return found._replace(stop=stop, start=start)
     # From version 248 on, systemd passes the pid of the main process of a service.
     if not (environ.get("NOTIFY_SOCKET") or environ.get("SYSTEMD_EXEC_PID") == str(os.getpid())):
-        return replace(found, stop=f"kill {os.getpid()}, which is gpugauge", start="start gpugauge again")
+        return found._replace(stop=f"kill {os.getpid()}, which is gpugauge", start="start gpugauge again")
     text = (root / "proc/self/cgroup").read_text()
     unit = match[1] if (match := _UNIT.search(text)) else "gpugauge"
     manager = "systemctl --user" if "/user.slice/" in text else "systemctl"
     # The socket would start the service again.
-    return replace(found, stop=f"{manager} stop {unit}.socket {unit}", start=f"{manager} start {unit}")
+    return found._replace(stop=f"{manager} stop {unit}.socket {unit}", start=f"{manager} start {unit}")
 
 
 def _engine(root: Path) -> str:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpugauge.driver.advice import down_advice, down_phrase
 from gpugauge.driver.vendors import VENDORS, Vendor
@@ -14,8 +13,7 @@ Severity = Literal["info", "warning", "critical"]
 Action = Literal["", "reset", "drain"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(NamedTuple):
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
     in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
     `explains` are not notified while it is there.
@@ -83,8 +81,7 @@ _NARROW = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Ailment:
+class Ailment(NamedTuple):
     """A fault of one GPU. `grave`: it is not usable until something is done. `runbook` is the name of the fault, and
     `kind` that of a problem of the node (status/problem.py). `reason` has no figures, so that it seldom changes.
     `since` is the Unix time of its begin; one that was `earlier` may have been there before.
@@ -101,8 +98,7 @@ class Ailment:
     earlier: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GpuHealth:
+class GpuHealth(NamedTuple):
     """The figures about one GPU; an unknown one is as if there were no error."""
 
     recovery_action: str = "none"
@@ -111,7 +107,7 @@ class GpuHealth:
     retired_pages: float = 0
     retirement_pending: bool = False
     uncorrected: float = 0  # errors since the driver was loaded
-    nvlink_errors: Mapping[str, float] = field(default_factory=dict)  # by kind, since the driver was loaded
+    nvlink_errors: Mapping[str, float] = {}  # by kind, since the driver was loaded
     nvlink_corrected: float | None = None  # of one kind of NVLINK_CORRECTED per second
     temperature: float | None = None
     slowdown_temperature: float | None = None  # at which it lowers its clocks
@@ -119,7 +115,7 @@ class GpuHealth:
     load: float | None = None  # the share of the time in which a kernel ran, over the window
     link_load: float | None = None  # over the last minutes
     was_narrow: bool = False  # under load, and not wide since
-    slowed: Mapping[str, float] = field(default_factory=dict)  # the share of the time by reason of SLOWDOWNS
+    slowed: Mapping[str, float] = {}  # the share of the time by reason of SLOWDOWNS
     vendor: Vendor = VENDORS[0]
 
 

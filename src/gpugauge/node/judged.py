@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from gpugauge.verdict.memory.trend import Growth
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(NamedTuple):
     """`causes` are the shares of the held GPU time lost to each cause, `minor` is that of all causes that are too small
     to be among them. `limited_by` is the cause to remove first.
     """
 
     state: str
     confidence: Literal["inside", "outside"]
-    causes: Mapping[str, float] = field(default_factory=dict)
+    causes: Mapping[str, float] = {}
     limited_by: str | None = None
     undecidable: frozenset[str] = frozenset()
     minor: float = 0.0
@@ -38,8 +37,7 @@ class Gain:
     next: str  #: the cause that limits the step then, `gpu` for its kernels or `cpu` for its computation on the CPU
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(NamedTuple):
     """`reason` is one of verdict.loaders.REASONS. `workers` is the number that helps, the present one if more do not
     help, None if that is not known. `speedup` is the expected factor of the step rate with its lower bound, 1.0 if
     nothing changes.
@@ -51,21 +49,19 @@ class Diagnosis:
     lower: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(NamedTuple):
     """The verdict on a process: shares of a step by part and of the rest, gains by cause, diagnosis of its loader."""
 
     verdict: Verdict
-    shares: Mapping[str, float] = field(default_factory=dict)
-    gains: Mapping[str, Gain] = field(default_factory=dict)
+    shares: Mapping[str, float] = {}
+    gains: Mapping[str, Gain] = {}
     mfu: float | None = None
     loader: Diagnosis | None = None
-    rest: Mapping[str, float] = field(default_factory=dict)
+    rest: Mapping[str, float] = {}
     early: bool = False  # the evidence is not yet enough for a cause and for advice
 
 
-@dataclass(frozen=True, slots=True)
-class OnDevice:
+class OnDevice(NamedTuple):
     """The memory of a process on a GPU: what is left of it, and its growth with each step; see DeviceMemory."""
 
     headroom: float | None = None
@@ -74,12 +70,11 @@ class OnDevice:
     full_seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(NamedTuple):
     """The memory of a process: on its GPUs by uuid, beside the other ranks, and on the host by part."""
 
-    devices: Mapping[str, OnDevice] = field(default_factory=dict)
+    devices: Mapping[str, OnDevice] = {}
     batch_ratio: float | None = None  # of the GPU with the least room
     rank_ratio: float | None = None
     full_seconds: float | None = None  # of its cgroup
-    growth: Mapping[str, Growth] = field(default_factory=dict)  # of host memory, in each second
+    growth: Mapping[str, Growth] = {}  # of host memory, in each second

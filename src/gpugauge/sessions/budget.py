@@ -5,7 +5,7 @@ displaces an older one.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.wire import messages as wire
 
@@ -19,8 +19,7 @@ WHOLE, PLAIN, NOTHING = "whole", "plain", "nothing"
 LIMITS = ("user", "cgroup", "all")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What is exported of a session, its series, and the limit that the rest is over, "" without one."""
 
     level: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
@@ -14,8 +14,7 @@ WAITING, ELSEWHERE, SILENT = "waiting", "elsewhere", "silent"
 ENDED = "ended"  # of a process that is gone, which answers nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Inquiry:
+class Inquiry(NamedTuple):
     """What a process has answered since its last progress, in Unix times: of the `progress`, of the first question
     `asked` in vain, of the last answer, of the first one by which it is `waiting`, and by group of the first one that
     showed a collective `in_flight`.
@@ -25,7 +24,7 @@ class Inquiry:
     asked: float | None = None
     answer: wire.Answer | None = None
     answered: float | None = None
-    in_flight: Mapping[str, float] = field(default_factory=dict)
+    in_flight: Mapping[str, float] = {}
     position: str | None = None  # one of these three, None while it is not known
     stopped: bool = False
     waiting: float | None = None
@@ -34,8 +33,8 @@ class Inquiry:
         """Return the inquiry after another question."""
         asked = unix if self.asked is None else self.asked
         silent = stopped or unix - asked >= SILENT_SECONDS
-        found = replace(self, asked=asked, stopped=stopped)
-        return replace(found, position=SILENT, waiting=None) if silent else found
+        found = self._replace(asked=asked, stopped=stopped)
+        return found._replace(position=SILENT, waiting=None) if silent else found
 
     def take(self, answer: wire.Answer, unix: float) -> Inquiry:
         """Return the inquiry after an answer."""
@@ -43,8 +42,8 @@ class Inquiry:
         flying = {group.name: group for group in answer.groups if group.enqueued > group.completed}
         since = {name: self.in_flight.get(name, unix) if group in before else unix for name, group in flying.items()}
         position, waiting = (WAITING, self.waiting or unix) if answer.waits_in else (ELSEWHERE, None)
-        found = replace(self, asked=None, answer=answer, answered=unix, in_flight=since)
-        return replace(found, position=position, waiting=waiting)
+        found = self._replace(asked=None, answer=answer, answered=unix, in_flight=since)
+        return found._replace(position=position, waiting=waiting)
 
 
 class Inquirer:

@@ -29,8 +29,7 @@ class ThreadTime(NamedTuple):
         return ThreadTime(*map(sum, zip(self, others, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
-class Session:
+class Session(NamedTuple):
     """One training process. `end_reason` is one of SESSION_END_REASONS, empty until it is settled; `end_status` is as
     of os.waitpid. `record` and `thread` (the training thread's time by phase) are read every SWEEP_INTERVAL_SECONDS.
     """
@@ -43,11 +42,11 @@ class Session:
     end_reason: str = ""
     end_status: int | None = None
     record: SharedRecord | None = None
-    thread: Mapping[str, ThreadTime] = field(default_factory=dict)
+    thread: Mapping[str, ThreadTime] = {}
     peer_start: int | None = None  # in clock ticks after boot; None where pids are simulated
     owner: tuple[str, ...] = NO_OWNER  # values of workload.identity.JOB_LABELS, added by the collector
     inquiry: Inquiry | None = None  # of a process that makes no progress
-    mistakes: Mapping[str, bool] = field(default_factory=dict)  # known ones that it makes or does not, added likewise
+    mistakes: Mapping[str, bool] = {}  # known ones that it makes or does not, added likewise
 
     @property
     def facts(self) -> Mapping[str, str]:

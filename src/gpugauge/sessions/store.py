@@ -157,5 +157,5 @@ class Store:
         if connection is not None:
             thread = {} if self._budget.limit(name) else connection.thread.seconds
             changes |= {"record": connection.record, "thread": thread, "inquiry": connection.inquirer.current}
-        self._sessions[name] = replace(self._sessions[name], **changes)
+        self._sessions[name] = self._sessions[name]._replace(**changes)
         self._view = None

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 import types
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from gpugauge.settings.kinds import Section
 from gpugauge.settings.model import Settings
@@ -28,8 +28,7 @@ _OTHER_VARIABLES = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
+class Setting(NamedTuple):
     """One setting of the model. Its `key`, `web.listen_address`, determines the other spellings."""
 
     key: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -48,16 +47,14 @@ class Pace(NamedTuple):
     tokens: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Point:
+class _Point(NamedTuple):
     monotonic: float
     loads: Mapping[str, Load]  # by uuid
     processes: Mapping[Key, float]
     paces: Mapping[str, Pace]  # by process
 
 
-@dataclass(frozen=True, slots=True)
-class LastUse:
+class LastUse(NamedTuple):
     """The processes on a GPU when it answered last, at Unix time `timestamp`, and what is kept of the node."""
 
     timestamp: float
@@ -220,8 +217,8 @@ def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | N
 
 def _kept(node: Node) -> Node:
     """Return what is kept about the processes of GPUs that may be lost: what they were and did, and their verdict."""
-    sessions = {p: replace(node.sessions[p], mistakes={}) for p in node.holders if p in node.sessions}
-    verdicts = {p: replace(node.judged[p].verdict, undecidable=frozenset()) for p in node.holders if p in node.judged}
+    sessions = {p: node.sessions[p]._replace(mistakes={}) for p in node.holders if p in node.sessions}
+    verdicts = {p: node.judged[p].verdict._replace(undecidable=frozenset()) for p in node.holders if p in node.judged}
     judged = {process: Judged(verdict) for process, verdict in verdicts.items()}
     return Node(node.timestamp, node.monotonic, uses=node.uses, sessions=sessions, judged=judged)
 

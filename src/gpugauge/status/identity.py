@@ -41,4 +41,4 @@ def _identity(process: str, node: Node) -> ProcessStatus:
 
 def workload(known: Workload) -> dict[str, str]:
     """Return what is known of a workload."""
-    return {name.removeprefix(_PREFIX): value for name, value in zip(LABELS, known.labels(), strict=True) if value}
+    return {name.removeprefix(_PREFIX): value for name, value in zip(LABELS, known, strict=True) if value}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.base.text import whole
 from gpugauge.driver.api import DeviceReading
@@ -24,8 +24,7 @@ _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """What a row may read: the status of a process, and the typed values of the node about it and its GPUs."""
 
     process: ProcessStatus

@@ -72,7 +72,7 @@ def processes_of(
             run = training.run(node.sessions[process]) if process in node.sessions else None
             ranks, late = jobs.get(run, (0, ())) if run else (0, ())
             complete = ranks >= (shown.world_size or 0)
-            shown = _judged(shown, history, replace(Subject.of(shown, node, site), behind=late, complete=complete))
+            shown = _judged(shown, history, Subject.of(shown, node, site)._replace(behind=late, complete=complete))
             if shown.starting:
                 shown = replace(shown, judging_since=shown.started or now)
             elif process in inside:
@@ -212,7 +212,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
     )
-    found = advice_of(replace(subject, process=shown))
+    found = advice_of(subject._replace(process=shown))
     # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
     trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
     runbook = section_of_training(*trouble) if state else None

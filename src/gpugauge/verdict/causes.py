@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -60,8 +59,7 @@ NEEDED: Mapping[str, tuple[str, _Missing]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """`evidence` is required for the cause, `advice` is the change that removes it, `proven` are the kinds of machines
     on which it was reported correctly, `phrase` follows the name of a process, and `colour` is that of charts.
     """
@@ -74,7 +72,7 @@ class Cause:
     colour: str
     on_cpu: bool = False  # it explains why a training that could use a GPU is on the CPU
     needs: tuple[str, ...] = ()  # evidence that shows or excludes it; without it the cause is undecidable
-    removed: Mapping[str, Any] = field(default_factory=dict)  # parts of a Step as they are without it
+    removed: Mapping[str, Any] = {}  # parts of a Step as they are without it
 
 
 _ALL = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from gpugauge.verdict import savings
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -118,10 +117,10 @@ def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step,
 def alternatives(step: Step) -> Iterator[Step]:
     """Yield other steps that the same evidence allows."""
     if "precision_unused" in step.slower:
-        yield replace(step, slower={**step.slower, "precision_unused": savings.PRECISION_SAVES_LEAST})
+        yield step._replace(slower={**step.slower, "precision_unused": savings.PRECISION_SAVES_LEAST})
     if step.kernels is not None and not step.loader and not step.load:
-        yield replace(step, loader=_HIDDEN_LOADER * step.without("waiting_for_peers").time)
+        yield step._replace(loader=_HIDDEN_LOADER * step.without("waiting_for_peers").time)
     if not step.pinned:
-        yield replace(step, serial=True)
+        yield step._replace(serial=True)
     elif step.kernels and step.kernels > step.host + step.load:
-        yield replace(step, host=max(step.host, _HIDDEN_MOST * (step.kernels - step.load)))
+        yield step._replace(host=max(step.host, _HIDDEN_MOST * (step.kernels - step.load)))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceEvidence:
+class DeviceEvidence(NamedTuple):
     """One GPU that the process uses: means over the evidence's time, ratios from 0 to 1."""
 
     busy: float | None = None  # of the GPU, all processes together
@@ -31,8 +30,7 @@ class DeviceEvidence:
     transfer: float | None = None  # share of time that the PCIe traffic takes
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One process. Shares refer to the time of the training in the window, without its pauses; ages and durations are
     in seconds.
     """
@@ -44,7 +42,7 @@ class Evidence:
     phase: str | None = None
     phase_age: float | None = None
     excused: bool = False  # another rank of its job is in a phase without steps, and not for too long
-    recent: Mapping[str, float] = field(default_factory=dict)  # seconds in each phase during the last 10 s
+    recent: Mapping[str, float] = {}  # seconds in each phase during the last 10 s
     worked: bool = False  # a phase of training or evaluating was seen, or a wait for a batch has ended
     steps: float | None = None  # in the window
     steps_ever: float | None = None
@@ -64,7 +62,7 @@ class Evidence:
     mixed: float = 0.0  # pauses that could not be separated from the training, as a share of both
     local_work: float | None = None  # share of the rank's own work in its steps
     world_size: int | None = None
-    parameters: Mapping[str, float] = field(default_factory=dict)  # bytes by kind of device: cpu, cuda, …
+    parameters: Mapping[str, float] = {}  # bytes by kind of device: cpu, cuda, …
     torch_devices: bool = False  # torch reports its devices: the process has initialised CUDA
     build: str | None = None  # cpu, cuda, hip
     visible_devices: int | None = None

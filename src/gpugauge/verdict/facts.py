@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -187,7 +187,7 @@ def _scaled(device: DeviceEvidence, of_training: Callable[[float | None], float 
     """Return the evidence as if the GPU was idle in the pauses."""
     shares = ("busy", "own_busy", "sm_active", "tensor_active", "transfer")
     scaled: dict[str, Any] = {name: of_training(getattr(device, name)) for name in shares}
-    return replace(device, unowned_busy=of_training(device.unowned_busy) or 0.0, **scaled)
+    return device._replace(unowned_busy=of_training(device.unowned_busy) or 0.0, **scaled)
 
 
 def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> DeviceEvidence:
@@ -204,8 +204,7 @@ def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> Devic
     holders = _holders(node, uuid)
     kinds = {node.identities[holder].kind for holder in holders if holder in node.identities}
     shared = bool(set(holders) - {process} or node.hidden.get(uuid))
-    return replace(
-        known,
+    return known._replace(
         own_busy=own,
         unowned_busy=unowned or 0.0,
         shared=shared,
@@ -258,8 +257,7 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
     reading, track = window.node.reading(uuid), window.gpu(uuid)
     limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
     name = next((d.reading.name or "" for d in window.node.devices if d.uuid == uuid), "")
-    return replace(
-        device(window, uuid),
+    return device(window, uuid)._replace(
         tensor_active=_ratio(track.rise(lambda gpu: gpu.tensor_active), track.rise(lambda gpu: gpu.profiled)),
         tensor_speedup=tensor_speedup(name),
         power=_ratio(track.mean(lambda gpu: gpu.power_milliwatts), limit),

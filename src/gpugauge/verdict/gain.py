@@ -61,7 +61,7 @@ def of_loader(found: Diagnosis | None, verdict: Verdict) -> Diagnosis | None:
     if found is None or found.speedup is None or found.lower is None:
         return found
     most = round(most_gain(verdict), 3)
-    return replace(found, speedup=min(found.speedup, most), lower=min(found.lower, most))
+    return found._replace(speedup=min(found.speedup, most), lower=min(found.lower, most))
 
 
 def _at_most(gain: Gain, most: float) -> Gain:
@@ -75,7 +75,7 @@ def _at_peak(e: Evidence, device: DeviceEvidence) -> float:
     step = estimate(e, device)
     saves = 1.0 - 1.0 / (device.tensor_speedup or 1.0)
     hidden = step.pinned and (step.kernels or 0.0) >= step.host + step.load  # no time of the host is known
-    faster = replace(step, slower={**step.slower, _PRECISION: saves}, host=0.0 if hidden else step.host)
+    faster = step._replace(slower={**step.slower, _PRECISION: saves}, host=0.0 if hidden else step.host)
     return round(_ratio(faster, _PRECISION), 3)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.node.judged import Diagnosis
 
@@ -62,8 +62,7 @@ _EXACT = 8  # larger numbers are even: nobody can measure the difference
 _SPARE = 1.5  # a number that was recommended before is kept while it is at most so many times what is needed
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """The loading of one training. Times are in seconds of a batch, `workers` 0 for the training thread."""
 
     workers: int

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from gpugauge.base.text import whole
 
 Settings = Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
+class Mistake(NamedTuple):
     """`present` returns whether the facts of a process show the mistake, None if they do not decide it. `evidence` says
     when it is shown, `change` what removes it, `proven` on which machine it was planted and found.
     """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -25,7 +24,7 @@ def near(found: _E, *names: str, tolerance: float = TOLERANCE) -> Iterator[_E]:
     values = {name: value for name in names if (value := getattr(found, name))}
     for factor in (1.0 / (1.0 + tolerance), 1.0 + tolerance) if values else ():
         changed: Any = {name: min(1.0, value * factor) for name, value in values.items()}
-        yield replace(found, **changed)
+        yield found._replace(**changed)
 
 
 def near_device(e: Evidence, device: DeviceEvidence, *names: str) -> Iterator[DeviceEvidence]:
@@ -39,24 +38,24 @@ def possible(e: Evidence) -> Iterator[Evidence]:
         yield from near(e, name)
     for names in OF_DEVICE:
         for devices in zip(*(near_device(e, device, *names) for device in e.devices), strict=False):
-            yield replace(e, devices=devices)
+            yield e._replace(devices=devices)
     busy = min((device.busy or 0.0 for device in e.devices), default=0.0)
     if e.data_wait and e.data_wait_exposed is None:
-        yield replace(e, data_wait_exposed=max(0.0, e.data_wait - busy))  # the GPU works on in the waits
+        yield e._replace(data_wait_exposed=max(0.0, e.data_wait - busy))  # the GPU works on in the waits
     if (e.world_size or 1) > 1 and e.local_work is None:
         # A collective that waits keeps the GPU busy, and hardly any of its multiprocessors.
         spins = max((d.busy or 0.0) - (d.sm_active or 0.0) / _FULL for d in e.devices)
-        yield replace(e, local_work=1.0 - max(0.0, spins))
+        yield e._replace(local_work=1.0 - max(0.0, spins))
     if any(device.shared for device in e.devices):  # its counters are those of all processes
-        yield replace(e, devices=tuple(_less(device, sm_active=_FULL * others_busy(device)) for device in e.devices))
+        yield e._replace(devices=tuple(_less(device, sm_active=_FULL * others_busy(device)) for device in e.devices))
     if e.mixed >= _MIXED:  # the GPU was busy in all of the pauses
         paused = e.mixed / (1.0 - e.mixed)
         parts = {"busy": paused, "own_busy": paused, "sm_active": _FULL * paused}
-        yield replace(e, devices=tuple(_less(device, **parts) for device in e.devices))
+        yield e._replace(devices=tuple(_less(device, **parts) for device in e.devices))
 
 
 def _less(device: DeviceEvidence, **parts: float) -> DeviceEvidence:
     """Return the evidence about a GPU with smaller shares, of those that are known."""
     known = {name: getattr(device, name) for name in parts}
     less: Any = {name: max(0.0, value - parts[name]) for name, value in known.items() if value is not None}
-    return replace(device, **less)
+    return device._replace(**less)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 
@@ -44,12 +44,11 @@ ROOTS: Mapping[str, Callable[[Evidence], float | None]] = {
 _SLOWED = frozenset({"data_loading", "host_bound", "offloaded", "unknown"})
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
+class Loss(NamedTuple):
     """`shares` divide the lost time by cause. `savings` are the shares that the removal of one cause alone saves."""
 
-    shares: Mapping[str, float] = field(default_factory=dict)
-    savings: Mapping[str, float] = field(default_factory=dict)
+    shares: Mapping[str, float] = {}
+    savings: Mapping[str, float] = {}
 
 
 def of_device(e: Evidence, device: DeviceEvidence) -> Loss:

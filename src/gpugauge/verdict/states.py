@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.verdict.causes import STATES
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -24,8 +24,7 @@ RESTING = frozenset(STATES) - WORKING
 _EVERY = frozenset(STATES)
 
 
-@dataclass(frozen=True, slots=True)
-class StateFacts:
+class StateFacts(NamedTuple):
     """The facts that decide on a transition. `now` is the state by the present phase, `mostly` the state that took the
     largest part of the last 10 s; None means unknown.
     """
@@ -40,8 +39,7 @@ class StateFacts:
     mostly: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Transition:
+class Transition(NamedTuple):
     """From one of the states `sources` to `to`, if the condition `when` holds."""
 
     sources: frozenset[str]

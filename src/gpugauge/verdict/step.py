@@ -7,7 +7,7 @@ the GPU in each step or copies pageable memory; workers load batches beside both
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpugauge.verdict.causes import CAUSES
 
@@ -18,8 +18,7 @@ LIMITS = {GPU: "its computation on the GPU", CPU: "its computation on the CPU"}
 """The same in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """Parts of a step, as shares of the measured time."""
 
     kernels: float | None = 0.0  # with the time that other processes take from the GPU; None on the CPU
@@ -33,8 +32,8 @@ class Step:
     allocator: float = 0.0  # retries, in which the GPU is idle
     peers: float = 0.0  # the step of the slowest other rank
     paused: float = 0.0  # phases without steps
-    slower: Mapping[str, float] = field(default_factory=dict)  # share of the kernels' time that each cause costs
-    withheld: Mapping[str, float] = field(default_factory=dict)  # share of the time of host and loader, by cause
+    slower: Mapping[str, float] = {}  # share of the kernels' time that each cause costs
+    withheld: Mapping[str, float] = {}  # share of the time of host and loader, by cause
 
     @property
     def time(self) -> float:
@@ -66,11 +65,11 @@ class Step:
     def without(self, cause: str) -> Step:
         """Return the step without a cause; the same step if the cause takes no part in it."""
         if cause in self.slower:
-            return replace(self, kernels=(self.kernels or 0.0) * (1.0 - self.slower[cause]))
+            return self._replace(kernels=(self.kernels or 0.0) * (1.0 - self.slower[cause]))
         if cause in self.withheld:
             left = 1.0 - self.withheld[cause]
-            return replace(self, host=self.host * left, load=self.load * left, loader=self.loader * left)
-        return replace(self, **(CAUSES[cause].removed if cause in CAUSES else {}))
+            return self._replace(host=self.host * left, load=self.load * left, loader=self.loader * left)
+        return self._replace(**(CAUSES[cause].removed if cause in CAUSES else {}))
 
     @property
     def _waits(self) -> bool:

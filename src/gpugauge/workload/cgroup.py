@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 # Pod: `/kubepods/burstable/pod<uid>`, `/kubepods.slice/kubepods-burstable-pod<uid with _>.slice`; a hash if static.
 _POD = re.compile(r"[/-]pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?(?=[/:]|$)")
@@ -30,8 +30,7 @@ _OUTSIDE = re.compile(r"^(?:/\.\.)+(?=/)")
 _UNIT = re.compile(r"/([^/]+\.(?:service|scope))(?=/|$)")
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
+class Cgroup(NamedTuple):
     """Facts in the cgroup paths of a process; unknown ones are empty or None."""
 
     pod_uid: str = ""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from operator import attrgetter
+from typing import NamedTuple
 
 from gpugauge.base.text import printable
 
@@ -11,8 +10,7 @@ from gpugauge.base.text import printable
 MAX_LABEL_BYTES = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+class Workload(NamedTuple):
     """The workload that a process belongs to or a device is assigned to; unknown fields are empty."""
 
     kind: str = ""  # pod, slurm, container, systemd or user
@@ -27,21 +25,15 @@ class Workload:
     job: str = ""  # the name of the job; kind, name and namespace identify it
     job_source: str = ""  # one of job.SOURCES
 
-    def labels(self) -> tuple[str, ...]:
-        """Return the values in the order of LABELS."""
-        values: tuple[str, ...] = _VALUES(self)
-        return values
-
     def job_labels(self) -> tuple[str, ...]:
         """Return the values in the order of JOB_LABELS."""
         return self.job_kind, self.job, self.namespace, self.job_source, self.pod
 
 
 # Names that service discovery does not overwrite.
-LABELS = tuple(f"workload_{name}" for name in Workload.__slots__)
+LABELS = tuple(f"workload_{name}" for name in Workload._fields)
 # What a job is, and the pod of one of its processes.
 JOB_LABELS = ("workload_job_kind", "workload_job", "workload_namespace", "workload_job_source", "workload_pod")
-_VALUES = attrgetter(*Workload.__slots__)
 
 
 def device_names(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpugauge.base.text import printable
 from gpugauge.workload import environ
@@ -47,8 +47,7 @@ _PRRTE = re.compile(r"prterun-(.+-\d+@\d+)")
 _ORTE = re.compile(r"(\d+)\.\d+;tcp6?://\[?([^,;\]]+?)\]?(?:,[^;]*)?:(\d+)(?:;.*)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A job; kind, name and namespace identify it. `source` states how it was found. All are empty without a job."""
 
     kind: str = ""
@@ -57,11 +56,10 @@ class Job:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class JobFacts:
+class JobFacts(NamedTuple):
     """The facts about one process. Unknown ones are empty or None."""
 
-    environment: Mapping[str, str] = field(default_factory=dict)  # those of environ.VARIABLES
+    environment: Mapping[str, str] = {}  # those of environ.VARIABLES
     claimed: bool = False  # the environment was sent by the hook, since /proc does not show it
     hidden: bool = False  # the environment is not known
     incomplete: bool = False  # a source that may know more has not answered
@@ -119,8 +117,8 @@ def called(kind: str, namespace: str, name: str) -> set[str]:
 def numbered(facts: JobFacts, number: str, *, proven: bool) -> JobFacts:
     """Return the facts with the number of the job that has a SLUID; one not `proven` is as of the environment."""
     if proven:
-        return replace(facts, slurm_job=number)
-    return replace(facts, environment={**facts.environment, "SLURM_JOB_ID": number})
+        return facts._replace(slurm_job=number)
+    return facts._replace(environment={**facts.environment, "SLURM_JOB_ID": number})
 
 
 def bounded(name: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from gpugauge.base.protobuf import messages, text
@@ -32,16 +32,14 @@ class KubeletError(Exception):
     """The kubelet does not respond, or its reply is invalid; the message contains the advice."""
 
 
-@dataclass(frozen=True, slots=True)
-class Allocations:
+class Allocations(NamedTuple):
     """The containers by name of the device; several for a shared device."""
 
-    devices: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
+    devices: Mapping[str, tuple[Workload, ...]] = {}
     ignored: int = 0  # devices with an unknown form of name, or above a limit
 
 
-@dataclass(frozen=True, slots=True)
-class Kubelet:
+class Kubelet(NamedTuple):
     """Client of the kubelet. Each call opens a connection, so that it also works after a restart of the kubelet."""
 
     socket: Path

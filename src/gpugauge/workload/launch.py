@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.workload.command import command_name
 from gpugauge.workload.identity import clean
@@ -32,8 +32,7 @@ _DISPLAY = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Launch:
+class Launch(NamedTuple):
     """`name` is the program of the topmost process with unique digits, `raylet` the session of its Ray node."""
 
     name: str = ""

@@ -12,10 +12,9 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from gpugauge.base.guard import Loop
 from gpugauge.base.jsonfile import read_bytes
@@ -37,15 +36,14 @@ _SLUID = re.compile(rb"s[0-9A-Z]{13}")
 _MAX_FILES, _MAX_BYTES, _MAX_JOBS = 1024, 65536, 64
 
 
-@dataclass(frozen=True, slots=True)
-class JobFiles:
+class JobFiles(NamedTuple):
     """The jobs by device: `index:0`, `index:0.2`, `nvidia0`, `pci:…` or uuid; the Unix times at which files named by an
     index were written; the numbers of jobs by SLUID.
     """
 
-    devices: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
-    written: Mapping[str, float] = field(default_factory=dict)
-    numbers: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, tuple[Workload, ...]] = {}
+    written: Mapping[str, float] = {}
+    numbers: Mapping[str, str] = {}
 
 
 def read_jobs(folder: Path, user_name: Callable[[int], str]) -> JobFiles:
@@ -93,14 +91,13 @@ _KUBELET_KEEP_SECONDS = 60.0
 _MIN_REFRESH_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(NamedTuple):
     """Data of all sources at one time. It is replaced as a whole, and only if it changed."""
 
-    kubelet: Mapping[str, tuple[Workload, ...]] = field(default_factory=dict)
-    jobs: JobFiles = field(default_factory=JobFiles)
-    names: PodNames = field(default_factory=PodNames)
-    pods: Mapping[str, Pod] = field(default_factory=dict)
+    kubelet: Mapping[str, tuple[Workload, ...]] = {}
+    jobs: JobFiles = JobFiles()
+    names: PodNames = PodNames()
+    pods: Mapping[str, Pod] = {}
 
     def place(
         self, container_id: str, pod_uid: str, hostname: str, devices: Sequence[Sequence[str]], named: Place | None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs, process_hash
 
@@ -11,8 +11,7 @@ _ROUNDING_SECONDS = 0.05
 _UNUSED_SECONDS = 60.0  # after which a pid is dropped from the table
 
 
-@dataclass(frozen=True, slots=True)
-class PidOwner:
+class PidOwner(NamedTuple):
     """A process that has a pid since a monotonic time; `start` is in ticks. Both are None if /proc hides it."""
 
     process: str

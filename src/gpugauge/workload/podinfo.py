@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from gpugauge.workload.controllers import Pod
 from gpugauge.workload.identity import clean
@@ -80,8 +81,7 @@ def _read(path: Path, limit: int = _MAX_BYTES) -> str:
         return file.read(limit).decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """A pod, or one of its containers if its name is known."""
 
     namespace: str

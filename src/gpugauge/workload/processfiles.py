@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import PAGE_BYTES, Procfs, Stat
@@ -26,8 +27,7 @@ _OFF = ("0", "false", "no", "off")
 _DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Cgroup:
+class Cgroup(NamedTuple):
     """Figures of a process's cgroup: CPUs of its quota, seconds throttled, seconds stalled by resource (PSI, some),
     bytes that cannot be reclaimed without swap, the limit of its memory, and the bytes up to it.
     """
@@ -58,8 +58,7 @@ def io_bytes(procfs: Procfs, pid: int) -> dict[str, int] | None:
     return {name: value for name, value in named.items() if value is not None} or None
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(NamedTuple):
     """The CPUs on which the main thread can run, by number and as a list such as 0-7,16, and the bytes swapped out."""
 
     cpus: int | None = None

@@ -6,7 +6,6 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -48,8 +47,7 @@ class Stat(NamedTuple):
     terminal: bool  # whether its session has one
 
 
-@dataclass(frozen=True, slots=True)
-class Status:
+class Status(NamedTuple):
     """Fields of proc_pid_status(5)."""
 
     uid: int  # real user id

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from gpugauge.base import privileges
 from gpugauge.workload import cgroup, environ
@@ -25,13 +25,12 @@ _MAX_ENVIRON_BYTES = 262144
 _MAX_HELPERS = 2
 
 
-@dataclass(frozen=True, slots=True)
-class KernelFacts:
+class KernelFacts(NamedTuple):
     """Facts about a process from the kernel. They include the id of the pod, but not its name."""
 
     workload: Workload
     container_pid: int | None
-    job: JobFacts = field(default_factory=JobFacts)
+    job: JobFacts = JobFacts()
     user: int | None = None  # the uid whose name is not known yet
     parent: str = ""  # the `process` label of its parent, if that belongs to the same user
 

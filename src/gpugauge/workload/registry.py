@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeAlias
 
 from gpugauge.base import background
@@ -20,8 +19,7 @@ _AGAIN_SECONDS = 60.0
 _HANGING_SECONDS, _MAX_ASIDE = 2.0, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(NamedTuple):
     """A process that a caller reads. `pid` is 0 if /proc does not show it; a `start` of None is read. `sent` are facts
     that its hook sent. `devices` has the names (`identity.device_names`) of each device that it uses, by which a pod is
     known whose name is in no log folder.
@@ -72,7 +70,7 @@ class Registry:
             for process in wants:
                 every = [each[process] for each in self._wants.values() if process in each]
                 devices = tuple(dict.fromkeys(device for want in every for device in want.devices))
-                want = replace(max(every, key=lambda want: want.sent is not None), devices=devices)
+                want = max(every, key=lambda want: want.sent is not None)._replace(devices=devices)
                 is_named = self._known.get(process, Identity()).workload.job
                 asked, at, since = self._asked.get(process, (None, 0, now))
                 is_new = not is_named or (asked, at) != (want, version) or now - since >= _AGAIN_SECONDS

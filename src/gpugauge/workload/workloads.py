@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -164,7 +164,7 @@ class Workloads:
         )
         pod = self._own_pod or Pod("", "")
         job = resolve(facts)
-        job = replace(job, source="hook") if job.source == "ancestry" else job
+        job = job._replace(source="hook") if job.source == "ancestry" else job
         return _with_job(Workload("pod" if pod.name else "", pod.namespace, pod.name), job)
 
     def cgroup_directory(self, pid: int, controller: str) -> Path | None:
@@ -248,7 +248,7 @@ class Workloads:
         own = self._own_pod
         if own is None or facts.job.pod_uid not in {"", own.uid}:
             return facts.workload
-        return replace(facts.workload, kind="pod", namespace=own.namespace, pod=own.name, container="", job_id=own.uid)
+        return facts.workload._replace(kind="pod", namespace=own.namespace, pod=own.name, container="", job_id=own.uid)
 
     def _name(self, known: _Known) -> None:
         """Add the names of pod and container, as far as they are known."""
@@ -262,8 +262,8 @@ class Workloads:
             hostname = facts.environment.get("HOSTNAME", "")
             place = view.place(facts.container_id, facts.pod_uid, hostname, known.devices, named)
             if place:
-                known.workload = replace(
-                    known.workload, namespace=place.namespace, pod=place.pod, container=place.container
+                known.workload = known.workload._replace(
+                    namespace=place.namespace, pod=place.pod, container=place.container
                 )
             if tried is None and (place is None or self._awaits_metadata(known)):
                 self._orchestrators.request_pod_names(facts.pod_uid)
@@ -271,11 +271,11 @@ class Workloads:
     @staticmethod
     def _add_environment(known: _Known, environment: dict[str, str]) -> None:
         """Add the environment that the hook sent. The first one counts."""
-        facts = replace(known.facts.job, environment=environment, hidden=False, claimed=True)
-        known.facts = replace(known.facts, job=facts)
+        facts = known.facts.job._replace(environment=environment, hidden=False, claimed=True)
+        known.facts = known.facts._replace(job=facts)
         job = "" if facts.pod_uid or facts.slurm_job else environ.slurm_job(environment)
         run, job_id = clean(environ.run_identity(environment)), job or known.workload.job_id
-        known.workload = replace(known.workload, run_id=run, job_id=job_id)
+        known.workload = known.workload._replace(run_id=run, job_id=job_id)
 
     def _lacking(self, known: _Known, pod: Pod | None, number: str | None) -> dict[str, float]:
         """Return what may be part of the job and is not known yet, and for how many seconds it is awaited."""
@@ -295,10 +295,10 @@ class Workloads:
         lacking = frozenset(awaited)
         if not lacking < known.lacking if known.settled else any(age < seconds for seconds in awaited.values()):
             return
-        facts = replace(known.facts.job, pod=pod, incomplete=bool(lacking))
+        facts = known.facts.job._replace(pod=pod, incomplete=bool(lacking))
         before = known.workload
         if number:
-            facts, before = numbered(facts, number, proven=proven), replace(before, job_id=number)
+            facts, before = numbered(facts, number, proven=proven), before._replace(job_id=number)
         found = self._job(known, facts, waits=age < _NAMES_WAIT_SECONDS)
         if found is None:
             return
@@ -326,7 +326,7 @@ class Workloads:
             name = self._reader.user_name(known.facts.user)
             if name is None and waits:
                 return None
-            facts = replace(facts, user=name or facts.user)
+            facts = facts._replace(user=name or facts.user)
             job = resolve(facts)
         if agent:
             self._agents[agent] = job, not facts.incomplete
@@ -381,4 +381,4 @@ class Workloads:
 
 
 def _with_job(workload: Workload, job: Job) -> Workload:
-    return replace(workload, job_kind=job.kind, job=job.name, job_source=job.source)
+    return workload._replace(job_kind=job.kind, job=job.name, job_source=job.source)

@@ -45,7 +45,7 @@ def test_new_figures_wait_as_long_as_the_cause_is_known_and_new_words_do_not() -
 
 def test_an_error_about_one_process_costs_the_others_nothing() -> None:
     one, failed = node(), dict[str, str]()
-    broken = replace(one.judged["p"], gains={"underfilled": 2.0})  # type: ignore[dict-item]  # what breaks it
+    broken = one.judged["p"]._replace(gains={"underfilled": 2.0})  # type: ignore[dict-item]  # what breaks it
     both = replace(one, judged={"bad": broken, "p": one.judged["p"]})
 
     assert Advices(lambda: ANY_SITE).of(both, failed)["p"]

@@ -75,7 +75,7 @@ def test_without_batches_so_far_the_counts_stay() -> None:
 
 def test_a_diagnosis_has_its_series() -> None:
     judged = Judged(Verdict("training", "inside"), loader=Diagnosis(TOO_FEW_WORKERS, 5, 2.0, 1.5))
-    undecided = replace(judged, loader=None)
+    undecided = judged._replace(loader=None)
     rows = [row for row in LIVE if row.name.startswith("training_loader_")]
     found = families(rows, [(("p",), judged), (("q",), undecided)])
 

@@ -111,12 +111,12 @@ def test_histogram_has_one_count_more_than_bounds() -> None:
     assert len(STEP_BUCKETS) == 18
     assert (STEP_BUCKETS[0], STEP_BUCKETS[-1]) == (2**-10, 128)
     short = replace(SNAP, steps=wire.Progress(2, 0.5, None, (1,)))
-    found = values(collector(FakeSessions(replace(SESSION, snap=short))).collect(TICK))
+    found = values(collector(FakeSessions(SESSION._replace(snap=short))).collect(TICK))
     assert found["torch_step_duration_seconds"] == {("pid-4242",): HistogramValue((1,) * 19, 0.5, (1,), -20)}
 
 
 def test_ended_session_keeps_counters_and_loses_gauges() -> None:
-    section = collector(FakeSessions(replace(SESSION, ended_at=1700000020.0, end_reason=GONE))).collect(TICK)
+    section = collector(FakeSessions(SESSION._replace(ended_at=1700000020.0, end_reason=GONE))).collect(TICK)
     assert named(("torch_", "training_"), section) == {
         "torch_process_info",
         "torch_memory_alloc_retries_total",
@@ -134,13 +134,13 @@ def test_ended_session_keeps_counters_and_loses_gauges() -> None:
 
 
 def test_unreported_values_are_absent() -> None:
-    session = replace(SESSION, hello=wire.Hello("a" * 32, 0), snap=None)
+    session = SESSION._replace(hello=wire.Hello("a" * 32, 0), snap=None)
     section = collector(FakeSessions(session)).collect(TICK)
     assert named(("torch_", "training_"), section) == {"torch_process_info"}
 
 
 def test_before_the_first_step_there_is_no_source() -> None:
-    waiting = replace(SESSION, snap=replace(SNAP, steps=wire.Progress()))
+    waiting = SESSION._replace(snap=replace(SNAP, steps=wire.Progress()))
     found = values(collector(FakeSessions(waiting)).collect(TICK))
     assert found["torch_steps_total"] == {("pid-4242",): 0}
     assert "torch_step_source" not in found
@@ -149,13 +149,13 @@ def test_before_the_first_step_there_is_no_source() -> None:
 
 @pytest.mark.parametrize(("pid", "process_id"), [(0, lambda pid: "never called"), (4242, lambda pid: None)])
 def test_session_id_is_the_identity_without_a_visible_pid(pid: int, process_id: Any) -> None:
-    found = values(collector(FakeSessions(replace(SESSION, peer_pid=pid)), process_id).collect(TICK))
+    found = values(collector(FakeSessions(SESSION._replace(peer_pid=pid)), process_id).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
 
 
 def test_two_containers_with_pid_1_are_two_processes() -> None:
-    other = replace(SESSION, hello=wire.Hello("b" * 32, 0, pid=1), peer_pid=0)
-    found = values(collector(FakeSessions(replace(SESSION, peer_pid=0), other)).collect(TICK))
+    other = SESSION._replace(hello=wire.Hello("b" * 32, 0, pid=1), peer_pid=0)
+    found = values(collector(FakeSessions(SESSION._replace(peer_pid=0), other)).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7, (process_hash("b" * 32),): 7}
 
 
@@ -164,25 +164,25 @@ def test_identity_is_kept_when_the_pid_is_reused() -> None:
     identities = iter(["first", "second"])
     under_test = collector(sessions, lambda pid: next(identities))
     under_test.collect(TICK)
-    sessions.sessions = (replace(SESSION, ended_at=1.0, end_reason=GONE),)
+    sessions.sessions = (SESSION._replace(ended_at=1.0, end_reason=GONE),)
     assert values(under_test.collect(TICK))["torch_steps_total"] == {("first",): 7}
 
 
 def test_pid_of_an_ended_session_is_not_read() -> None:
-    ended = replace(SESSION, ended_at=1.0, end_reason=GONE)
+    ended = SESSION._replace(ended_at=1.0, end_reason=GONE)
     found = values(collector(FakeSessions(ended)).collect(TICK))
     assert found["torch_steps_total"] == {(process_hash("a" * 32),): 7}
 
 
 def test_a_training_that_ended_before_the_first_look_has_its_label_and_its_job() -> None:
     hello = replace(SESSION.hello, facts={"SLURM_JOB_ID": "7"})
-    ended = replace(SESSION, hello=hello, peer_pid=1 << 30, peer_start=5, ended_at=1.0, end_reason="finished")
+    ended = SESSION._replace(hello=hello, peer_pid=1 << 30, peer_start=5, ended_at=1.0, end_reason="finished")
     procfs = Procfs()
     workloads, sessions = Workloads(procfs, users=Users(known=False)), FakeSessions(ended)
     under_test = TrainingCollector.create(Sources(procfs, workloads, sessions=sessions))
     assert under_test
     for _ in range(2):
-        sessions.sessions = (replace(ended),)  # another view
+        sessions.sessions = (ended._replace(),)  # another view
         ((labels, _),) = values(under_test.collect(TICK))["torch_process_info"].items()
         assert labels[0] == process_hash(procfs.boot_id, str(1 << 30), "5")
         assert {"slurm", "1000/7"} < set(labels)
@@ -201,14 +201,14 @@ def test_section_is_the_same_until_a_session_changes() -> None:
 
 def test_the_counts_of_the_shared_record_are_newer_than_those_of_the_message() -> None:
     record = SharedRecord("training", 1700000001.0, 9, 10, {"training": 5.0}, 1700000010.0)
-    found = values(collector(FakeSessions(replace(SESSION, record=record))).collect(TICK))
+    found = values(collector(FakeSessions(SESSION._replace(record=record))).collect(TICK))
     process = ("pid-4242",)
     assert found["torch_steps_total"] == {process: 9}
     assert found["torch_batches_total"] == {process: 10}
     assert found["training_last_step_timestamp_seconds"] == {process: 1700000010.0}
     before = found["torch_step_duration_seconds"][process]
     # A killed process has sent no message about its last two steps.
-    killed = replace(SESSION, record=record, ended_at=1700000011.0, end_reason="killed")
+    killed = SESSION._replace(record=record, ended_at=1700000011.0, end_reason="killed")
     (after,) = values(collector(FakeSessions(killed)).collect(TICK))["torch_step_duration_seconds"].values()
     assert isinstance(before, HistogramValue)
     assert isinstance(after, HistogramValue)
@@ -220,29 +220,27 @@ def test_the_counts_of_the_shared_record_are_newer_than_those_of_the_message() -
 def test_what_is_not_known_is_absent() -> None:
     snap = replace(SNAP, steps=None, batches=None, waits=None)
     record = SharedRecord("training", 1700000001.0, 0, 0, {"training": 5.0})
-    section = collector(FakeSessions(replace(SESSION, snap=snap, record=record))).collect(TICK)
+    section = collector(FakeSessions(SESSION._replace(snap=snap, record=record))).collect(TICK)
     assert not named(("torch_step", "torch_batch", "torch_data", "training_last"), section)
 
 
 def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
     waits = {"training": 1.0, "evaluating": 0.5}
     device = wire.Device(0, "GPU-1", 10, retries=1, ooms=2, device_allocs=7)
-    first = replace(
-        SESSION,
+    first = SESSION._replace(
         snap=replace(SNAP, waits=waits, devices=(device,), samples=100),
         record=SharedRecord("training", 1700000001.0, 7, 8, {"training": 5.0, "loading": 1.0}),
         thread={"training": ThreadTime(3.0, 0.0, 2.0), "loading": ThreadTime(0.0, 0.0, 1.0)},
         ended_at=1700000020.0,
         end_reason="other",
     )
-    second = replace(
-        SESSION,
+    second = SESSION._replace(
         hello=replace(SESSION.hello, session="b" * 32, started=1700000021.0),
         snap=replace(SNAP, session="b" * 32, waits={"training": 2.0}, devices=(), samples=None),
         record=SharedRecord("loading", 1700000030.0, 3, 4, {"training": 2.0, "loading": 1.0}),
         thread={"training": ThreadTime(0.5, 0.25, 1.0)},
     )
-    sessions = FakeSessions(replace(first, ended_at=None))
+    sessions = FakeSessions(first._replace(ended_at=None))
     ours = collector(sessions)
     ours.collect(TICK)
     sessions.sessions = (first, second)
@@ -265,15 +263,14 @@ def test_a_program_in_the_place_of_another_one_continues_its_counts() -> None:
     assert "training_end_timestamp_seconds" not in found
     sessions.sessions = (second,)  # the first one is dropped some minutes after its end
     assert values(ours.collect(TICK))["torch_steps_total"] == {process: 14}
-    sessions.sessions = (replace(second, snap=None),)
+    sessions.sessions = (second._replace(snap=None),)
     assert values(ours.collect(TICK))["torch_steps_total"] == {process: 10}  # the record has 3
 
 
 def sessions_of_one_process(count: int, *, ended: bool) -> list[Session]:
     """Return sessions with other GPUs each."""
     return [
-        replace(
-            SESSION,
+        SESSION._replace(
             hello=replace(SESSION.hello, session=f"{number:032}"),
             snap=replace(SNAP, devices=tuple(wire.Device(i, f"GPU-{number}-{i}", 10, ooms=1) for i in range(16))),
             ended_at=1700000020.0 if ended else None,
@@ -303,14 +300,14 @@ def test_the_sum_of_ended_sessions_is_bounded_and_computed_once(monkeypatch: pyt
     ended, sessions = sessions_of_one_process(100, ended=True), FakeSessions()
     ours = collector(sessions)
     for number, session in enumerate(ended):  # one after the other
-        sessions.sessions = (*ended[:number], last := replace(session, ended_at=None))
+        sessions.sessions = (*ended[:number], last := session._replace(ended_at=None))
         found = values(ours.collect(TICK))
         assert len(found["torch_memory_ooms_total"]) == min(16 * (number + 1), 64)
         assert len(added) <= 2  # it, and the one before, which has ended
         added.clear()
     assert found["torch_steps_total"] == {("pid-4242",): 700}
 
-    changed = replace(last, snap=replace(SNAP, steps=wire.Progress(8, 4.5)))
+    changed = last._replace(snap=replace(SNAP, steps=wire.Progress(8, 4.5)))
     sessions.sessions = (*ended[1:-1], changed)  # the first one is dropped
     assert values(ours.collect(TICK))["torch_steps_total"] == {("pid-4242",): 701}
     assert added == [changed]

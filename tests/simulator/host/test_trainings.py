@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from gpugauge.sessions.session import Counters, Session
@@ -151,7 +150,7 @@ def test_simulated_sessions_with_real_ones() -> None:
 
     assert both.view() is first
     assert [both.owns(session) for session in first] == [False, True, True]
-    real.sessions = (replace(OTHER, peer_uid=1001),)
+    real.sessions = (OTHER._replace(peer_uid=1001),)
     assert both.view() is not first
     clock.now = 6.0
     assert both.view()[0] is real.sessions[0]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpugauge.base import jsonfile
 from gpugauge.base.logline import Condition, fields
@@ -79,8 +79,7 @@ class GpuFaults:
         self.xids = {xid: error for xid, error in self.xids.items() if xid not in codes or error.at > at}
 
 
-@dataclass(frozen=True, slots=True)
-class Marks:
+class Marks(NamedTuple):
     """How far a daemon has processed the kernel log, in its seconds, and the Unix time of the boot by its clock."""
 
     log: float = 0.0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from gpugauge.base.logline import fields
@@ -136,8 +135,7 @@ class _State:
         counters |= {kind: count for kind, count in (reading.nvlink_errors or {}).items() if kind in NVLINK_CORRECTED}
         self._track.add(now, counters, max(limits.window_seconds, _LINK_SECONDS))
         rates = self._track.rates(counters, now, limits.window_seconds)
-        return replace(
-            health_of(device),
+        return health_of(device)._replace(
             nvlink_corrected=max((rates[kind] for kind in NVLINK_CORRECTED if kind in rates), default=None),
             slowed={reason: rates[reason] for reason in SLOWDOWNS if reason in rates},
             load=_share(rates),
@@ -167,7 +165,7 @@ class _State:
                 log.warning("GPU fault %s: %s", each.runbook, each.text, extra=where)
                 known = _Known(tick.timestamp, now - self.first <= _OVER_SECONDS, now)
             self._known[key] = known._replace(last=now)
-            yield replace(each, since=known.since, earlier=known.earlier)
+            yield each._replace(since=known.since, earlier=known.earlier)
         for key in [key for key, known in self._known.items() if now - known.last > _OVER_SECONDS]:
             del self._known[key]
             log.info("GPU fault %s is over%s", key[0], f": {key[1]}" if key[1] else "", extra=where)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.base import buildinfo
 from gpugauge.collectors.base import Tick
@@ -15,8 +15,7 @@ from gpugauge.snapshot import Health, LastReload, Section
 from gpugauge.workload.procfs import TICKS_PER_SECOND, Procfs
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """CPU seconds, resident bytes, open file descriptors, Unix time of the start; None if it cannot be read."""
 
     cpu: float

@@ -23,7 +23,7 @@ DEVICES: tuple[Metric, ...] = (
         "gpu_allocation_info",
         "The job or pod to which the GPU or MIG device is allocated, whether it is used or not; always 1. A shared "
         "device has several series.",
-        lambda a: {w.labels(): 1 for w in a.workloads} or None,
+        lambda a: {tuple(w): 1 for w in a.workloads} or None,
         *LABELS,
     ),
     _device.gauge(

@@ -33,7 +33,7 @@ class HostError(Exception):
 def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
     inner = "" if p.container_pid is None else str(p.container_pid)
     hook = "yes" if p.hook else ""
-    return {(str(p.pid), inner, p.torch, p.visible_devices or "", hook, *p.workload.labels()): 1}
+    return {(str(p.pid), inner, p.torch, p.visible_devices or "", hook, *p.workload): 1}
 
 
 PROCESSES: tuple[Metric, ...] = (

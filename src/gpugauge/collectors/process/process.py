@@ -40,7 +40,7 @@ class _Identity:
 
     def info(self) -> dict[tuple[str, ...], float]:
         inner = "" if self.who.container_pid is None else str(self.who.container_pid)
-        return {(str(self.owner.pid), inner, self.kind, *self.who.workload.labels()): 1}
+        return {(str(self.owner.pid), inner, self.kind, *self.who.workload): 1}
 
 
 USES: tuple[Metric, ...] = (

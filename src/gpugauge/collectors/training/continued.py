@@ -27,8 +27,7 @@ _LOADER_COUNTS = tuple(f.name for f in fields(wire.Loader) if f.name not in _LOA
 def continued(before: Session, session: Session) -> Session:
     """Return the session with the counts of the one `before` added; its gauges and facts are its own."""
     started = before.hello.started if before.hello.started is not None else session.hello.started
-    return replace(
-        session,
+    return session._replace(
         hello=replace(session.hello, started=started),
         snap=_snap(before.snap, session.snap),
         record=_record(before.record, session.record),

@@ -144,10 +144,10 @@ class TrainingCollector(RegisteredCollector):
             f"PCI-{pci_address(d.reading.pci_bus_id)}": d.uuid for d in tick.driver.devices if d.reading.pci_bus_id
         }
         subjects = {label: _named(session, addresses) for label, session in self._subjects(view).items()}
-        owned = {label: replace(s, owner=self._owners.get(s.hello.session, NO_OWNER)) for label, s in subjects.items()}
+        owned = {label: s._replace(owner=self._owners.get(s.hello.session, NO_OWNER)) for label, s in subjects.items()}
         around = surroundings(tick.node, {label: s for label, s in owned.items() if s.connected})
         made = {label: mistakes.found({**owned[label].facts, **facts}) for label, facts in around.items()}
-        self._shown = {label: replace(session, mistakes=made.get(label, {})) for label, session in owned.items()}
+        self._shown = {label: session._replace(mistakes=made.get(label, {})) for label, session in owned.items()}
         lasting: list[tuple[LabelValues, Session]] = [((label,), session) for label, session in self._shown.items()]
         live = [subject for subject in lasting if subject[1].connected]
         own = families(SESSIONS, [((), sum(s.connected for s in view))]) + families(HOOK_SOCKET, [((), counters)])
@@ -193,7 +193,7 @@ def _named(session: Session, addresses: Mapping[str, str]) -> Session:
     if snap is None or not any((device.uuid or "").startswith("PCI-") for device in snap.devices):
         return session
     named = tuple(replace(device, uuid=addresses.get(device.uuid or "", device.uuid)) for device in snap.devices)
-    return replace(session, snap=replace(snap, devices=named))
+    return session._replace(snap=replace(snap, devices=named))
 
 
 def _process_id(procfs: Procfs, session: Session) -> str | None:

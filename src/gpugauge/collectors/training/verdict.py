@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 
 from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
@@ -128,13 +127,13 @@ class VerdictCollector(RegisteredCollector):
         account.session = name
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         if process in self._spinning:
-            found = replace(found, spins=self._spinning[process])
+            found = found._replace(spins=self._spinning[process])
         before = account.judged
         verdict = judge(found, before.verdict, self.stalled_seconds)
         account.run, account.excuses = training.run(session) if session else None, verdict.state in NAMED_PHASES
         ranks = (a for a in self._accounts.values() if a.run == account.run and a.live and a is not account)
         if verdict.state == "stalled" and account.run and any(rank.excuses for rank in ranks):
-            verdict = judge(replace(found, excused=True), before.verdict, self.stalled_seconds)
+            verdict = judge(found._replace(excused=True), before.verdict, self.stalled_seconds)
         account.judged = Judged(verdict)
         account.held, account.on_cpu = found.held, trains_on_cpu(found)
         waiting = found.phase_age or 0.0 if found.phase == "loading" else 0.0

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gpugauge.verdict.memory.trend import Growth
 
 _MOST_SECONDS = 30 * 86_400.0  # a time until full that is longer says nothing
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(NamedTuple):
     """Bytes of one process on one GPU; None where they are not known. `peak` is the highest of all reports. `was_reset`
     states that the program has reset the allocator's peak.
     """

@@ -5,7 +5,6 @@ the samples allow one answer: a level that swings, saturates or has just changed
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import NamedTuple
 
 _POINTS = 32  # of each resolution: those of the next one are twice as far apart
@@ -26,8 +25,7 @@ class Point(NamedTuple):
     value: float
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """Growth by each unit of progress, and in each second, from the progress `since` to `until`."""
 
     expected: float
@@ -91,8 +89,7 @@ class Series:
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
+class _Line(NamedTuple):
     """A steady growth over the points of a resolution. `deviation` is how far points lie from it."""
 
     growth: Growth

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerReference:
+class OwnerReference(NamedTuple):
     """The owner of a pod that is its controller: `group` is that of the API, without the version."""
 
     group: str
@@ -32,8 +31,7 @@ _JOBS = {
 _NO_JOBS = frozenset({("apps", "DaemonSet"), ("apps", "ReplicaSet"), ("", "ReplicationController"), ("", "Node")})
 
 
-@dataclass(frozen=True, slots=True)
-class _Above:
+class _Above(NamedTuple):
     """A controller above the owner: the owner's name is that of the controller and `suffix`, with the values of
     `labels` in it. If `name` is set, that label must be the controller's name.
     """
