@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,7 +38,6 @@ from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
-from gpugauge.status.history import History
 from gpugauge.web.guard import own_names, own_names_only
 from gpugauge.web.refresh import Refresh
 from gpugauge.web.routes import FOR_PEOPLE, dcgm_route, for_people, late, standard_routes
@@ -48,6 +47,7 @@ from gpugauge.workload.podinfo import PodInfoError, read_pod
 from gpugauge.workload.workloads import Workloads
 
 if TYPE_CHECKING:
+    from gpugauge.status.history import History
     from gpugauge.web.config.access import WebAccess
 
 log = logging.getLogger("gpugauge")
@@ -89,7 +89,6 @@ class Parts:
         self.exposition = Exposition(settings.sampling.stale_after_seconds)
         self.notifier = Notifier()
         self._snapshot: Snapshot | None = None
-        self._history = History()
         self._collectors = catalog.create_collectors(_node(machine, settings, stack, self._site), settings)
         self.sampler = Sampler(
             self._enabled(settings),
@@ -169,6 +168,13 @@ class Parts:
         return Server(
             web.listen_address, own_names_only(routes, hosts), max_connections=web.max_connections, access=self.access
         )
+
+    @cached_property
+    def _history(self) -> History:
+        from gpugauge.status.history import History  # noqa: PLC0415  (loaded after the first page)
+
+        made: History = self.__dict__.setdefault("_history", History())  # one for the threads of sampler and server
+        return made
 
     def _routes_for_people(self, settings: Settings, machine: Machine) -> dict[str, Route]:
         from gpugauge.daemon.people import routes  # noqa: PLC0415  (loaded for the first request)
