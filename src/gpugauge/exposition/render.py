@@ -227,8 +227,11 @@ class _Bodies:
 
     def __init__(self, sections: dict[Section, _RenderedSection]) -> None:
         self.sections = sections
-        self.samples = sum(len(family.samples) for section in sections for family in section.families)
         self._by_variant: dict[Variant, bytes] = {}
+
+    @cached_property
+    def samples(self) -> int:
+        return sum(len(family.samples) for section in self.sections for family in section.families)
 
     def body(self, variant: Variant) -> bytes:
         body = self._by_variant.get(variant)

@@ -91,9 +91,12 @@ class Track(Generic[_T]):
                 break
         if oldest is None or newest is None or oldest[0] == newest[0]:
             return None
-        # A counter that was reset has increased by at least its value.
-        rise = newest[1] - oldest[1] if newest[1] >= oldest[1] else newest[1]
-        return float(rise), newest[0] - oldest[0]
+        return risen(oldest[1], newest[1]), newest[0] - oldest[0]
+
+
+def risen(before: float, after: float) -> float:
+    """Return the increase of a counter; one that was reset has increased by at least its value."""
+    return float(after - before if after >= before else after)
 
 
 class Window:
@@ -160,7 +163,11 @@ class Window:
 
     def gpu(self, uuid: str) -> Track[GpuSample]:
         """Return the samples of a GPU."""
-        return self._track(lambda point: point.gpus.get(uuid))
+        key = (Window.gpu, uuid)
+        found: Track[GpuSample] | None = self.cache.get(key)
+        if found is None:
+            found = self.cache[key] = self._track(lambda point: point.gpus.get(uuid))
+        return found
 
     def use(self, process: str, uuid: str) -> Track[Use]:
         """Return what a process used of a GPU."""

@@ -14,7 +14,7 @@ from gpugauge.driver.vendors import VENDORS, tensor_speedup
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node import training
 from gpugauge.node.node import Node
-from gpugauge.node.window import GpuSample, Point, Track, Window
+from gpugauge.node.window import GpuSample, Point, Track, Window, risen
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
@@ -247,10 +247,14 @@ def device(window: Window, uuid: str) -> DeviceEvidence:
 
 def _spread(window: Window, uuid: str) -> float:
     """Return the difference between the highest and the lowest load of a GPU between two points of the window."""
-    tracks = (Track([[(p.at, p.gpus.get(uuid)) for p in pair]]) for piece in window.pieces for pair in pairwise(piece))
-    ratios = (_ratio(track.rise(lambda gpu: gpu.busy), track.rise(lambda gpu: gpu.observed)) for track in tracks)
+    pairs = (pair for piece in window.pieces for pair in pairwise(point.gpus.get(uuid) for point in piece))
+    ratios = (_ratio(_more(a.busy, b.busy), _more(a.observed, b.observed)) for a, b in pairs if a and b)
     loads = [ratio for ratio in ratios if ratio is not None]
     return max(loads) - min(loads) if loads else 0.0
+
+
+def _more(before: float | None, after: float | None) -> float | None:
+    return None if before is None or after is None else risen(before, after)
 
 
 def _means(window: Window, uuid: str) -> DeviceEvidence:

@@ -93,7 +93,7 @@ class Spins:
 
 def _waiting(window: Window, gpus: set[str], job: _Job) -> tuple[bool, bool]:
     """Return whether the GPUs of a job wait after work, and whether they wait at a low share of their limits."""
-    draws = [draw for uuid in gpus if (draw := window.gpu(uuid).mean(_watts)) is not None]
+    draws = [draw for uuid in gpus if (draw := _draw(window, uuid)) is not None]
     if not gpus or len(draws) < len(gpus):
         return False, False
     job.most = max(job.most, sum(draws))
@@ -108,11 +108,22 @@ def _watts(gpu: GpuSample) -> float | None:
     return None if gpu.power_milliwatts is None else gpu.power_milliwatts / 1000
 
 
+def _draw(window: Window, uuid: str) -> float | None:
+    """Return the mean draw of a GPU in watts; programs may share it."""
+    key = (_draw, uuid)
+    if key not in window.cache:
+        window.cache[key] = window.gpu(uuid).mean(_watts)
+    found: float | None = window.cache[key]
+    return found
+
+
 def _waits(window: Window, uuid: str) -> bool:
     """Return whether a GPU was busy for the whole window, at a steady draw, at a high clock, without arithmetic."""
+    if (device(window, uuid).busy or 0.0) < _BUSY:  # nearly always
+        return False
     track, highest = window.gpu(uuid), window.node.reading(uuid).clock_sm_max_mhz
     draws = [draw for point in window.points if (gpu := point.gpus.get(uuid)) and (draw := _watts(gpu)) is not None]
     clock, tensor = track.mean(lambda gpu: gpu.clock_mhz), track.rate(lambda gpu: gpu.tensor_active)
     steady = max(draws) - min(draws) <= _STEADY * max(draws)
     fast = clock is not None and highest is not None and clock >= _CLOCK * highest
-    return (device(window, uuid).busy or 0.0) >= _BUSY and steady and fast and (tensor or 0.0) < _TENSOR
+    return steady and fast and (tensor or 0.0) < _TENSOR
