@@ -62,7 +62,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     age = None if started is None else unix - started
     if session is None:
         parts = {uuid: _parts(full_window, uuid).get(process, 1.0) for uuid in devices_of(node, process)}
-        working, unused, held = used([replace(device(window, uuid), part=part) for uuid, part in parts.items()])
+        working, unused, held = used([device(window, uuid)._replace(part=part) for uuid, part in parts.items()])
         return Evidence(window.span, age, devices=working, unused_devices=unused, held=held)
     facts = session.facts
     pinned = {"yes": True, "no": False}.get(facts.get("loader_pin_memory", ""))
@@ -78,7 +78,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         mixed = 0.0  # no cause is reported
     of_training = partial(_of_part, 1.0 - mixed)
     devices = [
-        replace(_used(window, uuid, process, pinned), part=_parts(full_window, uuid).get(process, 1.0))
+        _used(window, uuid, process, pinned)._replace(part=_parts(full_window, uuid).get(process, 1.0))
         for uuid in devices_of(node, process)
     ]
     working, unused, held = used([_scaled(device, of_training) for device in devices] if mixed else devices)
