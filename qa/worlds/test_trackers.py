@@ -181,7 +181,7 @@ def test_track_writes_what_mlflow_and_tensorboard_read(tmp_path: Path, monkeypat
     assert points[-1].step == 50 / STEP
     report = Path(client.download_artifacts(run, "gpugauge/report.txt", str(tmp_path))).read_text()
     assert "Slurm job 7" in report
-    assert "of 2 GPU min held" in report
+    assert "of 2.00 GPU min held" in report
     (file,) = (tmp_path / "run").glob("*.gpugauge")
     events = accumulator.EventAccumulator(str(file))
     events.Reload()

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import click
@@ -99,7 +100,8 @@ def command(
                 of = [(job, build.run_of(found, n)) for (job, found), n in zip(of, (first, -1), strict=True)]
             elif of[0][0].kind == "launch" and len((last := build.run_of(of[0][1], -1)).facts) < len(of[0][1].facts):
                 # What is started from one shell, one after the other, is not one job.
-                source.warnings.add("Earlier runs are not in it: --compare, with this name twice, has the last two.")
+                two = f"gpugauge report --compare {quote(names[0])} {quote(names[0])}"
+                source.warnings.add(f"Earlier runs are not in it; the last two: {two}")
                 of = [(of[0][0], last)]
             reports = [build.report(*each, now, known, source) for each in of]
             text = _of_jobs(reports, of[0][1], form, now)

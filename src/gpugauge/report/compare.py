@@ -81,9 +81,12 @@ def _answer(
         return [*lines, "The parts of the steps are not known."]
     words = {name: text for name, text, _ in worded(dict.fromkeys(parts, 1.0))}
     before, after = map(duration, parts[part])
-    share = percent(min(1.0, rise[part] / abs(b.step_seconds - a.step_seconds)))
-    lines.append(f"{share} of the difference is {words.get(part, part)}: {after}, before {before}.")
+    of = rise[part] / abs(b.step_seconds - a.step_seconds)
+    share = "All" if of >= 0.995 else percent(of)
+    lines.append(f"{share} of the difference is {words.get(part, part)}: {before} → {after}.")
     found = [name for prefix in _CHANGES.get(part, ()) for name in changed if name.startswith(prefix)]
+    if "loader workers" in found:  # a loader without workers prefetches nothing
+        found = [name for name in found if name != "loader prefetch"]
     if found:
         each = [f"{name} {changed[name][0] or 'none'} → {changed[name][1] or 'none'}" for name in dict.fromkeys(found)]
         lines.append(f"The change that explains it: {', '.join(each[:3])}.")

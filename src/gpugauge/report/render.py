@@ -11,12 +11,13 @@ from gpugauge.base import serving
 from gpugauge.base.text import printable, whole
 from gpugauge.report.model import Cost, Report
 from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
-from gpugauge.status.words import cause_phrase, digits, duration, percent, plural, quantity
+from gpugauge.status.words import cause_phrase, duration, percent, plural, quantity
 from gpugauge.terminal.columns import cut
 from gpugauge.wire.shares import sentence
 
 _DIFFERENT_SHARE, _DIFFERENT_STEP = 0.1, 1.1  # from which ranks are listed
 _MOST_RANKS, _MOST_NAMES = 16, 4
+_SHOWN = 0.02  # share of the held time from which on a cause has a row
 _LEAST_COLUMN = 16  # characters that the last column of a table has beside the others
 # By the share that is lost, as the glossary has the words.
 _JUDGED = {WASTED_RATIO: "Wasted", 0.1: "Slowed", 0.0: "Used well"}
@@ -40,9 +41,12 @@ def blocks(report: Report) -> list[Block]:
 
 
 def hours(amount: float, held: float) -> str:
-    """Return GPU hours in words, minutes beside less than one hour `held`, with digits for sums that add up."""
-    number, unit = (60 * amount, "min") if held < 1 else (amount, "h")
-    return f"{digits(number, 3) if number < 100 else quantity(number)} GPU {unit}"
+    """Return GPU hours in words, minutes beside less than one hour `held`, with the decimals that are worth it beside
+    `held`, so that sums add up.
+    """
+    scale, unit = (60.0, "min") if held < 1 else (1.0, "h")
+    decimals = next((n for n, least in enumerate((100, 10, 0.1)) if scale * held >= least), 3)
+    return f"{scale * amount:,.{decimals}f} GPU {unit}"
 
 
 def amount(value: float | None, unit: str) -> str:
@@ -67,14 +71,19 @@ def _head(report: Report) -> Block:
     why = f" ({', '.join(report.end_words)})" if report.end_words and not report.running else ""
     devices = f"{plural(report.devices, 'GPU')} on " if report.devices else ""
     places = f"{devices}{plural(len(report.nodes), 'node')} ({listed(report.nodes)})"
-    world, ranks = whole(report.settings.get("world size", "")) or 0, {use.rank for use in report.processes} - {None}
-    places += f", {len(ranks)} of {world} ranks seen" if 0 < len(ranks) < world else ""
+    places += _seen(report, ", {} of {} ranks seen")
     life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
     programs = [name for name in report.programs if name not in report.title]
     named = f"program{'s' * (len(programs) > 1)} {listed(programs)}; " if programs else ""
     products = listed([name for name in report.products if name])
     runs = [f"{report.runs} runs, one after the other: the figures are those of all."] if report.runs > 1 else []
     return Block(f"{report.title}{users}", [f"{named}{places}{f', {products}' if products else ''}; {life}.", *runs])
+
+
+def _seen(report: Report, words: str) -> str:
+    """Return words about the ranks of which some were not seen, else ""."""
+    world, ranks = whole(report.settings.get("world size", "")) or 0, {use.rank for use in report.processes} - {None}
+    return words.format(len(ranks), world) if 0 < len(ranks) < world else ""
 
 
 def _hours(report: Report) -> Block:
@@ -85,6 +94,7 @@ def _hours(report: Report) -> Block:
         return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
     held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
     judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
+    judged += _seen(report, ", of the {} of {} ranks that were seen")
     if serving.only_serve(report.programs):
         judged = "An inference server, which is not judged"
     answer = f"{judged}: of {held} held, {used} ({percent(found.used / found.held)}) were used"
@@ -95,10 +105,10 @@ def _hours(report: Report) -> Block:
     rows = [
         (hours(lost, found.held), percent(lost / found.held), phrases.get(cause, cause_phrase(cause)))
         for cause, lost in found.lost.items()
-        if lost >= 0.005 * found.held
+        if lost >= _SHOWN * found.held
     ]
     lines = [f"{answer}, {all_lost} ({percent(found.lost_share)}) were lost."]
-    return Block("", lines, [("lost", "share", "the training"), *rows] if rows else [], frozenset({0, 1}))
+    return Block("", lines, [("lost", "share", "because the program"), *rows] if rows else [], frozenset({0, 1}))
 
 
 def _change(report: Report) -> Block:
@@ -107,7 +117,8 @@ def _change(report: Report) -> Block:
         nothing = "Nothing to change was found: no loss and no wait is large enough to be named."
         alone = [nothing] * bool(report.steps and not report.running)
         return Block("Change first", report.mistakes) if report.mistakes else Block(lines=alone)
-    gains = change.gain_words or f"the training {cause_phrase(change.cause)}"
+    frees = f"it frees {plural(report.devices, 'GPU')}" if change.cause == "unused_gpus" else ""
+    gains = change.gain_words or frees or "how much that gains is not known"
     also = [f"Also: {mistake}." for mistake in report.mistakes]
     return Block("Change first", [f"{_capital(change.change)}.", f"{_capital(gains)}.", *also])
 

@@ -31,8 +31,8 @@ def gaps(found: Found, uses: Sequence[ProcessUse], running: Sequence[ProcessUse]
         yield f"Ranks {shown} of {world} were never seen: no exporter on their nodes, or no hook in them."
     if outside := [use for use in uses if not use.hook]:
         yield (
-            f"{plural(len(outside), 'process', 'es')} of {len(uses)} did not use the hook: their steps, waits and most "
-            "causes are not known (gpugauge run)."
+            f"{plural(len(outside), 'process', 'es')} of {len(uses)} did not use the hook (gpugauge run): steps, waits "
+            "and most causes are not known."
         )
     verdicts = [facts.info("training_verdict_info").get("undecidable", "") for facts in found.facts.values()]
     if undecided := {cause for causes in verdicts for cause in causes.split(",") if cause}:
