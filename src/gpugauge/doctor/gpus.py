@@ -16,7 +16,7 @@ from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.inventory import Inventory
 from gpugauge.faults.judged import health_of
-from gpugauge.faults.repair import ANY_SITE, covered
+from gpugauge.faults.repair import ANY_SITE
 from gpugauge.faults.table import FAULTS, SLOWDOWNS, Ailment, ailments
 from gpugauge.status.model import FaultStatus, GpuStatus, ProcessStatus
 
@@ -81,7 +81,7 @@ def status_of(device: Device) -> GpuStatus:
     """Return a GPU that answers with its faults and the pids on it."""
     reading = device.reading
     faults = tuple(
-        FaultStatus(f.grave, f.text, ANY_SITE.fill(covered(f.advice), device.uuid), f.runbook, kind=f.kind)
+        FaultStatus(f.grave, f.text, ANY_SITE.fill(f.advice, device.uuid) or None, f.runbook, kind=f.kind)
         for f in _faults(device)
     )
     return GpuStatus(

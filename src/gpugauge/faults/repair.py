@@ -17,19 +17,12 @@ from gpugauge.settings.kinds import DEFAULT_PORT
 from gpugauge.settings.model import Settings
 from gpugauge.workload.users import shares_host_users
 
-# By mark in an advice: what repairs the GPU, in words. A person does what follows "hand", on the drained node; what
-# follows "later" says that all this can wait until the jobs end.
-_WORDS = {
-    "later": "",
-    "hand": "",
-    "reset": "reset it",
-    "reset_all": "reset all GPUs",
-    "reboot": "reboot the node",
-    "power": "switch the machine off and on",
-}
-_MARK = re.compile(rf"{{({'|'.join(_WORDS)})}}([^;]*)")
-_SEE = "see the repair"
+# The marks in an advice: what repairs the GPU. A person does what follows "hand", on the drained node. What follows
+# "reboot" is what it does besides a reset. "later" says that all this can wait until the jobs end.
+_MARK = re.compile(r"{(later|hand|reset|reset_all|reboot|power)}([^;]*)")
 _REBOOT = "systemctl reboot, which ends every program of the node"
+SEE = "see the repair"
+"""Stands in an advice for what the plan has."""
 _MAX_PIDS = 8  # in a plan
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -52,8 +45,8 @@ class User(NamedTuple):
 
 
 class Need(NamedTuple):
-    """What repairs a GPU, by its index or uuid: a mark of an advice, and the text after it. `fault` is the word for the
-    fault, and `later` whether it can wait until the jobs end.
+    """What repairs a GPU, by its index or uuid: a mark of an advice on a fault, and the text after it. `later` is
+    whether it can wait until the jobs end.
     """
 
     device: Device
@@ -71,10 +64,12 @@ def needs(device: Device, advice: Iterable[str], fault: str = "") -> list[Need]:
     return [Need(device, name, mark, text, fault, later) for mark, text, later in found if mark != "later"]
 
 
-def covered(advice: str) -> str:
-    """Return an advice in which the plan stands for what it has."""
-    said = _MARK.sub(lambda found: _SEE + (found[2] if found[1] not in {"hand", "later"} else ""), advice)
-    return "; ".join(dict.fromkeys(said.split("; ")))
+def heading(needs: Iterable[Need]) -> str:
+    """Return which GPUs a plan repairs, and when."""
+    found = list(needs)
+    names = ", ".join(dict.fromkeys(str(need.name) for need in found))
+    when = "when the jobs have ended" if all(need.later for need in found) else "now"
+    return f"Repair of GPU{'s' if ', ' in names else ''} {names}, {when}"
 
 
 class Site(NamedTuple):
@@ -104,20 +99,18 @@ class Site(NamedTuple):
         return f"for each NODE of the job: gpugauge {words} --url {scheme}NODE:{self.port}"
 
     def fill(self, advice: str, uuid: str = "UUID") -> str:
-        """Return an advice about a GPU in words; the commands of its repair are in the plan."""
+        """Return an advice about a GPU in words. The plan stands for what it has, and is named where more follows."""
         forget = self.command(f"forget {uuid}")
         forget = forget if self.lifecycle else f"start gpugauge with --web.enable-lifecycle, then {forget}"
-        for name, text in {**_WORDS, "forget": forget}.items():
-            advice = advice.replace(f"{{{name}}}", text)
-        return advice
+        parts = [_MARK.sub(SEE, part) for part in advice.split("; ") if "{later}" not in part]
+        while parts and parts[-1].removeprefix("then ") == SEE:
+            parts.pop()
+        return "; ".join(dict.fromkeys(parts)).replace("{forget}", forget)
 
-    def with_plan(self, device: Device, advice: str, steps: Iterable[str]) -> str:
-        """Return an advice about a GPU with the steps that repair its node, if it needs any, as for an alert."""
-        if not needs(device, [advice]):
-            return self.fill(advice, device.uuid)
-        inside = "{hand}" in advice or _MARK.fullmatch(advice)  # is one of the steps
-        words = "" if inside else f"{self.fill(advice, device.uuid)}. "
-        return f"{words}In this order, for all faults of the node: {'; '.join(steps)}"
+    def told(self, needs: Sequence[Need]) -> str:
+        """Return the plan in one line, as for alerts, "" without one."""
+        steps = (f"{number}. {step}" for number, step in enumerate(self.plan(needs), 1))
+        return f"{heading(needs)}, in this order: {'; '.join(steps)}" if needs else ""
 
     def plan(
         self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None, *, simulated: bool = False
@@ -157,7 +150,7 @@ class Site(NamedTuple):
         yield from drain[1:]
         yield from dict.fromkeys(f"GPU {need.name}: {need.text}" for need in needs if need.mark == "hand")
         if "power" in marks:
-            yield _WORDS["power"]
+            yield "switch the machine off and on"
         elif reboot:
             yield _reboot(needs) if resets else _REBOOT
         elif resets:

@@ -72,13 +72,10 @@ SLOWDOWNS = {
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{hand}confirm with {diagnostics}, and have it replaced"
 _LINK = (
-    "find the link ({links}), and check it and the GPU at its other end; {later}the rest can wait until the jobs end; "
-    "{reset_all}; if the errors return, have the parts replaced"
+    "find the link ({links}), and check it and the GPU at its other end; {later}; {reset_all}; if the errors "
+    "return, have the parts replaced"
 )
-_NARROW = (
-    "{later}this can wait until the jobs end; {reboot}; if the link stays narrow, have the seating of GPU and riser, "
-    "and the slot checked"
-)
+_NARROW = "{later}; {reboot}; if the link stays narrow, have the seating of GPU and riser, and the slot checked"
 
 
 class Ailment(NamedTuple):
@@ -135,11 +132,11 @@ def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
         yield Ailment(False, text, replace, "GpuRowRemapFailed", "retired_pages")
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
-        advice = "programs on it are not affected; {later}this can wait until they end; {reset}"
+        advice = "programs on it are not affected; {later}; {reset}"
         yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"
-        yield Ailment(False, text, "{reset}", "GpuNeedsReset", "page_retirement_pending")
+        yield Ailment(False, text, "{later}; {reset}", "GpuNeedsReset", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
         advice = vendor.fill("check the kernel log for {errors}; then {reset}")

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.driver.api import SUSPENDED
-from gpugauge.faults.repair import Need, Site, User
+from gpugauge.faults.repair import SEE, Need, Site, User, heading
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
@@ -72,11 +72,9 @@ def repair(
         for uuid, found in there.items()
     }
     if steps := tuple(site.plan(needs, users, simulated=simulated)):
-        uuids, names = dict.fromkeys(n.device.uuid for n in needs), ", ".join(dict.fromkeys(str(n.name) for n in needs))
-        subject = f"Repair of GPU{'s' if ', ' in names else ''} {names}, "
-        subject += "when the jobs have ended" if all(need.later for need in needs) else "now"
+        uuids = dict.fromkeys(need.device.uuid for need in needs)
         grave = any(fault.grave for gpu in gpus if gpu.uuid in uuids for fault in gpu.faults)
-        yield problem("repair", subject, "in this order", grave=grave, gpus=tuple(uuids), steps=steps)
+        yield problem("repair", heading(needs), "in this order", grave=grave, gpus=tuple(uuids), steps=steps)
 
 
 def _is_hidden(gpu: GpuStatus) -> bool:
@@ -102,8 +100,8 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     users = (_users(gpu) if gpu.up else last_use(gpu)) or _allocated(gpu)
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
     more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook, "gpus": (gpu.uuid,)}
-    since = since_words(first.since, first.earlier)
-    yield problem(first.kind or "", subject, first.text, first.advice, since_words=since, **more)
+    more |= {"since_words": since_words(first.since, first.earlier)}
+    yield problem(first.kind or "", subject, first.text, first.advice if first.advice != SEE else None, **more)
 
 
 def _xid_words(xid: XidStatus) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from gpugauge.driver.advice import FORGET, REMEMBERED, down_advice
 from gpugauge.driver.api import MigReading, down_reason
 from gpugauge.driver.vendors import Vendor
-from gpugauge.faults.repair import Need, Site, covered, needs
+from gpugauge.faults.repair import SEE, Need, Site, needs
 from gpugauge.faults.table import FAULTS, Ailment, slowdowns, xid_fault
 from gpugauge.metric import scaled
 from gpugauge.node.node import NO_READING, Node, Xids
@@ -54,7 +54,7 @@ def gpus(
         seen = last.timestamp if last and not device.up else None
         found = tuple(
             FaultStatus(
-                *(f.grave, f.text, site.fill(covered(f.advice), uuid), f.runbook, FAULTS[f.runbook].action, f.kind),
+                *(f.grave, f.text, site.fill(f.advice, uuid) or None, f.runbook, FAULTS[f.runbook].action, f.kind),
                 *((seen, False) if f.kind == "gpu_down" else (f.since, f.earlier)),
             )
             for f in faults.get(uuid, ())
@@ -68,7 +68,7 @@ def gpus(
             pci_bus_id=known.pci_bus_id or None,
             up=device.up,
             down_reason=reason,
-            advice=None if device.up else site.fill(covered(down_advice(reason, device.vendor) or ""), uuid) or None,
+            advice=None if device.up else site.fill(down_advice(reason, device.vendor) or "", uuid) or None,
             load=node.utilization.get(uuid),
             memory_used_bytes=reading.memory_used_bytes,
             memory_total_bytes=reading.memory_total_bytes,
@@ -124,7 +124,7 @@ def _xids(found: Xids, vendor: Vendor, now: float, site: Site) -> Iterator[XidSt
                 text=f"Xid {code}" + (f": {name}" if name else ""),
                 kind=kind,
                 last=at,
-                advice=(site.fill(covered(fault.advice)) if fault and xid in found.unrepaired else "") or None,
+                advice=site.fill(fault.advice) or SEE if fault and fault.advice and xid in found.unrepaired else None,
                 runbook=fault.runbook if fault else None,
             )
 

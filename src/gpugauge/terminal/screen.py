@@ -171,7 +171,7 @@ def gpu_details(gpu: GpuStatus) -> list[str]:
         f"{gpus_words([gpu])}: {gpu.summary or gpu.state_words}",
         f"→ {gpu.advice}" if gpu.advice else "",
         last_use(gpu),
-        *(f"{fault.text} → {fault.advice}" for fault in gpu.health),
+        *(" → ".join(filter(None, (fault.text, fault.advice))) for fault in gpu.health),
         *(xid.text for xid in reversed(gpu.xids)),
         f"clocks lowered: {', '.join(gpu.slowed_by)}" if gpu.slowed_by else "",
         *(f"MIG {mig_name(d)}: load {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),

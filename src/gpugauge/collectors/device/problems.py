@@ -219,10 +219,11 @@ class FaultsCollector(RegisteredCollector):
         if found != self._found:
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
             needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook].word)]
-            steps = list(self._place.plan(needed))
+            plan, uuids = self._place.told(needed), {need.device.uuid for need in needed}
             advice: dict[str, list[str]] = {d.uuid: [] for d in tick.driver.devices}
             for d, each in every:
-                advice[d.uuid].append(self._place.with_plan(d, each.advice, steps))
+                parts = self._place.fill(each.advice, d.uuid), plan if d.uuid in uuids else ""
+                advice[d.uuid].append(". ".join(filter(None, parts)))
             gpus = [((uuid,), _Gpu(*found[uuid][:2], words)) for uuid, words in advice.items()]
             rows = families(METRICS, gpus)
             self._section = Judged(self.name, rows, {uuid: gpu.faults for uuid, gpu in found.items()})

@@ -58,7 +58,7 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": "restart the program that has ended; {later}the rest can wait until the other jobs end; {reset}",
+        "94": "restart the program that has ended; {later}; {reset}",
         "reset": "{reset}",
         "workflow": "follow NVIDIA's workflow for this code: "
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
