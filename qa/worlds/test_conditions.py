@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from tests.drawn import cases
 
 from gpugauge.simulator.device.pipeline import Pipeline
-from gpugauge.verdict.causes import CAUSES, NEEDED
+from gpugauge.verdict.causes import CAUSES, NEEDED, found_by
+from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.judge import judge
 from qa.bench.conditions import scores
 from qa.worlds import conditions
 from qa.worlds.conditions import MACHINES, PUBLISHED_SEEDS, RHYTHMS, ROWS, TUNING_SEEDS, Row, draw
 from qa.worlds.minutes import Stretch, View, minute
+from qa.worlds.oracle import evidence
 from qa.worlds.trainings import CAUSES as TRUE_CAUSES
 from qa.worlds.trainings import Training, main_cause, saves_as_much, speedups
 
@@ -65,6 +69,34 @@ def test_on_amd_a_cause_is_named_as_on_a_gpu_with_all_evidence(monkeypatch: pyte
 
 def test_every_evidence_that_a_cause_needs_is_described() -> None:
     assert {needed for cause in CAUSES.values() for needed in cause.needs} == NEEDED.keys()
+
+
+@cases(
+    ("pipeline", "text"),
+    [
+        (Pipeline(fill=0.2), "kernels run 100 % of the time, on 20 % of the multiprocessors"),
+        (Pipeline(host=0.3), "the GPU is idle 67 % of the time, the waits for batches take 0 %, copies 1 %"),
+        (Pipeline(load=2.0), "the training thread waits 94 % of the time for batches, and the GPU is idle 80 %"),
+        (Pipeline(other=0.5), "the GPU is busy 100 % of the time, 50 % with this process"),
+        (Pipeline(cpu_quota=0.1, load=0.3), "the cgroup is throttled 90 % of the time, its CPU quota is used up"),
+        (Pipeline(retries=1.0), "the allocator freed its cache 300 times in the last minute"),
+    ],
+)
+def test_the_evidence_for_a_cause_has_the_measured_values(pipeline: Pipeline, text: str) -> None:
+    e = evidence(pipeline)
+    cause = judge(e).limited_by or ""
+
+    assert found_by([cause], e) == text
+    assert found_by([cause, "host_bound"], None) == f"{CAUSES[cause].evidence}; {CAUSES['host_bound'].evidence}"
+    of_gpus = replace(e, devices=(e.devices[0], DeviceEvidence()))
+    assert found_by([cause], of_gpus) == text  # of one of them nothing is known
+
+
+def test_each_value_of_an_evidence_can_be_known() -> None:
+    every = DeviceEvidence(1.0, own_busy=1.0, sm_active=0.2, tensor_active=0.0, clock=0.5, transfer=0.1)
+    e = Evidence(60.0, data_wait=0.1, asleep=0.1, local_work=0.1, cpu_throttled=0.1, memory_pressure=0.1, retries=3)
+    known = replace(e, ooms=1, devices=(every,), unused_devices=1, parameters={"cpu": 1.0}).known()
+    assert known.keys() >= {name for cause in CAUSES.values() for name in re.findall(r"{(\w+)}", cause.measured)}
 
 
 _GPM = {"underfilled", "precision_unused", "transfer"}

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.memory.trend import Growth
 
 
@@ -58,7 +59,8 @@ class Judged(NamedTuple):
     mfu: float | None = None
     loader: Diagnosis | None = None
     rest: Mapping[str, float] = {}
-    early: bool = False  # the evidence is not yet enough for a cause and for advice
+    evidence: Evidence | None = None
+    early: bool = False  # that is not yet enough for a cause and for advice
 
 
 class OnDevice(NamedTuple):

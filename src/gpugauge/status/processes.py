@@ -19,8 +19,8 @@ from gpugauge.status.identity import identities, workload
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.words import limit_words, state_words
-from gpugauge.verdict.causes import CAUSES
+from gpugauge.status.words import largest, limit_words, state_words
+from gpugauge.verdict.causes import found_by
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.wire.shares import NAMED_PHASES
 
@@ -195,7 +195,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     if state == "held_idle" and not (wasted := history.unused(process.process)):
         name, lost = None, None  # as a notebook is between two commands
     limit = limit_words(name, verdict.causes) if verdict and name else None
-    cause = CAUSES.get(name or "")
+    named = (largest(name, verdict.causes) or [name]) if verdict and name else []
     measured = replace(process, step_shares=parts, rest_shares=rest, data_wait_ratio=parts.get("data"))
     own = level(state, name, process.role, longest_wait(measured)[1], wasted=wasted)
     shown = replace(
@@ -207,7 +207,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
         causes=verdict.causes if verdict else None,
-        evidence=cause.evidence if cause and limit == cause.phrase else None,
+        evidence=found_by(named, judged.evidence if judged else None),
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),

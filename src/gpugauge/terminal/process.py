@@ -125,10 +125,11 @@ class _Screen:
         if open_ := no_limit(facts, self._now):
             yield from self._text(open_, "  ")
         elif facts.limited_by:
-            label = f" [{safe(facts.limited_by)}]" if facts.evidence else ""
+            found = facts.evidence.split("; ") if facts.evidence else []
+            label = f" [{safe(facts.limited_by)}]" if len(found) == 1 else ""
             yield from self._text(f"it {safe(remark(facts))}{label}", "  ", LEVELS.get(facts.level, ""))
-            if facts.evidence:
-                yield from self._text(f"evidence: {safe(facts.evidence)}", "  ", DIM)
+            for text in found:
+                yield from self._text(f"evidence: {safe(text)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
             waits = loss(facts)[1]
             label = " [data_loading]" if longest_wait(facts)[0] == FOR_DATA else ""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from gpugauge.driver.vendors import VENDORS
@@ -16,6 +17,7 @@ STATES = (
 Proof = Literal["gpu", "cpu", "simulated"]
 _MIN_DRIVERS = ", ".join(f"{cuda}: {driver}" for v in VENDORS for cuda, driver in v.min_drivers.items())
 _Missing = Callable[[Evidence, DeviceEvidence], bool]
+_NAMES = re.compile(r"{(\w+)}")
 _SMALL = 0.1  # share of the waits for CPU or storage that excludes them
 
 
@@ -73,6 +75,7 @@ class Cause(NamedTuple):
     on_cpu: bool = False  # it explains why a training that could use a GPU is on the CPU
     needs: tuple[str, ...] = ()  # evidence that shows or excludes it; without it the cause is undecidable
     removed: Mapping[str, Any] = {}  # parts of a Step as they are without it
+    measured: str = ""  # the evidence with values of Evidence.known(); its first part is needed
 
 
 _ALL = (
@@ -132,6 +135,7 @@ _ALL = (
         "orange",
         needs=("load", "waits", "loader CPU", "loader storage"),
         removed={"load": 0.0, "loader": 0.0},
+        measured="the training thread waits {data_wait} of the time for batches, and the GPU is idle {idle}",
     ),
     Cause(
         "host_bound",
@@ -142,6 +146,7 @@ _ALL = (
         "yellow",
         needs=("load", "waits", "copies", "thread CPU"),
         removed={"host": 0.0, "serial": False},
+        measured="the GPU is idle {idle} of the time, the waits for batches take {data_wait}, copies {transfer}",
     ),
     Cause(
         "waiting_elsewhere",
@@ -152,6 +157,7 @@ _ALL = (
         "#e377c2",
         needs=("load", "waits", "thread", "pressure"),
         removed={"asleep": 0.0},
+        measured="the training thread sleeps {asleep} of the time outside of its loader, and the GPU is idle {idle}",
     ),
     Cause(
         "offloaded",
@@ -162,6 +168,7 @@ _ALL = (
         "light-orange",
         needs=("load", "waits"),
         removed={"host": 0.0, "serial": False},
+        measured="the GPU is idle {idle} of the time, and {parameters_on_cpu} of the parameters are on the CPU",
     ),
     Cause(
         "transfer",
@@ -172,6 +179,8 @@ _ALL = (
         "purple",
         needs=("load", "counters"),
         removed={"copy": 0.0, "pinned": True},
+        measured="copies between host and device take {transfer} of the time, according to the PCIe traffic, and the "
+        "GPU is idle {idle}",
     ),
     Cause(
         "underfilled",
@@ -181,6 +190,7 @@ _ALL = (
         "fills only a part of the GPU",
         "blue",
         needs=("load", "counters", "own load", "peers"),
+        measured="kernels run {busy} of the time, on {filled} of the multiprocessors",
     ),
     Cause(
         "precision_unused",
@@ -190,6 +200,8 @@ _ALL = (
         "computes without the tensor cores",
         "super-light-blue",
         needs=("load", "counters", "own load", "peers"),
+        measured="the tensor cores are busy {tensor_active} of the time, the GPU {busy}, in 32-bit arithmetic with "
+        "TF32 off",
     ),
     Cause(
         "waiting_for_peers",
@@ -200,6 +212,8 @@ _ALL = (
         "#8c564b",
         needs=("load", "peers"),
         removed={"peers": 0.0},
+        measured="the rank's own work takes {local_work} of its step, the rest is a wait in a collective for slower "
+        "ranks",
     ),
     Cause(
         "collective",
@@ -219,16 +233,19 @@ _ALL = (
         "runs at lowered clocks",
         "#e0226e",
         needs=("load", "own load", "clocks"),
+        measured="the clock is at {clock} of its maximum, lowered {slowed} of the time by temperature, a power brake, "
+        "or a power limit below its default",
     ),
     Cause(
         "memory_pressure",
-        "the allocator freed its cache to retry, or ran out of memory; at most the time that its calls can have cost",
+        "the allocator freed its cache to retry, or ran out of memory: at most the time that its calls can have cost",
         "smaller batch, gradient checkpointing, PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         ("simulated",),
         "is short of GPU memory",
         "dark-purple",
         needs=("load",),
         removed={"allocator": 0.0},
+        measured="the allocator freed its cache {retries} times in the last minute, and was out of memory {ooms} times",
     ),
     Cause(
         "contention",
@@ -238,6 +255,7 @@ _ALL = (
         "shares its GPU with others",
         "super-light-purple",
         needs=("load", "own load"),
+        measured="the GPU is busy {busy} of the time, {own_busy} with this process",
     ),
     Cause(
         "cpu_limited",
@@ -247,6 +265,7 @@ _ALL = (
         "has used up its CPU quota",
         "dark-orange",
         needs=("load", "throttling"),
+        measured="the cgroup is throttled {cpu_throttled} of the time, its CPU quota is used up",
     ),
     Cause(
         "memory_swap_io",
@@ -256,6 +275,7 @@ _ALL = (
         "waits for memory or storage",
         "dark-yellow",
         needs=("load", "pressure"),
+        measured="the process waits {memory_pressure} of the time for swapped memory or for storage",
     ),
     Cause(
         "unused_gpus",
@@ -264,6 +284,7 @@ _ALL = (
         ("gpu", "simulated"),
         "holds GPUs that it does not use",
         "dark-blue",
+        measured="{unused} of the {held} GPUs that it holds are never busy",
     ),
     Cause(
         "unknown",
@@ -280,6 +301,16 @@ UNEXPLAINED = "no measured value explains it: `gpugauge doctor PID` on the node 
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 STALLS = "collective"
 """The cause of trainings that stall: their alert is not one about a load."""
+
+
+def found_by(names: Iterable[str], e: Evidence | None) -> str | None:
+    """Return the evidence for causes, with the values that were measured; None without a cause."""
+    known, found = e.known() if e else {}, []
+    for cause in (CAUSES[name] for name in names if name in CAUSES):
+        parts = [part for part in cause.measured.split(", ") if known.keys() >= set(_NAMES.findall(part))]
+        told = cause.measured and parts and cause.measured.startswith(parts[0])
+        found.append(", ".join(parts).format_map(known) if told else cause.evidence)
+    return "; ".join(found) or None
 
 
 def missing(undecidable: Collection[str]) -> list[str]:

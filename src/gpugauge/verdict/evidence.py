@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
+_SHARES = ("data_wait", "asleep", "local_work", "cpu_throttled", "memory_pressure")
+# What people are told of several GPUs.
+_OF_DEVICES: Mapping[str, Callable[[Sequence[float]], float]] = {
+    **dict.fromkeys(("busy", "own_busy", "sm_active", "tensor_active"), fmean),
+    "clock": min,
+    "slowed": max,
+    "transfer": max,
+}
 
 
 class DeviceEvidence(NamedTuple):
@@ -28,6 +37,11 @@ class DeviceEvidence(NamedTuple):
     power_capped: float | None = None  # share of time slowed down by the software power cap
     power_limit_lowered: bool | None = None  # the limit in force is below the default
     transfer: float | None = None  # share of time that the PCIe traffic takes
+
+    @property
+    def slowed(self) -> float:
+        """The share of time in which the clocks are lowered by what somebody can change."""
+        return max(self.thermal or 0.0, (self.power_capped or 0.0) if self.power_limit_lowered else 0.0)
 
 
 class Evidence(NamedTuple):
@@ -85,6 +99,20 @@ class Evidence(NamedTuple):
     def judged_devices(self) -> int:
         """The number of held GPUs whose load the driver reports. Of the others no loss can be seen."""
         return sum(device.measured for device in self.devices) + self.unused_devices
+
+    def known(self) -> dict[str, str]:
+        """Return the known values in words, those of several GPUs as one."""
+        found = {name: getattr(self, name) for name in _SHARES}
+        for name, of_all in _OF_DEVICES.items():
+            each = [value for device in self.devices if (value := getattr(device, name)) is not None]
+            found[name] = of_all(each) if each else None
+        busy, active, size = found["busy"], found["sm_active"], sum(self.parameters.values())
+        found["idle"] = None if busy is None else 1.0 - busy
+        found["filled"] = active / busy if busy and active is not None else None
+        found["parameters_on_cpu"] = self.parameters.get("cpu", 0.0) / size if size else None
+        counts = {"retries": self.retries, "ooms": self.ooms, "unused": self.unused_devices}
+        shares = {name: f"{min(100.0, 100 * share):.0f} %" for name, share in found.items() if share is not None}
+        return shares | {name: f"{n:.0f}" for name, n in {**counts, "held": self.judged_devices}.items() if n}
 
 
 def used(devices: Sequence[DeviceEvidence]) -> tuple[tuple[DeviceEvidence, ...], int, float]:

@@ -166,9 +166,8 @@ def waiting_for_peers(e: Evidence, device: DeviceEvidence, busy: float) -> float
 def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: float) -> dict[str, float]:
     """Return the shares of the kernels' time that the removal of each cause would save."""
     longer: dict[str, float] = {"contention": shared}
-    slowed = max(device.thermal or 0.0, (device.power_capped or 0.0) if device.power_limit_lowered else 0.0)
-    if slowed and device.clock is not None and device.clock < _FULL_CLOCK:
-        longer["throttled"] = slowed * (1.0 - device.clock)
+    if device.slowed and device.clock is not None and device.clock < _FULL_CLOCK:
+        longer["throttled"] = device.slowed * (1.0 - device.clock)
     # The counters of multiprocessors cover all processes on the GPU: this one fills no more of it.
     if device.sm_active is not None and computing > 0.2:
         filled = min(1.0, device.sm_active / computing)
