@@ -388,8 +388,8 @@ def check_named(draw: random.Random, name: str) -> None:
     assert render.as_text(compare.blocks(both))
 
 
-def one_after_the_other(first: list[Series], second: list[Series]) -> jobs.Found:
-    after = first[0].points[-1][0] - second[0].points[0][0] + 300
+def one_after_the_other(first: list[Series], second: list[Series], gap: float = 300) -> jobs.Found:
+    after = first[0].points[-1][0] - second[0].points[0][0] + gap
     second = [
         Series({**each.labels, "process": "8"}, [(at + after, value) for at, value in each.points]) for each in second
     ]
@@ -413,6 +413,24 @@ def test_runs_of_one_job_are_compared() -> None:
     assert "workers 8 → 1" in answer
     assert "different programs (a.py and b.py)" in answer
     assert build.run_of(found, -3).facts.keys() == build.run_of(found, -2).facts.keys(), "the first one"
+
+
+def test_runs_that_overlap_are_listed_and_not_compared() -> None:
+    parts = {"data": 0.1, "peers": 0.0, "rest": 0.2}
+
+    def found(gap: float, world_size: str) -> Report:
+        info = {"torch_process_info": {"command": "a.py", "rank": "", "world_size": world_size}}
+        runs = [run_of("7", info, parts, steps) for steps in (3000, 4000)]
+        return build.report(JobId("slurm", "", "7"), one_after_the_other(*runs, gap), NOW)
+
+    both = found(-600, "")
+    text = render.as_text(render.blocks(both), 200)
+    assert "2 of its runs overlapped" in text
+    assert text.count("  node-1:10478  from 20") == 2
+    with pytest.raises(jobs.ReportError, match="2 runs of Slurm job 7 overlapped"):
+        compare.compare(both, both)
+    for gap, world_size in ((300, ""), (-600, "2")):
+        assert "overlapped" not in render.as_text(render.blocks(found(gap, world_size)))
 
 
 def test_a_training_on_the_cpu_is_told_what_to_change() -> None:

@@ -149,3 +149,22 @@ def test_two_causes_have_their_shares_and_none_is_said_to_take_little() -> None:
     assert "less than 5 % of its GPU time is lost to each cause" in screen(causes={})
     for facts in ({"causes": {"transfer": 0.06}}, {"causes": {}, "undecidable": ["transfer"]}, {"causes": None}):
         assert "no cause is large enough to be named" in screen(**facts)
+
+
+def test_runs_of_one_program_are_one_problem_only_where_one_advice_is_about_them() -> None:
+    def problems(*of: tuple[float, str, int]) -> list[tuple[str, str | None]]:
+        slow = ProcessStatus(process="", command="a.py", level="bad", state="training", limited_by_words="is slow")
+        runs = [
+            replace(slow, process=f"p{at}", pid=at, lost_ratio=lost, advice=advice, world_size=ranks)
+            for at, (lost, advice, ranks) in enumerate(of, 1)
+        ]
+        found = training_problems(Status(answer="", timestamp=0.0, version=None, without_gpu=tuple(runs)))
+        return [(each.detail or "", each.advice) for each in found]
+
+    assert problems((0.8, "dump 1", 1), (0.85, "dump 2", 1)) == [
+        ("82 % of its GPU time is lost, pid 1 and 1 more process", "dump 1")
+    ]
+    apart = [(f"{lost} % of its GPU time is lost, pid {pid}", "x") for lost, pid in ((50, 2), (80, 1))]
+    assert problems((0.8, "x", 1), (0.5, "x", 1)) == apart
+    assert len(problems((0.8, "16 workers", 1), (0.8, "a faster dataset", 1))) == 2
+    assert len(problems((0.8, "16 workers", 2), (0.3, "a faster dataset", 2))) == 1, "ranks of one training"

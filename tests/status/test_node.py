@@ -18,6 +18,7 @@ from gpugauge.status.node import build
 from gpugauge.status.problem import KINDS
 from gpugauge.terminal.screen import problem_lines
 from gpugauge.terminal.table import table
+from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.web.page.routes import PATH, status_route
@@ -90,7 +91,8 @@ def test_parts_of_the_steps_and_causes_that_are_not_decided() -> None:
     assert (process["trouble_since"], problem["since_words"]) == (1.7e9, "since 2023-11-14 22:13 UTC")
     assert process["step_shares"] == parts
     assert process["undecidable"] == ["data_loading", "host_bound"]
-    assert (process["level"], process["lost_ratio"], process["evidence"]) == ("bad", 0.7, None)
+    assert (process["level"], process["lost_ratio"]) == ("bad", 0.7)
+    assert process["evidence"] == f"{CAUSES['data_loading'].evidence}; {CAUSES['host_bound'].evidence}"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import chain, combinations
 
 from gpugauge.base import serving
 from gpugauge.base.text import whole
@@ -67,6 +67,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         begin=begin,
         end=end,
         runs=len(runs),
+        parallel=overlapping(found),
         running=bool(running),
         end_words=[words for words, _ in ends.most_common()],
         nodes=sorted({use.node for use in uses}),
@@ -94,6 +95,18 @@ def run_of(found: Found, number: int) -> Found:
     spans = _merged((facts.begin, facts.end) for facts in found.facts.values())
     begin, end = spans[max(number, -len(spans))]
     return replace(found, facts={p: facts for p, facts in found.facts.items() if begin <= facts.begin <= end})
+
+
+def overlapping(found: Found) -> list[str]:
+    """Return the processes that trained while another one did that runs the same program and is no rank beside it."""
+    spans: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
+    for process, facts in found.facts.items():
+        told, owner = facts.info("torch_process_info"), found.owners[process]
+        if told and told.get("world_size", "") in {"", "1"}:
+            # Its begin and end are known to a sample.
+            spans[owner.node, owner.command].append((facts.begin, facts.end - facts.interval, process))
+    alike = [(a, b) for each in spans.values() for a, b in combinations(sorted(each), 2) if b[0] < a[1]]
+    return sorted({process for pair in alike for *_, process in pair})
 
 
 def _hours(facts: Facts, share: float = 1.0) -> GpuHours | None:

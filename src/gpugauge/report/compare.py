@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gpugauge.report.jobs import ReportError
 from gpugauge.report.model import VERSION, Report
 from gpugauge.report.render import Block, listed, when
 from gpugauge.status.words import cause_phrase, duration, factor, percent
@@ -41,8 +42,12 @@ class Comparison:
 
 
 def compare(a: Report, b: Report) -> Comparison:
-    """Return what differs between two runs."""
+    """Return what differs between two runs. Raises ReportError if one of them is more than one run."""
     both = a, b
+    for each in both:
+        if each.parallel:
+            many = f"{len(each.parallel)} runs of {each.title} overlapped"
+            raise ReportError(f"{many}, and each can have slowed the others: the report on it lists them")
     seconds = ({part: share * (each.step_seconds or 0.0) for part, share in each.step_shares.items()} for each in both)
     parts = {part: pair for part, pair in _both(seconds, 0.0).items() if any(pair)}
     hours = (each.gpu_hours for each in both)

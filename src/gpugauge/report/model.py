@@ -138,6 +138,7 @@ class Report:
     begin: float  #: Unix time
     end: float  #: Unix time; of a running job, that of the last sample
     runs: int  #: one after the other, without a process between them
+    parallel: Sequence[str]  #: processes of one program that trained at the same time and are no ranks of one training
     running: bool
     end_words: Sequence[str]  #: why its processes ended
     nodes: Sequence[str]

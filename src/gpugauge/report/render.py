@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 
 from gpugauge.base import serving
 from gpugauge.base.text import printable, whole
-from gpugauge.report.model import Cost, Report
+from gpugauge.report.model import Cost, GpuHours, Report
 from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
 from gpugauge.status.words import cause_phrase, duration, percent, plural, quantity
 from gpugauge.terminal.columns import cut
@@ -77,6 +77,8 @@ def _head(report: Report) -> Block:
     named = f"program{'s' * (len(programs) > 1)} {listed(programs)}; " if programs else ""
     products = listed([name for name in report.products if name])
     runs = [f"{report.runs} runs, one after the other: the figures are those of all."] if report.runs > 1 else []
+    overlap = f"{len(report.parallel)} of its runs overlapped: the figures are those of all, and the table has each."
+    runs += [overlap] * bool(report.parallel)
     return Block(f"{report.title}{users}", [f"{named}{places}{f', {products}' if products else ''}; {life}.", *runs])
 
 
@@ -151,18 +153,20 @@ def _figures(report: Report) -> Block:
 
 
 def _ranks(report: Report) -> Block:
-    """Return the processes where they differ in what they lost, or in their steps."""
-    uses = [(use, use.gpu_hours) for use in report.processes if use.gpu_hours and use.gpu_hours.held]
+    """Return the processes where they overlap and are no ranks, or differ in what they lost, or in their steps."""
+    uses = [(use, use.gpu_hours or GpuHours.of(0.0, {})) for use in report.processes]
+    uses = [each for each in uses if each[1].held or report.parallel]
     uses.sort(key=lambda each: -each[1].lost_share)
     steps = [use.step_seconds for use, _ in uses if use.step_seconds]
     slower = bool(steps) and max(steps) > _DIFFERENT_STEP * min(steps)
-    if len(uses) < 2 or not (uses[0][1].lost_share - uses[-1][1].lost_share > _DIFFERENT_SHARE or slower):
+    differ = len(uses) > 1 and (uses[0][1].lost_share - uses[-1][1].lost_share > _DIFFERENT_SHARE or slower)
+    if not differ and not report.parallel:
         return Block()
     rows = [
         (
             use.node,
-            "-" if use.rank is None else str(use.rank),
-            hours(of.held, uses[0][1].held),
+            f"from {when(use.begin)}" if use.rank is None else str(use.rank),
+            hours(of.held, uses[0][1].held) if of.held else "-",
             percent(of.lost_share),
             next(map(cause_phrase, of.lost), "-"),
             duration(use.step_seconds) if use.step_seconds else "-",
@@ -171,7 +175,7 @@ def _ranks(report: Report) -> Block:
     ]
     more = [f"And {len(uses) - _MOST_RANKS} more, which lost less."] * (len(uses) > _MOST_RANKS)
     head = ("node", "rank", "held", "lost", "because it mostly", "step")
-    return Block("The processes differ", more, [head, *rows], frozenset({1, 2, 3, 5}))
+    return Block("The processes differ" if differ else "The processes", more, [head, *rows], frozenset({1, 2, 3, 5}))
 
 
 def as_text(found: Sequence[Block], width: int = 100) -> str:

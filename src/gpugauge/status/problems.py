@@ -19,11 +19,12 @@ from gpugauge.status.problem import order, problem
 from gpugauge.status.use import gpus_words, in_use, is_idle, judging, on_gpus, silent, unhooked, used_well
 from gpugauge.status.words import percent, plural, since_words
 
+_CLOSE = 0.1  # shares of lost time that differ by less are the same
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
 
 
 def training_problems(facts: Status) -> Iterator[Problem]:
-    """Yield a problem for each program of an owner and cause; ranks of one training are together."""
+    """Yield a problem for each program of an owner, cause and advice; ranks of one training are together."""
     gpus = {gpu.uuid: gpu for gpu in facts.gpus}
     processes: dict[str, ProcessStatus] = {}
     used: dict[str, list[str]] = {}
@@ -38,13 +39,29 @@ def training_problems(facts: Status) -> Iterator[Problem]:
     place = {uuid: number for number, uuid in enumerate(gpus)}
     failing = [process for process in processes.values() if process.level in {"bad", "poor"}]
     group_of = partial(_group, there="a simulated GPU" if facts.simulated else "a GPU")
-    for (who, text, kind, *_), group in groupby(sorted(failing, key=group_of), key=group_of):
-        ranks = list(group)
+    groups = groupby(sorted(failing, key=group_of), key=group_of)
+    for (who, text, kind, *_), ranks in ((key, alike) for key, group in groups for alike in _alike([*group])):
         held = list(dict.fromkeys(uuid for rank in ranks for uuid in used.get(rank.process, [])))
         held.sort(key=place.__getitem__)
         since = min((rank.trouble_since for rank in ranks if rank.trouble_since), default=None)
         found = _problem(who, text, kind, ranks, [gpus[uuid] for uuid in held])
         yield replace(found, since_words=since_words(since))
+
+
+def _alike(programs: Sequence[ProcessStatus]) -> Iterator[list[ProcessStatus]]:
+    """Yield the ranks of a training, and each time processes that lose about as much and have the same advice."""
+
+    def key(process: ProcessStatus) -> tuple[str, float]:
+        if (process.world_size or 1) > 1:
+            return "", 0.0
+        return (process.advice or "").replace(str(process.pid), "pid"), process.lost_ratio or longest_wait(process)[1]
+
+    for _, same in groupby(sorted(programs, key=key), key=lambda process: key(process)[0]):
+        left = [*same]
+        while left:
+            alike = [each for each in left if key(each)[1] - key(left[0])[1] <= _CLOSE]
+            yield alike
+            left = left[len(alike) :]
 
 
 def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: list[GpuStatus]) -> Problem:
