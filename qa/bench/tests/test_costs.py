@@ -67,13 +67,13 @@ def half_a_minute(daemon: VirtualDaemon, *, scraped: bool) -> float:
 
 
 def test_second_without_a_scrape(daemon: VirtualDaemon) -> None:
-    assert half_a_minute(daemon, scraped=False) < 4200
+    assert half_a_minute(daemon, scraped=False) < 4000
 
 
 def test_second_with_a_scrape(daemon: VirtualDaemon) -> None:
     daemon.scrape()
 
-    assert half_a_minute(daemon, scraped=True) < 4700
+    assert half_a_minute(daemon, scraped=True) < 4300
 
 
 def test_body_without_reused_bytes(daemon: VirtualDaemon) -> None:

@@ -97,6 +97,7 @@ class Node:
     driver: DriverView = UNKNOWN_DRIVER
 
     _held: dict[str, list[str]] | None = None
+    _by_uuid: tuple[tuple[Device, ...], dict[str, Device]] = ((), {})
 
     def held(self, process: str) -> list[str]:
         """Return the GPUs on which a process has memory by the driver's lists."""
@@ -118,6 +119,20 @@ class Node:
         """Return the GPUs that are exported: all but those of a driver that is released."""
         return (device for device in self.devices if device.reason != RELEASED)
 
+    def device(self, uuid: str) -> Device | None:
+        """Return a GPU, None if it is not there."""
+        devices, by_uuid = self._by_uuid
+        if devices is not self.devices:
+            by_uuid = {device.uuid: device for device in self.devices}
+            self._by_uuid = self.devices, by_uuid
+        return by_uuid.get(uuid)
+
+    def shows(self, uuid: str) -> bool:
+        """Return whether a GPU is one of those of `shown`."""
+        device = self.device(uuid)
+        return device is not None and device.reason != RELEASED
+
     def reading(self, uuid: str) -> DeviceReading:
         """Return the reading of a GPU, an empty one if it is down or not there."""
-        return next((d.reading for d in self.devices if d.uuid == uuid and d.up), NO_READING)
+        device = self.device(uuid)
+        return device.reading if device and device.up else NO_READING

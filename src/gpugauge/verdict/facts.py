@@ -260,10 +260,10 @@ def _more(before: float | None, after: float | None) -> float | None:
 def _means(window: Window, uuid: str) -> DeviceEvidence:
     reading, track = window.node.reading(uuid), window.gpu(uuid)
     limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
-    name = next((d.reading.name or "" for d in window.node.devices if d.uuid == uuid), "")
+    known = window.node.device(uuid)
     return device(window, uuid)._replace(
         tensor_active=_ratio(track.rise(lambda gpu: gpu.tensor_active), track.rise(lambda gpu: gpu.profiled)),
-        tensor_speedup=tensor_speedup(name),
+        tensor_speedup=tensor_speedup((known and known.reading.name) or ""),
         power=_ratio(track.mean(lambda gpu: gpu.power_milliwatts), limit),
         clock=_ratio(track.mean(lambda gpu: gpu.clock_mhz), reading.clock_sm_max_mhz),
         thermal=_most(track.mean(partial(GpuSample.slowed, reason=reason)) for reason in SLOWDOWNS),
@@ -288,7 +288,7 @@ def devices_of(node: Node, process: str) -> list[str]:
     """Return the GPUs on which the process has tensors, or memory by the driver's list."""
     session = node.sessions.get(process)
     found = set(training.by_uuid(session, lambda d: d.allocated)) if session and session.connected else set()
-    return sorted(found.union(node.held(process)) & {device.uuid for device in node.shown()})
+    return sorted(filter(node.shows, found.union(node.held(process))))
 
 
 def _parameters(session: Session) -> dict[str, float]:
