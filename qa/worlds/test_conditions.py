@@ -100,7 +100,7 @@ def test_each_value_of_an_evidence_can_be_known() -> None:
 
 
 _GPM = {"underfilled", "precision_unused", "transfer"}
-_RANKS = {"waiting_for_peers", "underfilled", "precision_unused"}
+_RANKS = {"waiting_for_peers", "slow_network", "underfilled", "precision_unused"}
 _GAPS = {"host_bound", "waiting_elsewhere", "offloaded"}
 _UNDECIDABLE = {
     "all evidence": set[str](),

@@ -34,7 +34,7 @@ def test_alerts_that_only_the_platform_can_fix_are_not_sent_to_owners() -> None:
     assert unrouted == []
     assert routed.keys() == {"platform", "owners"}
     assert {alert for alert in routed["platform"] if alert.startswith("Training")} == {
-        alert_of_cause(cause) for cause in ("throttled", "contention", "memory_swap_io", "transfer")
+        alert_of_cause(cause) for cause in ("throttled", "contention", "memory_swap_io", "slow_network", "transfer")
     }
     assert {alert for alert in routed["owners"] if not alert.startswith("Training")} == {
         *("GpuHeldIdle", "TorchCpuBuildBusy", "AllocatedGpuUnused")

@@ -76,6 +76,16 @@ def test_cause() -> None:
             HEALTHY._replace(world_size=2, local_work=0.3, devices=(BUSY._replace(power=0.2, tensor_active=0.1),)),
             "waiting_for_peers",
         ),
+        (
+            HEALTHY._replace(
+                world_size=8,
+                local_work=0.3,
+                slow_network=True,
+                devices=(BUSY._replace(power=0.2, tensor_active=0.1),),
+            ),
+            "slow_network",
+        ),
+        (HEALTHY._replace(world_size=8, local_work=0.95, slow_network=True), None),
         (HEALTHY._replace(unused_devices=3), "unused_gpus"),
         (ON_CPU._replace(), "model_on_cpu"),
         (ON_CPU._replace(build="cpu"), "no_cuda_build"),

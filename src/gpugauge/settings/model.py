@@ -199,6 +199,11 @@ class Verdict(Section):
         description="Ask NCCL (RAS, 2.29.2 and newer) which ranks are behind or missing, while all GPUs of a training "
         "without the hook are busy and draw little power (docs/hangs.md).",
     )
+    nccl_inspector_dir: Path | None = setting(
+        default=None,
+        description="Folder in which the plugin NCCL Inspector of the trainings writes its files `.prom`, for the "
+        "bandwidth of their collectives and the cause `slow_network` (docs/hangs.md).",
+    )
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,19 @@ _ALL = (
         "ranks",
     ),
     Cause(
+        "slow_network",
+        "`waiting_for_peers`, and by NCCL Inspector (`verdict.nccl_inspector_dir`) no rank is late: all ranks are on "
+        "this node, and the bus bandwidth of all large collectives is below 1/8 of what they reached before, or 1/64 "
+        "of the NVLinks",
+        "check the NVLinks and faults of the GPUs (`gpugauge status`), and by NCCL_DEBUG=INFO how they are connected: "
+        "P2P is fast, SHM and NET/Socket are not",
+        ("simulated",),
+        "waits for the network between its GPUs",
+        "#17becf",
+        needs=("load", "peers"),
+        removed={"peers": 0.0},
+    ),
+    Cause(
         "collective",
         "a training stalls while its GPUs are busy: with the hook a rank of several; without it suspected, where all "
         "GPUs of the job are busy, and their power is steady and at most half of what they drew at work, or of their "

@@ -72,6 +72,7 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
         pinned,
         allocator=allocator,
         peers=1.0 if spin >= _SLOWER_RANKS else 0.0,
+        why_it_waits=savings.why_it_waits(e),
         paused=paused,
         slower=savings.slow_kernels(e, device, own - spin, shared),
         withheld=_withheld(e, working),

@@ -75,6 +75,7 @@ class Evidence(NamedTuple):
     paused: float = 0.0  # phases without steps (evaluation, checkpoints, compilation), as a share of the whole window
     mixed: float = 0.0  # pauses that could not be separated from the training, as a share of both
     local_work: float | None = None  # share of the rank's own work in its steps
+    slow_network: bool = False  # the collectives of all ranks, which are here, are slow, and no rank is late
     world_size: int | None = None
     parameters: Mapping[str, float] = {}  # bytes by kind of device: cpu, cuda, …
     torch_devices: bool = False  # torch reports its devices: the process has initialised CUDA

@@ -9,7 +9,7 @@ from gpugauge.node.judged import Verdict
 from gpugauge.verdict.causes import CAUSES, NEEDED
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.possible import possible
-from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device
+from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device, why_it_waits
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts_of, transition
 
 # Ratios from 0 to 1.
@@ -21,7 +21,7 @@ _MIN_UNSTEADY_SHARE = 0.4  # … and where the load varies: what takes turns wit
 _MOST_OTHER = 0.9  # what it must save at least of the saving of each other one, likewise
 _UNSTEADY = 0.15  # spread of the load from which on several causes may take turns
 _SPINS = 0.98  # busy share of a GPU on which a kernel waits
-_PEERS = "waiting_for_peers"
+_WAITS = frozenset({"waiting_for_peers", "slow_network"})
 _OUTSIDE = frozenset({"counters"})  # evidence that is not of the hook, or of a training that steps
 
 
@@ -54,8 +54,8 @@ def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> boo
         least, others = _MIN_SURE_SHARE, {name: saved for name, saved in savings.items() if name != named}
         if unsteady:
             least = max(_MIN_UNSTEADY_SHARE, 2.0 * max(others.values(), default=0.0))
-        elif named != _PEERS:
-            if others.get(_PEERS, 0.0) >= _MIN_PRIMARY_SHARE:
+        elif named not in _WAITS:
+            if others.get(why_it_waits(e), 0.0) >= _MIN_PRIMARY_SHARE:
                 return False
             least = max(least, _MOST_OTHER * max(others.values(), default=0.0))
         if savings.get(named, 0.0) < least:
@@ -118,8 +118,9 @@ def _why_on_cpu(e: Evidence) -> str:
 
 
 def _primary(savings: Mapping[str, float], before: str | None) -> str | None:
-    if savings.get(_PEERS, 0.0) >= _MIN_PRIMARY_SHARE:
-        return _PEERS  # otherwise a faster rank would only wait longer
+    for wait in _WAITS & savings.keys():
+        if savings[wait] >= _MIN_PRIMARY_SHARE:
+            return wait  # otherwise a faster rank would only wait longer
     first = max(savings, key=lambda name: savings[name], default="")
     held, most = (savings.get(name, 0.0) for name in (before or "", first))
     if held >= _MIN_PRIMARY_SHARE and most - held < _MIN_LEAD_SHARE:

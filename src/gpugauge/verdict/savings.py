@@ -71,8 +71,13 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else 1.0  # the thread loads even with faster kernels
     on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
     lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
-    shares = _divided(gap, in_gaps) | _divided(lost, on_device)
-    return Loss(shares | {"waiting_for_peers": waiting}, in_gaps | on_device | {"waiting_for_peers": waiting})
+    shares, waits = _divided(gap, in_gaps) | _divided(lost, on_device), {why_it_waits(e): waiting}
+    return Loss(shares | waits, in_gaps | on_device | waits)
+
+
+def why_it_waits(e: Evidence) -> str:
+    """Return the cause of the waits in collectives."""
+    return "slow_network" if e.slow_network else "waiting_for_peers"
 
 
 def own_busy(device: DeviceEvidence) -> float:

@@ -30,7 +30,8 @@ class Step(NamedTuple):
     pinned: bool = True  # copies overlap with kernels
     serial: bool = False  # the host waits for the GPU in each step
     allocator: float = 0.0  # retries, in which the GPU is idle
-    peers: float = 0.0  # the step of the slowest other rank
+    peers: float = 0.0  # the step of the slowest other rank, or the collectives of a slow network
+    why_it_waits: str = "waiting_for_peers"  # the cause of `peers`
     paused: float = 0.0  # phases without steps
     slower: Mapping[str, float] = {}  # share of the kernels' time that each cause costs
     withheld: Mapping[str, float] = {}  # share of the time of host and loader, by cause
@@ -84,7 +85,7 @@ class Step(NamedTuple):
             _INLINE: inline + self.allocator,
             "transfer": self.copy if self.pinned else 0.0,
             "data_loading": self.loader,
-            "waiting_for_peers": self.peers,
+            self.why_it_waits: self.peers,
         }
 
 

@@ -201,7 +201,7 @@ STORIES = (
         for cause in (
             *("data_loading", "host_bound", "transfer", "underfilled", "precision_unused", "waiting_for_peers"),
             *("throttled", "memory_pressure", "contention", "cpu_limited", "memory_swap_io", "unused_gpus"),
-            *("waiting_elsewhere", "offloaded"),
+            *("waiting_elsewhere", "offloaded", "slow_network"),
         )
     ),
     Story("GpuHeldIdle", JOB, (*_PROCESS, *_state("held_idle"))),

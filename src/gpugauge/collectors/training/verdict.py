@@ -8,7 +8,7 @@ from collections.abc import Callable
 from gpugauge.base.logline import Condition, fields
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training.advice import ADVICE, Advices, Texts
-from gpugauge.collectors.training.nccl import NCCL, Asker
+from gpugauge.collectors.training.nccl import INSPECTOR, NCCL, Asker, Inspector
 from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.metric import LabelValues, families
@@ -30,6 +30,7 @@ from gpugauge.verdict.shares import step_shares
 from gpugauge.verdict.spins import Counted, Spins
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, begun, trains_on_cpu
 from gpugauge.wire.shares import NAMED_PHASES
+from gpugauge.workload.inspector import Dump
 
 log = logging.getLogger("gpugauge.verdict")
 
@@ -43,7 +44,7 @@ class VerdictCollector(RegisteredCollector):
     """Runs after all others, whose parts of the node it reads: every five seconds, over a window of a minute."""
 
     name = "verdict"
-    metrics = LIVE + ADVICE + NCCL + LASTING
+    metrics = LIVE + ADVICE + NCCL + INSPECTOR + LASTING
 
     def __init__(
         self,
@@ -52,7 +53,7 @@ class VerdictCollector(RegisteredCollector):
         site: Callable[[], Site] = lambda: ANY_SITE,
     ) -> None:
         self.stalled_seconds, self._asker, self._asks = stalled_seconds, asker, False
-        self._advices = Advices(site)
+        self._advices, self._inspector = Advices(site), Inspector()
         self._window, self._spins = Window(), Spins()
         self._spinning: dict[str, float] = {}  # seconds by process
         self._failing = Condition(log, logging.ERROR)
@@ -70,6 +71,7 @@ class VerdictCollector(RegisteredCollector):
     def configure(self, settings: Settings) -> None:
         """Apply the settings of the verdict."""
         self.stalled_seconds, self._asks = settings.verdict.stalled_seconds, settings.verdict.enable_ras
+        self._inspector.folder = settings.verdict.nccl_inspector_dir
 
     def collect(self, tick: Tick) -> Section:
         """Return the verdicts; the same section until the next verdict."""
@@ -87,6 +89,7 @@ class VerdictCollector(RegisteredCollector):
         asker, outside = self._asker if self._asks else None, present - tick.node.sessions.keys()
         counted = asker.ask(tick.node, self._spins.suspects & outside, tick.monotonic) if asker else {}
         self._spinning = self._spins.update(self._window, outside, tick.monotonic, counted)
+        written = self._inspector.read(tick.node)
         failed = {process: error for process in present if (error := self._judged(process, tick))}
         self._end(present, tick)
         self._before = tick.monotonic
@@ -97,7 +100,9 @@ class VerdictCollector(RegisteredCollector):
         tick.node.judged = self._live
         texts = self._advices.of(tick.node, failed)
         to_do: list[tuple[LabelValues, Texts]] = [((process,), each) for process, each in texts.items()]
-        rows = families(LIVE, live) + families(ADVICE, to_do) + families(NCCL, said) + families(LASTING, accounts)
+        timed: list[tuple[LabelValues, Dump]] = [((process,), dump) for process, dump in sorted(written.items())]
+        rows = families(LIVE, live) + families(ADVICE, to_do) + families(NCCL, said) + families(INSPECTOR, timed)
+        rows += families(LASTING, accounts)
         self._section = Section(self.name, rows)
         if failed:
             process, error = next(iter(failed.items()))
@@ -126,8 +131,7 @@ class VerdictCollector(RegisteredCollector):
             account.began, account.earlier = False, account.progress.count if account.progress else 0
         account.session = name
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
-        if process in self._spinning:
-            found = found._replace(spins=self._spinning[process])
+        found = found._replace(spins=self._spinning.get(process), slow_network=process in self._inspector.slow)
         before = account.judged
         verdict = judge(found, before.verdict, self.stalled_seconds)
         account.run, account.excuses = training.run(session) if session else None, verdict.state in NAMED_PHASES
