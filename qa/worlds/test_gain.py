@@ -51,6 +51,15 @@ def test_the_removal_of_a_planted_fault(pipeline: Pipeline, cause: str, after: s
     assert gain.next == after
 
 
+def test_a_network_that_is_not_slow_gains_what_ranks_that_are_not_slow_gain() -> None:
+    peers = evidence(Pipeline(peer=0.4, world_size=8))
+    slow = replace(peers, slow_network=True)
+    network = replace(ALL, causes={"slow_network": 0.5, "host_bound": 0.5})
+
+    assert gains(slow, network)["slow_network"] == gains(peers, ALL)["waiting_for_peers"]
+    assert {gain.next for gain in gains(slow, network).values()} <= {"gpu", "slow_network"}
+
+
 @pytest.mark.parametrize("speedup", [1.5, 2.0, 5.2, 14.0])
 @pytest.mark.parametrize("host", [0.0, 0.02, 0.07])
 def test_a_lower_precision_gains_within_the_peaks_of_the_gpu(speedup: float, host: float) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.drawn import draws, seeds
+from tests.drawn import cases, draws, seeds
 
+from gpugauge.collectors.training.nccl import Inspector
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.node.node import Node
@@ -92,6 +95,56 @@ def test_a_slow_network_is_named_where_no_rank_is_late(tmp_path: Path) -> None:
     assert found["links"] >= 190, found
     assert found["before"] >= 190, found
     assert found["nothing"] == 0
+
+
+def has_read(inspector: Inspector, one: Node) -> set[str]:
+    """Return the processes with a file, once the folder is read."""
+    for _ in range(500):
+        found = inspector.read(one)
+        if inspector._work.running is None and inspector._due:
+            return set(inspector.read(one)) or set(found)
+        time.sleep(0.01)
+    raise TimeoutError
+
+
+@cases(
+    ("changes", "found"),
+    [
+        ({}, {"p0", "p1"}),
+        ({"peer_uid": os.getuid() + 1}, {"p1"}),  # its GPU's file is another user's
+        ({"ended_at": START + 50}, {"p1"}),
+        ({"hello": wire.Hello("a" * 32, 0, started=START + 58)}, {"p1"}),  # an earlier program wrote it
+        ({"snap": None}, {"p1"}),
+        ({"snap": wire.Snap("a" * 32, 1, devices=(wire.Device(0, uuid_of(0), allocated=0),))}, {"p1"}),
+        ({"snap": wire.Snap("a" * 32, 1, devices=(wire.Device(0, uuid_of(1), allocated=1),))}, set()),  # two on a GPU
+    ],
+)
+def test_whose_a_file_is(changes: dict[str, Any], found: set[str], tmp_path: Path) -> None:
+    inspector, one = Inspector(), node(2)
+    inspector.folder = tmp_path
+    for rank in range(2):
+        write(
+            tmp_path,
+            uuid_of(rank),
+            Job(2, (("AllReduce", 1),), 1.0, 0, "one", 0).texts(random.Random(1))[rank],
+            START + 55,
+        )
+
+    assert (
+        has_read(inspector, replace(one, sessions={**one.sessions, "p0": replace(one.sessions["p0"], **changes)}))
+        == found
+    )
+
+
+def test_a_folder_that_cannot_be_read_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    inspector, one = Inspector(), node(2)
+    inspector.folder = tmp_path / "a"
+    for second in (60, 80, 100):
+        assert has_read(inspector, replace(one, monotonic=float(second))) == set()
+
+    assert caplog.messages == ["files of NCCL Inspector cannot be used"]
+    inspector.folder = None
+    assert inspector.read(one) == {}
 
 
 @pytest.mark.parametrize("world", [16, 4])  # ranks on other nodes; two trainings of a user
