@@ -53,8 +53,8 @@ def test_the_removal_of_a_planted_fault(pipeline: Pipeline, cause: str, after: s
 
 def test_a_network_that_is_not_slow_gains_what_ranks_that_are_not_slow_gain() -> None:
     peers = evidence(Pipeline(peer=0.4, world_size=8))
-    slow = replace(peers, slow_network=True)
-    network = replace(ALL, causes={"slow_network": 0.5, "host_bound": 0.5})
+    slow = peers._replace(slow_network=True)
+    network = ALL._replace(causes={"slow_network": 0.5, "host_bound": 0.5})
 
     assert gains(slow, network)["slow_network"] == gains(peers, ALL)["waiting_for_peers"]
     assert {gain.next for gain in gains(slow, network).values()} <= {"gpu", "slow_network"}

@@ -131,7 +131,7 @@ def test_whose_a_file_is(changes: dict[str, Any], found: set[str], tmp_path: Pat
         )
 
     assert (
-        has_read(inspector, replace(one, sessions={**one.sessions, "p0": replace(one.sessions["p0"], **changes)}))
+        has_read(inspector, replace(one, sessions={**one.sessions, "p0": one.sessions["p0"]._replace(**changes)}))
         == found
     )
 

@@ -161,12 +161,12 @@ def test_an_alert_has_the_plan_with_its_heading_and_says_nothing_twice(seed: int
     for text in EVERY:
         advice = NVIDIA.fill(text)
         found = [need for gpu in (3, 2) for need in needs(device(gpu), [advice, NVIDIA.fill(dice.choice(EVERY))])]
-        told, own = place.told(found), place.fill(advice, "GPU-3")
+        plan, own = place.sentence(found), place.fill(advice, "GPU-3")
 
-        assert bool(told) == bool(found)
+        assert bool(plan) == bool(found)
         when = "when the jobs have ended" if all(need.later for need in found) else "now"
-        assert not told or re.fullmatch(rf"Repair of GPUs? [23, ]+, {when}, in this order: 1\. .+", told)
-        order = numbers(commands([told]))
+        assert not plan or re.fullmatch(rf"Repair of GPUs? [23, ]+, {when}, in this order: 1\. .+", plan)
+        order = numbers(commands([plan]))
         assert order == sorted(order)
         assert 7 not in order or 6 in order
         # A command of the repair, its urgency and its words stand in the steps alone.

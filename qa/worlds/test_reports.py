@@ -420,8 +420,8 @@ def test_runs_that_overlap_are_listed_and_not_compared() -> None:
 
     def found(gap: float, world_size: str) -> Report:
         info = {"torch_process_info": {"command": "a.py", "rank": "", "world_size": world_size}}
-        runs = [run_of("7", info, parts, steps) for steps in (3000, 4000)]
-        return build.report(JobId("slurm", "", "7"), one_after_the_other(*runs, gap), NOW)
+        first, second = (run_of("7", info, parts, steps) for steps in (3000, 4000))
+        return build.report(JobId("slurm", "", "7"), one_after_the_other(first, second, gap), NOW)
 
     both = found(-600, "")
     text = render.as_text(render.blocks(both), 200)

@@ -50,7 +50,10 @@ def known(memory: Mapping[str, Memory]) -> dict[str, Memory]:
 
 def parts(node: Node) -> dict[str, Any]:
     """Return what a scrape shows of a node as it is: not the smallest causes, early evidence, and parts of the rest."""
-    judged = {p: j._replace(rest={}, early=False, verdict=j.verdict._replace(minor=0)) for p, j in node.judged.items()}
+    judged = {
+        p: j._replace(rest={}, known={}, early=False, verdict=j.verdict._replace(minor=0))
+        for p, j in node.judged.items()
+    }
     names = ("utilization", "identities", "hidden", "on_mig", "build")
     assigned = {uuid: ({*a.workloads}, a.state) for uuid, a in node.assignments.items() if a.state}
     hook = node.hook and (node.hook.banned, node.hook.replaced_at)

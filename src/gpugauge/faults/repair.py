@@ -107,7 +107,7 @@ class Site(NamedTuple):
             parts.pop()
         return "; ".join(dict.fromkeys(parts)).replace("{forget}", forget)
 
-    def told(self, needs: Sequence[Need]) -> str:
+    def sentence(self, needs: Sequence[Need]) -> str:
         """Return the plan in one line, as for alerts, "" without one."""
         steps = (f"{number}. {step}" for number, step in enumerate(self.plan(needs), 1))
         return f"{heading(needs)}, in this order: {'; '.join(steps)}" if needs else ""

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.memory.trend import Growth
 
 
@@ -59,8 +58,8 @@ class Judged(NamedTuple):
     mfu: float | None = None
     loader: Diagnosis | None = None
     rest: Mapping[str, float] = {}
-    evidence: Evidence | None = None
-    early: bool = False  # that is not yet enough for a cause and for advice
+    known: Mapping[str, str] = {}  # values of the evidence in words, where a cause is named
+    early: bool = False  # the evidence is not yet enough for a cause and for advice
 
 
 class OnDevice(NamedTuple):

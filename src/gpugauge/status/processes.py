@@ -207,7 +207,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         limited_by_ratio=verdict.causes.get(name) if verdict and name else None,
         lost_ratio=lost,
         causes=verdict.causes if verdict else None,
-        evidence=found_by(named, judged.evidence if judged else None),
+        evidence=found_by(named, judged.known if judged else {}),
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),

@@ -316,13 +316,13 @@ STALLS = "collective"
 """The cause of trainings that stall: their alert is not one about a load."""
 
 
-def found_by(names: Iterable[str], e: Evidence | None) -> str | None:
-    """Return the evidence for causes, with the values that were measured; None without a cause."""
-    known, found = e.known() if e else {}, []
+def found_by(names: Iterable[str], known: Mapping[str, str]) -> str | None:
+    """Return the evidence for causes, with the values of Evidence.known(); None without a cause."""
+    found = []
     for cause in (CAUSES[name] for name in names if name in CAUSES):
         parts = [part for part in cause.measured.split(", ") if known.keys() >= set(_NAMES.findall(part))]
-        told = cause.measured and parts and cause.measured.startswith(parts[0])
-        found.append(", ".join(parts).format_map(known) if told else cause.evidence)
+        measured = cause.measured and parts and cause.measured.startswith(parts[0])
+        found.append(", ".join(parts).format_map(known) if measured else cause.evidence)
     return "; ".join(found) or None
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from statistics import fmean
 from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 _SHARES = ("data_wait", "asleep", "local_work", "cpu_throttled", "memory_pressure")
 # What people are told of several GPUs.
 _OF_DEVICES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    **dict.fromkeys(("busy", "own_busy", "sm_active", "tensor_active"), fmean),
+    **dict.fromkeys(("busy", "own_busy", "sm_active", "tensor_active"), lambda each: sum(each) / len(each)),
     "clock": min,
     "slowed": max,
     "transfer": max,

@@ -219,7 +219,7 @@ class FaultsCollector(RegisteredCollector):
         if found != self._found:
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
             needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook].word)]
-            plan, uuids = self._place.told(needed), {need.device.uuid for need in needed}
+            plan, uuids = self._place.sentence(needed), {need.device.uuid for need in needed}
             advice: dict[str, list[str]] = {d.uuid: [] for d in tick.driver.devices}
             for d, each in every:
                 parts = self._place.fill(each.advice, d.uuid), plan if d.uuid in uuids else ""
