@@ -136,6 +136,17 @@ def test_whose_a_file_is(changes: dict[str, Any], found: set[str], tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize(("at", "found"), [(-31, False), (-29, True), (60, True), (151, False)])
+def test_a_file_of_another_time_is_not_current(at: float, found: bool, tmp_path: Path) -> None:
+    inspector, one = Inspector(), node(1)
+    inspector.folder = tmp_path
+    hello = wire.Hello("a" * 32, 0, started=START - 1000)
+    write(tmp_path, uuid_of(0), Job(2, (("AllReduce", 1),), 1.0, 0, "one", 0).texts(random.Random(1))[0], START + at)
+
+    one = replace(one, sessions={"p0": replace(one.sessions["p0"], hello=hello)})
+    assert has_read(inspector, one) == ({"p0"} if found else set())
+
+
 def test_a_folder_that_cannot_be_read_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inspector, one = Inspector(), node(2)
     inspector.folder = tmp_path / "a"

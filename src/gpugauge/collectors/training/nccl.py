@@ -103,15 +103,16 @@ class Inspector:
             self._known, refused = {}, 1
         if refused:
             self._failing.failing("files of NCCL Inspector cannot be used", folder=self.folder, files=refused)
-        since = node.timestamp - _CURRENT_SECONDS
         if self.folder and users and node.monotonic >= self._due and self._work.running is None:
             self._due = node.monotonic + _INTERVAL_SECONDS
             with suppress(RuntimeError):  # there is no thread
+                since = node.timestamp - _CURRENT_SECONDS
                 self._work.start(partial(dumps, self.folder, {uuid for uuid, _ in users}, since), 0.0)
         found: dict[str, tuple[str, Dump]] = {}
         for (uuid, uid), (process, *others) in users.items():
             dump, began = self._known.get(uuid), node.sessions[process].hello.started or 0.0
-            if dump and not others and dump.uid == uid and dump.at >= max(since, began):
+            current = dump and began <= dump.at and abs(node.timestamp - dump.at) <= _CURRENT_SECONDS
+            if dump and current and not others and dump.uid == uid:
                 found[process] = uuid, dump
         self.slow = self._networks.slow(node, found)
         return {process: dump for process, (_, dump) in found.items()}
