@@ -58,7 +58,7 @@ class Judged(NamedTuple):
     mfu: float | None = None
     loader: Diagnosis | None = None
     rest: Mapping[str, float] = {}
-    known: Mapping[str, str] = {}  # values of the evidence in words, where a cause is named
+    known: Mapping[str, float] = {}  # the values of its evidence, as of Evidence.known()
     early: bool = False  # the evidence is not yet enough for a cause and for advice
 
 

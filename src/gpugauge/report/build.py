@@ -101,8 +101,8 @@ def overlapping(found: Found) -> list[str]:
     """Return the processes that trained while another one did that runs the same program and is no rank beside it."""
     spans: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for process, facts in found.facts.items():
-        inside, owner = facts.info("torch_process_info"), found.owners[process]
-        if inside and inside.get("world_size", "") in {"", "1"}:
+        reported, owner = facts.info("torch_process_info"), found.owners[process]
+        if reported and reported.get("world_size", "") in {"", "1"}:
             # Its begin and end are known to a sample.
             spans[owner.node, owner.command].append((facts.begin, facts.end - facts.interval, process))
     alike = [(a, b) for each in spans.values() for a, b in combinations(sorted(each), 2) if b[0] < a[1]]

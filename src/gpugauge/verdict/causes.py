@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from gpugauge.driver.vendors import VENDORS
-from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.evidence import COUNTS, DeviceEvidence, Evidence
 
 STATES = (
     *("starting", "compiling", "training", "evaluating", "checkpointing", "generating"),
@@ -316,13 +316,14 @@ STALLS = "collective"
 """The cause of trainings that stall: their alert is not one about a load."""
 
 
-def found_by(names: Iterable[str], known: Mapping[str, str]) -> str | None:
-    """Return the evidence for causes, with the values of Evidence.known(); None without a cause."""
+def found_by(names: Iterable[str], known: Mapping[str, float]) -> str | None:
+    """Return the evidence for causes with its values, as of Evidence.known(); None without a cause."""
+    words = {name: f"{value:.0f}" if name in COUNTS else f"{100 * value:.0f} %" for name, value in known.items()}
     found = []
     for cause in (CAUSES[name] for name in names if name in CAUSES):
-        parts = [part for part in cause.measured.split(", ") if known.keys() >= set(_NAMES.findall(part))]
-        measured = cause.measured and parts and cause.measured.startswith(parts[0])
-        found.append(", ".join(parts).format_map(known) if measured else cause.evidence)
+        parts = [part for part in cause.measured.split(", ") if words.keys() >= set(_NAMES.findall(part))]
+        complete = cause.measured and parts and cause.measured.startswith(parts[0])
+        found.append(", ".join(parts).format_map(words) if complete else cause.evidence)
     return "; ".join(found) or None
 
 

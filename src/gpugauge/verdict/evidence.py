@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
+COUNTS = ("retries", "ooms", "unused", "held")
 _SHARES = ("data_wait", "asleep", "local_work", "cpu_throttled", "memory_pressure")
-# What people are told of several GPUs.
+# What people see of several GPUs.
 _OF_DEVICES: Mapping[str, Callable[[Sequence[float]], float]] = {
-    **dict.fromkeys(("busy", "own_busy", "sm_active", "tensor_active"), lambda each: sum(each) / len(each)),
+    **dict.fromkeys(("busy", "own_busy", "sm_active", "tensor_active"), lambda values: sum(values) / len(values)),
     "clock": min,
     "slowed": max,
     "transfer": max,
@@ -39,7 +40,7 @@ class DeviceEvidence(NamedTuple):
 
     @property
     def slowed(self) -> float:
-        """The share of time in which the clocks are lowered by what somebody can change."""
+        """The share of time in which the clocks are lowered, but for a power cap that is the default."""
         return max(self.thermal or 0.0, (self.power_capped or 0.0) if self.power_limit_lowered else 0.0)
 
 
@@ -100,19 +101,19 @@ class Evidence(NamedTuple):
         """The number of held GPUs whose load the driver reports. Of the others no loss can be seen."""
         return sum(device.measured for device in self.devices) + self.unused_devices
 
-    def known(self) -> dict[str, str]:
-        """Return the known values in words, those of several GPUs as one."""
+    def known(self) -> dict[str, float]:
+        """Return the known values that people see, those of several GPUs as one: shares, and COUNTS that are not 0."""
         found = {name: getattr(self, name) for name in _SHARES}
         for name, of_all in _OF_DEVICES.items():
             each = [value for device in self.devices if (value := getattr(device, name)) is not None]
             found[name] = of_all(each) if each else None
         busy, active, size = found["busy"], found["sm_active"], sum(self.parameters.values())
         found["idle"] = None if busy is None else 1.0 - busy
-        found["filled"] = active / busy if busy and active is not None else None
+        found["filled"] = min(1.0, active / busy) if busy and active is not None else None
         found["parameters_on_cpu"] = self.parameters.get("cpu", 0.0) / size if size else None
-        counts = {"retries": self.retries, "ooms": self.ooms, "unused": self.unused_devices}
-        shares = {name: f"{min(100.0, 100 * share):.0f} %" for name, share in found.items() if share is not None}
-        return shares | {name: f"{n:.0f}" for name, n in {**counts, "held": self.judged_devices}.items() if n}
+        counts = (self.retries, self.ooms, self.unused_devices, self.judged_devices)
+        found |= {name: count or None for name, count in zip(COUNTS, counts, strict=True)}
+        return {name: value for name, value in found.items() if value is not None}
 
 
 def used(devices: Sequence[DeviceEvidence]) -> tuple[tuple[DeviceEvidence, ...], int, float]:

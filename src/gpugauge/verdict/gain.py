@@ -37,8 +37,10 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
     found = [_of_device(e, device, causes, before) for device in devices or (None,)]
     common = [cause for cause in found[0] if all(cause in one for one in found)]
     known, most = dict[str, Gain](), most_gain(verdict)
-    for cause, gain in ((cause, _least([one[cause] for one in found])) for cause in common):
-        spread = math.inf if cause == _PRECISION else _KEPT_SPREAD if cause in before else MOST_SPREAD
+    for cause, new in ((cause, _least([one[cause] for one in found])) for cause in common):
+        gain = _steady(new, before.get(cause))
+        spread = _KEPT_SPREAD if cause in before else MOST_SPREAD
+        spread = math.inf if cause == _PRECISION or gain is not new else spread
         if gain.lower > 1.0 and gain.upper <= spread * gain.lower and min(gain.expected, most) >= LEAST:
             known[cause] = _at_most(gain, most)
     if _PRECISION in known:
@@ -46,6 +48,14 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
         peak = max(_at_peak(e, device) for device in devices)
         known[_PRECISION] = replace(known[_PRECISION], upper=max(peak, known[_PRECISION].upper))
     return known
+
+
+def _steady(new: Gain, before: Gain | None) -> Gain:
+    """Return the gain as it was published before, while both estimates agree: shares vary, and a gain that changes or
+    goes with each minute is of no use.
+    """
+    agree = before and before.lower <= new.expected <= before.upper and new.lower <= before.expected <= new.upper
+    return replace(before, next=new.next) if before and agree else new
 
 
 def most_gain(verdict: Verdict) -> float:
