@@ -6,6 +6,7 @@ import json
 import random
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -26,7 +27,7 @@ from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading, ProcessRead
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.faults import repair
 from gpugauge.faults.repair import Site, User, needs, site
-from gpugauge.faults.table import GpuHealth, ailments
+from gpugauge.faults.table import FAULTS, GpuHealth, ailments
 from gpugauge.settings.kinds import ListenAddress
 from gpugauge.settings.model import Kubernetes, Settings, Slurm, Web
 from gpugauge.simulator.scenario.load import load_scenario
@@ -43,7 +44,7 @@ from qa.worlds.nodes import Gpu, Node
 
 # The steps of a repair, each by the begin of its commands. Others may stand anywhere.
 STEPS = (
-    ("kubectl drain", "scontrol update nodename", "squeue"),
+    ("kubectl drain", "scontrol update nodename", "scancel", "squeue"),
     ("kill ",),
     ("systemctl stop", "gpugauge release", "podman stop"),
     ("nvidia-smi --gpu-reset",),
@@ -84,10 +85,11 @@ def drawn(dice: random.Random) -> tuple[Site, dict[str, list[User]]]:
     place = place._replace(managers=frozenset(dice.sample(["pod", "slurm", "user"], dice.randint(0, 1))))
     if dice.random() < 0.8:
         stop, start = place.command("release --for 10m"), place.command("attach")
-        place = place._replace(lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
-        place = place._replace(stop=stop if place.lifecycle else "systemctl stop g.socket g")
-        place = place._replace(start=start if place.lifecycle else "systemctl start g")
-        place = place._replace(inside=dice.choice(["", "", "in the pod of gpugauge: "]))
+        place = replace(place, lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
+        place = replace(place, stop=stop if place.lifecycle else "systemctl stop g.socket g")
+        place = replace(place, start=start if place.lifecycle else "systemctl start g")
+        place = replace(place, inside=dice.choice(["", "", "in the pod of gpugauge: "]))
+        place = replace(place, check=place.inside + place.check)
     kinds = ["pod", "slurm", "user", "systemd", "container", ""]
     return place, {
         f"GPU-{gpu}": [User(dice.choice(kinds), dice.choice([None, 10 * gpu + n])) for n in range(dice.randint(0, 4))]
@@ -100,7 +102,8 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     dice = random.Random(seed)
     place, users = drawn(dice)
     faults = {gpu: dice.sample(EVERY, dice.randint(0, 2)) for gpu in dice.sample(range(4), 3)}
-    found = [need for gpu, each in faults.items() for need in needs(device(gpu), map(NVIDIA.fill, each))]
+    words = {gpu: dice.choice([None, *FAULTS.values()]) for gpu in faults}
+    found = [need for gpu, each in faults.items() for need in needs(device(gpu), map(NVIDIA.fill, each), words[gpu])]
     marks, everybody = {need.mark for need in found}, [user for each in users.values() for user in each]
     steps = list(place.plan(found, users))
     done, order = commands(steps), numbers(commands(steps))
@@ -109,18 +112,29 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     if not found:
         return
     alternative = f"if a reset fails: {REBOOT}"
-    assert steps[0].startswith("drain the node")
+    waits = all(need.later for need in found)
     assert len({*steps}) == len(steps)
     assert order == sorted(order), steps  # the alternative to a reset stands before the start, too
     kinds = {*place.managers, *(user.kind for user in everybody)}
+    managed = bool(kinds & {"pod", "slurm"})
+    assert steps[0].startswith("drain the node: " if managed else "start nothing new on the node")
+    assert not re.search("drain the node$|no reset is needed", "\n".join(steps), re.MULTILINE)
+    # Jobs of Slurm are ended where the repair cannot wait, and programs without a manager are asked for.
+    assert ("scancel" in " ".join(done)) == ("slurm" in kinds and not waits)
+    # What is seen under load only is said at the end.
+    late = [
+        s for n in found if n.fault and n.fault.after for s in steps if s.startswith(f"GPU {n.name} ({n.fault.word}):")
+    ]
+    assert steps[len(steps) - len({*late}) :] == [*dict.fromkeys(late)]
+    assert bool(late) == any(n.fault and n.fault.after for n in found)
     # All that a manager started ends by it, and it starts programs again after the check alone, which stands before.
     assert [("kubectl drain" in " ".join(done)), "scontrol update nodename" in " ".join(done)] == [
         kind in kinds for kind in ("pod", "slurm")
     ]
     # A drain evicts: where the repair can wait, the pods end by themselves first.
-    waits = ["cordon", "get"] if all(need.later for need in found) else []
+    first = ["cordon", "get"] if waits else []
     drains = [one.split()[1] for one in done if one.startswith("kubectl") and "uncordon" not in one]
-    assert drains == ([*waits, "drain"] if "pod" in kinds else [])
+    assert drains == ([*first, "drain"] if "pod" in kinds else [])
     back = [step for step in steps if numbers(commands([step]))[-1:] == [7]]
     assert len(back) == (len(kinds & {"pod", "slurm"}) if place.inside else bool(kinds & {"pod", "slurm"}))
     assert all(" && " in step or step.startswith("only if so: ") for step in back)
@@ -137,8 +151,8 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
         )
         assert last in steps
         named = {f"GPU {need.name}" for need in found if need.mark == "reboot"} if "power" not in marks else set()
-        for_others = "which also repairs GPU" in last or "ends other services" in last
-        assert for_others == ("no reset is needed" in last) == ("power" not in marks and bool(marks & RESETS))
+        for_others = "; it also re" in last or "services of the cluster" in last
+        assert for_others == ("in place of the reset" in last) == ("power" not in marks and bool(marks & RESETS))
         assert not for_others or all(re.search(rf"GPUs? [\d, ]*{name[4:]}\b", last) for name in named)
         assert "power" in marks or last.endswith("ends every program of the node")
         assert ("power" in marks) != (order.count(4) == 1)
@@ -161,7 +175,7 @@ def test_an_alert_has_the_plan_with_its_heading_and_says_nothing_twice(seed: int
     for text in EVERY:
         advice = NVIDIA.fill(text)
         found = [need for gpu in (3, 2) for need in needs(device(gpu), [advice, NVIDIA.fill(dice.choice(EVERY))])]
-        plan, own = place.sentence(found), place.fill(advice, "GPU-3")
+        told, own = place.in_one_line(found), place.fill(advice, "GPU-3")
 
         assert bool(plan) == bool(found)
         when = "when the jobs have ended" if all(need.later for need in found) else "now"
@@ -183,9 +197,13 @@ def test_a_reboot_ends_the_programs_of_all_gpus_a_reset_those_of_its_own() -> No
     every = "user ann: pid 7 9; owner unknown: pid 8"
     for mark, named in (("reset", "user ann: pid 7"), ("reset_all", every), ("reboot", every), ("power", every)):
         wanted = needs(device(0), [f"{{{mark}}}"])
-        begin, pids = f"drain the node: ask the owners to end their programs ({named})", re.findall(r"\d", named)
+        begin = f"start nothing new on the node, ask the owners to end their programs ({named})"
+        pids = re.findall(r"\d", named)
         assert next(Site().plan(wanted, users)) == f"{begin}, otherwise kill {' '.join(sorted(pids))}"
         assert next(Site().plan(wanted, users, simulated=True)) == begin
+    later = f"start nothing new on the node, go on when its programs have ended ({every})"
+    assert next(Site().plan(needs(device(0), ["{later}; {reboot}"]), users)) == later
+    assert next(Site().plan(needs(device(0), ["{reset}"]))).endswith("to end their programs (see gpugauge status)")
     many = {"GPU-0": [User("", n, "user ann") for n in range(1, 12)]}
     assert next(Site().plan(needs(device(0), ["{reset}"]), many)).endswith("ann: pid 1 2 3 4 5 6 7 8; and 3 more)")
 
@@ -290,13 +308,17 @@ def test_a_container_is_named_only_where_its_engine_and_its_id_are_known(
     assert found.inside == (inside or "in the container of gpugauge: ")
 
 
-def test_the_daemons_of_other_nodes_are_asked_at_their_own_address(tmp_path: Path) -> None:
+def test_the_daemons_of_nodes_are_asked_at_an_address_for_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def asked(host: str, scheme: str = "http") -> str:
         listen = ListenAddress(host, 9100)
         return site(Settings(web=Web(listen_address=(listen,))), scheme, tmp_path, {}).on_nodes("status")
 
     assert asked("") == "for each NODE of the job: gpugauge status --url NODE:9100"
     assert asked("10.0.0.7", "https") == "for each NODE of the job: gpugauge status --url https://NODE:9100"
+    assert placed(tmp_path, LIFECYCLE, {}).check.endswith(f" --url {socket.gethostname()}:9100")
+    monkeypatch.setattr("socket.gethostname", lambda: ID[:12])  # as in a container
+    assert placed(tmp_path, LIFECYCLE, {}).check == "gpugauge status --fail-on health --url NODE:9100"
+    assert placed(tmp_path, KUBERNETES, {}).check.endswith("gpugauge status --fail-on health")
     assert asked("127.0.0.1") == asked("::1") == "on each node of the job: gpugauge status"
 
 
@@ -333,8 +355,8 @@ def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
     assert not re.search("see the repair(?!;)|reset it", text)
     assert text.partition("Repair of GPUs ")[2].startswith(
         "0, 1, now: in this order "
-        "1. drain the node: ask the owners to end their programs (owner unknown: pid 7), otherwise kill 7 "
-        "2. systemctl reboot, which also repairs GPU 1 (down): no reset is needed; it ends every program of the node "
+        "1. start nothing new on the node, ask the owners to end their programs (owner unknown: pid 7), otherwise kill "
+        "7 2. systemctl reboot, in place of the reset; it also repairs GPU 1 (down); it ends every program of the node "
         "3. check that all is well: gpugauge doctor "
     )
     assert "systemctl stop" not in text
@@ -362,9 +384,8 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         *_, facts = looks(load_scenario(scenario), tmp_path / scenario, 400, 401, 1)
         *faults, last = (problem for problem in facts.problems if problem.gpus)
         assert last.subject == f"Repair of GPU{heading}"
-        assert (
-            "which also repairs GPU 1 (narrow link): no" in last.steps[1] or "GPU 2 (narrow link): no" in last.steps[1]
-        )
+        assert re.search(r"it also retrains the PCIe link of GPU [12] \(narrow link\); it ends", last.steps[1])
+        assert re.search(r"^GPU [12] \(narrow link\): its link is judged under load only, .*=csv$", last.steps[-1])
         said = [fault.advice or "" for fault in faults]
         assert sum("see the repair" in advice for advice in said) == (1 if scenario == "failing-card" else 2)
         assert not [advice for advice in said if re.search("reset|reboot|wait", advice)]

@@ -19,6 +19,7 @@ from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.report import below
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import Site, needs
+from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.model import Status, as_json, decoded
 from gpugauge.terminal.feed import Feed
@@ -237,9 +238,10 @@ def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], sc
 
     for place in places:
         device = Device("GPU-1", True, "ok", DeviceReading(index=1), {})
-        plan = tuple(place.plan([*needs(device, ["{reset}"]), *needs(device, ["{reboot}"], "narrow link")]))
+        plan = tuple(place.plan([*needs(device, ["{reset}"]), *needs(device, ["{reboot}"], FAULTS["GpuPcieDegraded"])]))
         shown = [replace(problem, steps=plan) if problem is repair else problem for problem in status.problems]
-        assert "check" in plan[-1] or "give the node back" in plan[-1]
+        assert plan[-1].startswith("GPU 1 (narrow link): ")
+        assert "check" in plan[-2] or "give the node back" in plan[-2]
 
         async def steps(pilot: Any, app: Any, feed: Feed) -> None:
             lines = screen(app)

@@ -200,7 +200,9 @@ class Case:
         reading.
         """
         devices = self.driver.devices
-        needed = [need for d in devices for text, word in gpus.advice_on(d).items() for need in needs(d, [text], word)]
+        needed = [
+            need for d in devices for text, fault in gpus.advice_on(d).items() for need in needs(d, [text], fault)
+        ]
         known = *gpu_problems(self.gpus, None), *repair(self.gpus, needed, ANY_SITE, simulated=self.simulated)
         found = self.reported.problems if self.reported else sorted(known, key=order)
         found = problems_of(self.process, self.reported) if self.process and self.reported else found

@@ -17,7 +17,7 @@ from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.driver.inventory import Inventory
 from gpugauge.faults.judged import health_of
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.faults.table import FAULTS, SLOWDOWNS, Ailment, ailments
+from gpugauge.faults.table import FAULTS, SLOWDOWNS, Ailment, Fault, ailments
 from gpugauge.status.model import FaultStatus, GpuStatus, ProcessStatus
 
 # The first request has the identity of the GPU, which is then known if the second one fails.
@@ -69,12 +69,10 @@ def _faults(device: Device) -> Iterator[Ailment]:
     return ailments(health)
 
 
-def advice_on(device: Device) -> dict[str, str]:
-    """Return what to do about each fault of a GPU, or about one that cannot be read, as `Site.fill` takes it, with the
-    word for the fault.
-    """
+def advice_on(device: Device) -> dict[str, Fault]:
+    """Return what to do about each fault of a GPU, or about one that cannot be read, as `Site.fill` takes it."""
     down = down_advice("crashes_worker" if device.reason == CRASHES else device.reason, device.vendor) or ""
-    return {f.advice: FAULTS[f.runbook].word for f in _faults(device)} if device.up else {down: "down"}
+    return {f.advice: FAULTS[f.runbook] for f in _faults(device)} if device.up else {down: FAULTS["GpuLost"]}
 
 
 def status_of(device: Device) -> GpuStatus:

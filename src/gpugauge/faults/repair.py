@@ -7,12 +7,14 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
 
 from gpugauge.driver.api import Device
+from gpugauge.faults.table import Fault
 from gpugauge.settings.kinds import DEFAULT_PORT
 from gpugauge.settings.model import Settings
 from gpugauge.workload.users import shares_host_users
@@ -32,6 +34,7 @@ _MANAGERS = {
     "pod": ("kubepods*", "systemd/kubepods*"),
     "slurm": ("system.slice/slurmd.service", "system.slice/*slurmstepd.scope", "systemd/system.slice/slurmd.service"),
 }
+_ID = re.compile("[0-9a-f]{12}")  # of a container, which is its host name by default
 # The id of a container in the path of its cgroup, or in the place from which its /etc/hosts is mounted.
 _CONTAINER = re.compile(r"(?:containers/|docker[/-]|libpod-)([0-9a-f]{12})[0-9a-f]{52}\b")
 
@@ -53,12 +56,12 @@ class Need(NamedTuple):
     name: object
     mark: str
     text: str
-    fault: str
+    fault: Fault | None
     later: bool
 
 
-def needs(device: Device, advice: Iterable[str], fault: str = "") -> list[Need]:
-    """Return what the advice on the faults of a GPU, or on one with a word, says that repairs it."""
+def needs(device: Device, advice: Iterable[str], fault: Fault | None = None) -> list[Need]:
+    """Return what the advice on the faults of a GPU, or on one of the table, says that repairs it."""
     name = device.uuid if device.reading.index < 0 else device.reading.index
     found = [(*mark, "{later}" in each) for each in advice for mark in _MARK.findall(each)]
     return [Need(device, name, mark, text, fault, later) for mark, text, later in found if mark != "later"]
@@ -74,7 +77,8 @@ def heading(needs: Iterable[Need]) -> str:
 
 class Site(NamedTuple):
     """The place of a daemon, by default that of none. `url` is empty for the default address, `inside` stands before
-    commands of gpugauge, and `managers` are the kinds of workloads on the node that a manager starts and ends.
+    commands of gpugauge on its machine, `check` is a whole one, and `managers` are the kinds of workloads on the node
+    that a manager starts and ends.
     """
 
     url: str = ""
@@ -86,10 +90,15 @@ class Site(NamedTuple):
     managers: frozenset[str] = frozenset()
     node: str = "NODE"
     port: str = str(DEFAULT_PORT)  # at which other machines ask it, "" if it answers its own only
+    address: str = ""  # at which they ask it, if that is known
 
     def command(self, words: str) -> str:
         """Return a command of gpugauge that asks this daemon."""
         return f"gpugauge {words}" + (f" --url {self.url}" if self.url else "")
+
+    def asked(self, words: str) -> str:
+        """Return a command of gpugauge for any machine that asks this daemon; of one for its own, where it works."""
+        return f"gpugauge {words} --url {self.address}" if self.address else self.inside + self.command(words)
 
     def on_nodes(self, words: str) -> str:
         """Return a command of gpugauge that asks the daemon of each node of a job, and where to run it."""
@@ -107,7 +116,7 @@ class Site(NamedTuple):
             parts.pop()
         return "; ".join(dict.fromkeys(parts)).replace("{forget}", forget)
 
-    def sentence(self, needs: Sequence[Need]) -> str:
+    def in_one_line(self, needs: Sequence[Need]) -> str:
         """Return the plan in one line, as for alerts, "" without one."""
         steps = (f"{number}. {step}" for number, step in enumerate(self.plan(needs), 1))
         return f"{heading(needs)}, in this order: {'; '.join(steps)}" if needs else ""
@@ -116,7 +125,7 @@ class Site(NamedTuple):
         self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None, *, simulated: bool = False
     ) -> Iterator[str]:
         """Yield the steps that repair GPUs, in their order; `users` are those of each GPU of the node, and of none
-        under "". No command ends those that are `simulated`.
+        under "", none if they are not known. No command ends those that are `simulated`.
         """
         if not needs:
             return
@@ -125,45 +134,57 @@ class Site(NamedTuple):
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
         reboot = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
         ended = users if reboot or marks & {"reset_all", "power"} else {need.device.uuid for need in needs}
-        node, short = quote(self.node), quote(self.node.partition(".")[0])
-        drain, back = [], [self.inside + self.check]
         later = all(need.later for need in needs)
-        if "pod" in kinds:
-            if later:
-                pods = f"kubectl get pods -A --field-selector spec.nodeName={node}"
-                drain += [f"kubectl cordon {node}", f"go on when its pods with GPUs have ended: {pods}"]
-            drain.append(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")
-            back.append(f"kubectl uncordon {node}")
-        if "slurm" in kinds:
-            drain.append(f"scontrol update nodename={short} state=drain reason=gpu")
-            drain.append(f"go on when its jobs have ended: squeue -w {short}")
-            back.append(f"scontrol update state=resume nodename={short}")
         others = [user for uuid in ended for user in users.get(uuid, ()) if user.kind not in _MANAGERS]
-        drain += _ended(others, later=later, simulated=simulated)
+        programs = _ended(others, later=later, simulated=simulated) if others or not (users or kinds) else ""
+        programs += "" if others or not programs else f" (see {self.asked('status')})"
+        drain, back = self._drained(kinds, programs, later=later)
         whole = {need.device.vendor for need in needs if need.mark == "reset_all"}  # one command resets their GPUs
         resets = dict.fromkeys(
             need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)
             for need in needs
             if need.mark in {"reset", "reset_all"}
         )
-        yield ": ".join(["drain the node", *drain[:1]])
-        yield from drain[1:]
+        yield from drain
         yield from dict.fromkeys(f"GPU {need.name}: {need.text}" for need in needs if need.mark == "hand")
         if "power" in marks:
             yield "switch the machine off and on"
         elif reboot:
-            yield _reboot(needs) if resets else _REBOOT
+            yield _reboot(needs, len(resets)) if resets else _REBOOT
         elif resets:
             yield from filter(None, (self.stop, *resets, f"if a reset fails: {_REBOOT}", self.start))
-        if back[1:] and not self.inside.endswith(": "):
-            yield f"give the node back if all is well: {' && '.join(back)}"
+        if back and ": " not in self.check:
+            yield f"give the node back if all is well: {' && '.join((self.check, *back))}"
         else:
-            yield f"check that all is well{', ' if self.inside.endswith(': ') else ': '}{back[0]}"
-            yield from (f"only if so: {each}" for each in back[1:])
+            yield f"check that all is well{', ' if ': ' in self.check else ': '}{self.check}"
+            yield from (f"only if so: {each}" for each in back)
+        found = ((n, n.fault) for n in needs if n.fault and n.fault.after)
+        yield from dict.fromkeys(f"GPU {n.name} ({f.word}): {n.device.vendor.fill(f.after, n.name)}" for n, f in found)
+
+    def _drained(self, kinds: Collection[str], programs: str, *, later: bool) -> tuple[list[str], list[str]]:
+        """Return the steps that drain the node, and the commands that give it back. `programs` is the step that ends
+        what no manager does, if there is any.
+        """
+        node, short = quote(self.node), quote(self.node.partition(".")[0])
+        steps, back = [], []
+        if "pod" in kinds:
+            if later:
+                pods = f"kubectl get pods -A --field-selector spec.nodeName={node}"
+                steps += [f"kubectl cordon {node}", f"go on when its pods with GPUs have ended: {pods}"]
+            steps.append(f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data")
+            back.append(f"kubectl uncordon {node}")
+        if "slurm" in kinds:
+            steps.append(f"scontrol update nodename={short} state=drain reason=gpu")
+            steps += [] if later else [f"ask the owners of its jobs, then end those that are left: scancel -w {short}"]
+            steps.append(f"go on when its jobs have ended: squeue -w {short}")
+            back.append(f"scontrol update state=resume nodename={short}")
+        if not steps:
+            return [", ".join(filter(None, ("start nothing new on the node", programs)))], back
+        return [f"drain the node: {steps[0]}", *steps[1:], *filter(None, [programs])], back
 
 
-def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> list[str]:
-    """Return the step that ends programs, with their pids; none without any."""
+def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> str:
+    """Return the step that ends programs, with those that are known."""
     owners = {user.pid: user.owner or "owner unknown" for user in users if user.pid is not None}
     named = sorted(owners)[:_MAX_PIDS]
     pids: dict[str, list[str]] = {}
@@ -171,17 +192,19 @@ def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> list[str]:
         pids.setdefault(owners[pid], []).append(str(pid))
     said = "; ".join(f"{owner}: pid {' '.join(found)}" for owner, found in pids.items())
     said += f"; and {more} more" if (more := len(owners) - len(named)) else ""
-    ask = "go on when the programs have ended" if later else "ask the owners to end their programs"
+    ask = "go on when its programs have ended" if later else "ask the owners to end their programs"
     kill = "" if more or simulated or later or not named else f", otherwise kill {' '.join(map(str, named))}"
-    return [f"{ask}{f' ({said})' if said else ''}{kill}"] if users else []
+    return f"{ask}{f' ({said})' if said else ''}{kill}"
 
 
-def _reboot(needs: Sequence[Need]) -> str:
-    """Return the step that reboots a node of which other GPUs need a reset."""
-    found = (f"GPU {n.name}{f' ({n.fault})' if n.fault else ''}" for n in needs if n.mark == "reboot")
-    named = ", ".join(dict.fromkeys(found))
-    why, (begin, end) = f"also repairs {named}" if named else "ends other services, too", _REBOOT.split(", which ")
-    return f"{begin}, which {why}: no reset is needed; it {end}"
+def _reboot(needs: Sequence[Need], resets: int) -> str:
+    """Return the step that reboots a node of which other GPUs need resets."""
+    found = (need for need in needs if need.mark == "reboot")
+    also = (f"{n.text or 'repairs'} GPU {n.name}{f' ({n.fault.word})' if n.fault else ''}" for n in found)
+    words = " and ".join(dict.fromkeys(also))
+    why = f"it also {words}" if words else "services of the cluster read the GPUs, too"
+    ends = _REBOOT.partition("which ")[2]
+    return f"systemctl reboot, in place of the reset{'s' if resets > 1 else ''}; {why}; it {ends}"
 
 
 ANY_SITE = Site()
@@ -200,15 +223,18 @@ def site(
         daemon_address(scheme, first.host, first.port),
         lifecycle=web.enable_lifecycle,
         managers=frozenset(managers),
-        node=node or ("NODE" if in_pod else socket.gethostname()),
+        node=node or ("NODE" if in_pod or _ID.fullmatch(socket.gethostname()) else socket.gethostname()),
         port=str(first.port) if first.host not in _LOOPBACK else "",
     )
-    found = found._replace(check=found.command("status --fail-on health"))
     if in_container := not shares_host_users():
         engine = "" if in_pod else _engine(root)
         inside = engine.format("exec") + " " if engine else f"in the {'pod' if in_pod else 'container'} of gpugauge: "
         found = found._replace(inside=inside)
         stop, start = ((engine or "{} the container of gpugauge").format(do) for do in ("stop", "start"))
+    if found.port and not in_pod:  # nobody knows the address of a pod
+        address = f"{quote(found.node)}:{found.port}"
+        found = replace(found, address=address if scheme == "http" else f"{scheme}://{address}")
+    found = replace(found, check=found.asked("status --fail-on health"))
     if web.enable_lifecycle:
         stop, start = (found.inside + found.command(words) for words in ("release --for 10m", "attach"))
     if in_container or web.enable_lifecycle:

@@ -16,7 +16,7 @@ Action = Literal["", "reset", "drain"]
 class Fault(NamedTuple):
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
     in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
-    `explains` are not notified while it is there.
+    `explains` are not notified while it is there. `after` is how to check a repair that gpugauge sees under load only.
     """
 
     name: str
@@ -25,6 +25,7 @@ class Fault(NamedTuple):
     summary: str
     action: Action = ""
     explains: tuple[str, ...] = ()
+    after: str = ""
 
 
 _XIDS = ("GpuXidReset", "GpuXidWorkflow", "GpuXidApplication")
@@ -36,8 +37,14 @@ _ROWS = (
     Fault("GpuNeedsReset", "warning", "errors", "needs a reset", "reset", _RESET_EXPLAINS),
     Fault("GpuRowRemapFailed", "warning", "errors", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS),
     Fault("GpuUncorrectedEcc", "warning", "errors", "had uncorrected memory errors", "reset"),
-    Fault("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
-    Fault("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
+    Fault(
+        *("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
+        after="errors return under load only, check then: {link_errors}",
+    ),
+    Fault(
+        *("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
+        after="its link is judged under load only, check then: {width}",
+    ),
     Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
     Fault(
         *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
@@ -75,7 +82,10 @@ _LINK = (
     "find the link ({links}), and check it and the GPU at its other end; {later}; {reset_all}; if the errors "
     "return, have the parts replaced"
 )
-_NARROW = "{later}; {reboot}; if the link stays narrow, have the seating of GPU and riser, and the slot checked"
+_NARROW = (
+    "{later}; {reboot}retrains the PCIe link of; if the link stays narrow, have the seating of GPU and riser, and the "
+    "slot checked"
+)
 
 
 class Ailment(NamedTuple):

@@ -104,7 +104,7 @@ def needed(node: Node, faults: Mapping[str, Sequence[Ailment]]) -> Iterator[Need
     for device in node.shown():
         xids = (xid_fault(xid, device.vendor) for xid in node.xids.get(device.uuid, _NO_XIDS).unrepaired)
         for fault in filter(None, (*faults.get(device.uuid, ()), *xids)):
-            yield from needs(device, [fault.advice], FAULTS[fault.runbook].word)
+            yield from needs(device, [fault.advice], FAULTS[fault.runbook])
 
 
 def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, str], ...]]:

@@ -218,8 +218,8 @@ class FaultsCollector(RegisteredCollector):
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
-            needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook].word)]
-            plan, uuids = self._place.sentence(needed), {need.device.uuid for need in needed}
+            needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook])]
+            plan, uuids = self._place.in_one_line(needed), {need.device.uuid for need in needed}
             advice: dict[str, list[str]] = {d.uuid: [] for d in tick.driver.devices}
             for d, each in every:
                 parts = self._place.fill(each.advice, d.uuid), plan if d.uuid in uuids else ""

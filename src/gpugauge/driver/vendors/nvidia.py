@@ -26,6 +26,8 @@ NVIDIA = Vendor(
         "visibility": "CUDA_VISIBLE_DEVICES",
         "list": "nvidia-smi -L",
         "links": "errors: nvidia-smi nvlink -e, ends: nvidia-smi nvlink -R",
+        "link_errors": "nvidia-smi nvlink -e -i {index}",
+        "width": "nvidia-smi -i {index} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",
         "diagnostics": "NVIDIA's field diagnostics",
     },
     opening={
@@ -51,7 +53,7 @@ NVIDIA = Vendor(
             "a recovery of the IMEX domain",
             "{hand}end the job on all nodes of the IMEX domain, and restart nvidia-imex there",
         ),
-        "bus_reset": ("a reset of its PCI bus", "{reboot}, which resets its bus"),
+        "bus_reset": ("a reset of its PCI bus", "{reboot}resets the bus of"),
         "system_reboot": ("a reboot of the system", "{power}"),
     },
     error_classes=tuple(XID_CLASSES),
