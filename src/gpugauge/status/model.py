@@ -280,7 +280,7 @@ class Status:
 
     answer: str  #: one line for people: whether the GPUs do useful work, and if not, which and why
     level: str = "none"  #: `good`, `poor`, `bad`, or `none` if nothing is judged
-    problems: tuple[Problem, ...] = ()  #: the gravest first; empty if all is well
+    problems: tuple[Problem, ...] = ()  #: faults, then wasted time, the gravest first; empty if all is well
     totals: Totals = Totals()  #: over the GPUs
     host: str = ""  #: the name of the host
     timestamp: float  #: Unix time of the snapshot

@@ -7,10 +7,10 @@ from typing import Any
 from gpugauge.status.model import Problem
 from gpugauge.verdict.causes import ON_CPU, STALLS
 
-# Kinds of problems; grave ones are shown first, each part in this order.
+# Kinds of problems, the faults before what only wastes time; grave ones are shown first, each part in this order.
 KINDS = (
-    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "wasted", "on_cpu", "slowed", "waits", "unjudged"),
-    *("gpu_slowed", "narrow_link", "repair", "unused", "collector", "hook"),
+    *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link", "repair", "collector", "hook"),
+    *("wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"),
 )
 WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})  # nothing is wrong with the node
 BROKEN = frozenset({"driver", "no_gpu", "gpu_down"})  # a GPU cannot be used
@@ -33,9 +33,12 @@ def problem(kind: str, subject: str, text: str, advice: str | None = None, **mor
 
 
 def order(found: Problem) -> tuple[float, ...]:
-    """Return the sort key: the gravest first, then a repair; of a kind, those with most GPUs and the largest share."""
+    """Return the sort key: faults first, as for the exit status, the gravest first, then a repair, then what only
+    wastes time; of a kind, those with most GPUs and the largest share.
+    """
     ratio = 1.0 if found.ratio is None else found.ratio
-    return not found.grave or found.kind == "repair", KINDS.index(found.kind), -len(found.gpus), -ratio
+    later = not found.grave or found.kind == "repair"
+    return found.kind in WASTE, later, KINDS.index(found.kind), -len(found.gpus), -ratio
 
 
 def section_of_training(state: str | None, cause: str | None) -> str | None:

@@ -143,7 +143,7 @@ def gravest(gpu: GpuStatus, problems: Sequence[Problem]) -> Problem | None:
     """Return the gravest problem of a GPU, None without one. One that a process uses well is not wasted."""
     wasted = not used_well(gpu)
     own = (p for p in problems if gpu.uuid in p.gpus and p.kind != "repair" and (wasted or p.kind != "wasted"))
-    return next(own, None)
+    return min(own, key=lambda found: not found.grave, default=None)
 
 
 def _driver(facts: Status) -> Iterator[Problem]:

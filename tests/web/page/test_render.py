@@ -80,10 +80,10 @@ def test_the_exporter_itself() -> None:
 
 def test_the_answer_stands_first_and_the_problems_follow() -> None:
     facts = node_facts()
-    facts["problems"][0] |= {"detail": "pid 7", "advice": "end it"}
+    facts["problems"][1] |= {"detail": "pid 7", "advice": "end it"}
     text = read(facts).text
 
-    answer = "1 of 2 GPUs allocated and not used; 1 collector of gpugauge failing"
+    answer = "1 collector of gpugauge failing; 1 of 2 GPUs allocated and not used Collector host: fails: no"
     assert text.startswith(f"{answer} GPU 1: allocated to pod web/idle-7, but no process uses it; pid 7 Advice: end it")
 
 
@@ -96,7 +96,8 @@ def test_many_problems_stay_bounded() -> None:
     facts["problems"] *= 100
     page = read(facts)
 
-    assert (len(page.items), "192 more problems" in page.text) == (200, True)
+    # Faults are never folded.
+    assert (len(page.items), "96 more problems" in page.text) == (200, True)
     facts["problems"] *= 2
     assert "and 200 others" in read(facts).text
 
@@ -447,7 +448,7 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
         "gpugauge forget UUID",
         "gpugauge run -- python train.py",
         "scontrol update nodename=NODE state=drain reason=gpu",
-        *("squeue -w NODE", "systemctl stop g.socket g", "systemctl reboot"),
+        *("scancel -w NODE", "squeue -w NODE", "systemctl stop g.socket g", "systemctl reboot"),
         "gpugauge status --fail-on health && scontrol update state=resume nodename=NODE",  # safe to copy
         "kill 7 8",
     }

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 
 from gpugauge.driver.advice import NO_GPU_ADVICE
 from gpugauge.status.model import Problem, Status, Totals
+from gpugauge.status.problem import WASTE
 from gpugauge.status.use import is_without_gpu
 from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, percent, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
@@ -16,7 +17,7 @@ from gpugauge.web.page.links import Links
 from gpugauge.web.page.process import advice_words
 from gpugauge.web.page.ranks import ranks
 
-_MAX_LISTED_PROBLEMS = 8  # the others are folded
+_MAX_LISTED_PROBLEMS = 8  # of the others, those that only waste time are folded
 _MAX_PROBLEMS = 200  # the API has all
 # Shown only where scripts run.
 _TOOLS = """\
@@ -115,7 +116,7 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
 def _answer(status: Status, links: Links) -> str:
     problems, pids = status.problems, _pids(status)
     items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
-    first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or problems[n].steps]
+    first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or problems[n].kind not in WASTE]
     listed = _list([items[n] for n in first])
     if more := [item for n, item in enumerate(items) if n not in first]:
         rest = len(problems) - _MAX_PROBLEMS
