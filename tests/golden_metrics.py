@@ -27,6 +27,7 @@ from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import LastReload
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import SharedRecord
+from gpugauge.workload.intime import InTime
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from tests.collectors.proctree import CUDA
@@ -49,6 +50,19 @@ _VARYING = (
     (re.compile(r'python="[^"]*"'), 'python="3.x"'),
     (re.compile(r'revision="[^"]*"'), 'revision="1a2b3c4"'),
 )
+
+
+class FreeOfCost(Procfs):
+    """A proc file system whose scans take no CPU time, and whose reads do not hang. The real time of a scan, which
+    includes collections of garbage, would delay the next scan in simulated time.
+    """
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self._in_time = InTime(60.0)
+
+    def cpu_seconds(self) -> float:
+        return 0.0
 
 
 class FixedSessions(Sessions):
@@ -154,7 +168,7 @@ def metrics(
     facts = DriverFacts(**_answer(service, "open", simulate=scenario.simulation()).values["driver"])
     tree = ProcTree(folder, scenario)
     tree.update(0.0)
-    node = Procfs(str(folder))
+    node = FreeOfCost(str(folder))
     for pid in visible_pids:
         _write_visible(folder, pid)
     workloads = Workloads(

@@ -23,9 +23,8 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import as_json
 from gpugauge.status.node import build
-from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
-from tests.golden_metrics import GROUPS, LIMITS, START, _answer
+from tests.golden_metrics import GROUPS, LIMITS, START, FreeOfCost, _answer
 
 # Seconds between two ticks, repeated: with a viewer, without one, and a mixture with late ticks and with ticks just
 # before a scrape.
@@ -42,15 +41,6 @@ class Moment:
     states: dict[int, str] = field(default_factory=dict)
     causes: dict[int, str | None] = field(default_factory=dict)
     shares: dict[int, dict[str, float]] = field(default_factory=dict)
-
-
-class _FreeOfCost(Procfs):
-    """A proc file system whose scans take no CPU time. The real time of a scan, which includes collections of garbage,
-    would delay the next scan in simulated time.
-    """
-
-    def cpu_seconds(self) -> float:
-        return 0.0
 
 
 def scenario(text: str) -> Scenario:
@@ -71,7 +61,7 @@ def moments(
     facts = DriverFacts(**_answer(service, "open", simulate=made.simulation()).values["driver"])
     tree = ProcTree(folder, made)
     tree.update(0.0)
-    node = _FreeOfCost(str(folder))
+    node = FreeOfCost(str(folder))
     workloads = Workloads(node, cgroup_root=tree.cgroup_root, pod_logs=tree.pod_logs, clock=lambda: now)
     replies: list[Reply] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
@@ -21,8 +21,8 @@ from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Section, Snapshot
 from gpugauge.status.history import History
-from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
+from tests.golden_metrics import FreeOfCost
 
 START = 1_790_000_000.0  # Unix time
 # The Accept header of Prometheus.
@@ -58,9 +58,6 @@ class VirtualDaemon:
         scenario._start |= {"monotonic": 0.0, "unix": START}
         self.now, self._watch = 0.0, watch
         self._service = simulated_service(lambda: self.now)
-        # Calls take real time: on a busy machine a GPU would be slow.
-        backend: Any = self._service._backend
-        backend.calls.begin = lambda _: None
         opened = self._service.answer({"id": 0, "op": "open", "simulate": scenario.simulation()})
         self._facts = DriverFacts(**opened.values["driver"])
         self._intervals, self._schedule = ReadingIntervals(dict(READING_INTERVALS)), Schedule()
@@ -69,7 +66,7 @@ class VirtualDaemon:
         self._replies: tuple[Reply, ...] = ()
         self._tree = ProcTree(folder, scenario)
         self._tree.update(0.0)
-        node = Procfs(str(folder))
+        node = FreeOfCost(str(folder))
         pod_logs, clock = self._tree.pod_logs, lambda: self.now
         self._workloads = Workloads(node, cgroup_root=self._tree.cgroup_root, pod_logs=pod_logs, clock=clock)
         self.exposition, self.history = Exposition(60.0), History()

@@ -17,7 +17,7 @@ from typing import Any
 from unittest.mock import patch
 
 from tests.collectors.proctree import CUDA, write
-from tests.golden_metrics import START, rank
+from tests.golden_metrics import START, FreeOfCost, rank
 from tests.virtual import ACCEPT
 
 from gpugauge import catalog
@@ -42,7 +42,6 @@ from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
-from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from qa.soak.driver import Driver
 from qa.soak.load import BOOTED, STEP, Happening, Job, Load
@@ -133,7 +132,7 @@ class Soak:
         self._sessions = ThreadlessSessions(str(folder / "hook.sock"), linger_seconds=LINGER, **_UNLIMITED)
         self._sessions.begin()
         stack.callback(self._sessions.end)
-        procfs = Procfs(str(self._proc))
+        procfs = FreeOfCost(str(self._proc))
         workloads = Workloads(procfs, cgroup_root=folder, clock=lambda: self.clock.now)
         self._driver, self.exposition, self._history = Driver(self.load), Exposition(10 * STEP), History()
         self._news = Happening()

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from tests.driver.fakeworker import FakeWorker, Node
+from tests.golden_metrics import FreeOfCost
 from tests.simulation import scenario, status
 
 from gpugauge.catalog import create_collectors
@@ -27,7 +28,6 @@ from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.worker import service
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
-from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 
 START = 1_790_000_000.0  # Unix time
@@ -114,7 +114,7 @@ def moments(
     driver = Supervisor(intervals, spawn, limits=RecyclingLimits(age_seconds=age))
     tree = ProcTree(folder, made)
     tree.update(0.0)
-    node = Procfs(str(folder))
+    node = FreeOfCost(str(folder))
     workloads = Workloads(node, cgroup_root=tree.cgroup_root, pod_logs=tree.pod_logs, clock=clock.monotonic)
     history = History()
     every = create_collectors(Machine(node, workloads, SimulatedSessions(made, clock=clock.monotonic)))

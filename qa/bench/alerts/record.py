@@ -18,7 +18,7 @@ from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
-from tests.golden_metrics import GROUPS, LIMITS, START, _answer
+from tests.golden_metrics import GROUPS, LIMITS, START, FreeOfCost, _answer
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
@@ -35,7 +35,6 @@ from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.scenario.load import Scenario, parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
 from gpugauge.snapshot import Snapshot
-from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
 from qa.bench.alerts.score import NAIVE_METRIC
 from qa.bench.alerts.story import Device, Expectation, Group, Story, notation
@@ -134,7 +133,7 @@ class Machine:
         self._facts = DriverFacts(
             **_answer(self._service, "open", simulate=self._scenario.simulation()).values["driver"]
         )
-        node = Procfs(str(self._folder / "proc"))
+        node = FreeOfCost(str(self._folder / "proc"))
         self._workloads = Workloads(
             node,
             cgroup_root=self._tree.cgroup_root,
