@@ -30,7 +30,6 @@ def command(url: str) -> None:
     from gpugauge.terminal.top import Top
     from gpugauge.web.client import RequestError
 
-    for of_the_start in ("COLUMNS", "LINES"):  # they would hide the size of the terminal, and its changes
-        os.environ.pop(of_the_start, None)
+    os.environ |= {"COLUMNS": "", "LINES": ""}  # they would hide the size of the terminal, and its changes
     (app := Top(Feed(lambda: fetch(url).status, RequestError, _INTERVAL_SECONDS))).run()
     sys.exit(app.return_code)

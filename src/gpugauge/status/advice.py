@@ -169,9 +169,7 @@ _SAME = {loaders.TOO_FEW_CPUS: "cpu_limited", loaders.MEMORY: "memory_swap_io"}
 
 
 def advice_of(subject: Subject) -> list[Advice]:
-    """Return the advice on a process, first that on its main cause if it is known, then by gain, then in the order of
-    the table.
-    """
+    """Return the advice on a process, first that on a main cause that is known, then by gain, then as in the table."""
     found = [advice for source in SOURCES if (advice := source(subject))]
     special = {advice.cause for advice in found if advice.topic != _GENERAL}
     kept = [advice for advice in found if advice.topic != _GENERAL or advice.cause not in special]

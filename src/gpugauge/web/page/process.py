@@ -67,11 +67,10 @@ def _state(process: ProcessStatus, *, ended: bool) -> str:
     if ended:
         return mark("none", "ended")
     words = process.state_words
-    if process.end_reason in FAILURES:
-        return mark("poor", words)
-    if process.advice == RUN_ADVICE:
+    if words == "no hook":
         return f'<a href="#no-hook">{mark("none", words)}</a>'
-    return mark(process.level, words) if words else ABSENT
+    level = "poor" if process.end_reason in FAILURES else process.level
+    return mark(level, words) if words else ABSENT
 
 
 def _heading(process: ProcessStatus, links: Links) -> str:

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from gpugauge.driver.advice import NO_GPU_ADVICE
 from gpugauge.status.model import Problem, Status, Totals
 from gpugauge.status.problem import WASTE
-from gpugauge.status.use import is_without_gpu
-from gpugauge.status.words import HOOK_COMMAND, RUN_ADVICE, percent, plural
+from gpugauge.status.use import is_without_gpu, on_gpus, unhooked
+from gpugauge.status.words import HOOK_COMMAND, percent, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
 from gpugauge.web.page.gpus import gpu_table
 from gpugauge.web.page.links import Links
@@ -153,8 +153,7 @@ def _pids(status: Status) -> dict[str, int]:
 
 def _no_hook(status: Status) -> str:
     """Return how to learn more of the processes that run without the hook."""
-    everywhere = [*(p for gpu in status.gpus for p in gpu.processes), *status.without_gpu]
-    count = len({process.process for process in everywhere if process.advice == RUN_ADVICE})
+    count = len(unhooked([*on_gpus(status.gpus), *status.without_gpu]))
     # A low load has the same advice.
     if not count or any(problem.kind == "unjudged" for problem in status.problems[:_MAX_PROBLEMS]):
         return ""
