@@ -1,21 +1,55 @@
 #!/bin/sh
-# Slurm's HealthCheckProgram, run as root: drains the node when one of its GPUs needs a reset or a repair, with the
-# answer of gpugauge as the reason. It drains for nothing else, and never resumes a node. It always exits with 0, because
-# slurmd does not register before its health check does.
-PATH=${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin
-node=${SLURMD_NODENAME:-$(hostname -s)}
+# Slurm's HealthCheckProgram, run as root: drains the node when one of its GPUs needs a reset or a repair, with the fault
+# as the reason. It drains for nothing else, and never resumes a node. Slurm passes on nothing of the environment of
+# slurmd, so the settings are in /etc/gpugauge/slurm.env (docs/node-check.md). What it does, and why it cannot judge, is
+# in the log of the system, as gpugauge-check. With --dry-run it drains nothing, and exits with 1 where it would.
+export PATH="${PATH:+$PATH:}/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/opt/slurm/bin:/usr/local/slurm/bin"
+node=${SLURMD_NODENAME:-$(hostname -s)} line='
+'
 
-# A command that fails prints nothing.
+say() {
+  echo "$*"
+  logger -t gpugauge-check -- "$*" 2>/dev/null
+}
+
+# Without a judgement the node stays as it is: a monitor that fails is no reason to lose it.
+unknown() {
+  say "cannot judge the GPUs of $node: $*"
+  exit 0
+}
+
+settings=${GPUGAUGE_SLURM_ENV:-/etc/gpugauge/slurm.env}
+if [ -e "$settings" ]; then
+  wrong=$(sh -n "$settings" 2>&1) || unknown "$wrong"
+  set -a
+  . "$settings"
+  set +a
+fi
+for name in gpugauge scontrol; do
+  command -v "$name" >/dev/null || unknown "no $name in $PATH"
+done
+
 broken() {
-  set -- status --fail-on repair --url "${NODE_CHECK_URL:-127.0.0.1}"
-  answer=$(COLUMNS=400 timeout -k 1 10 gpugauge "$@" 2>/dev/null)
-  [ $? = 1 ] && [ -n "$answer" ]
+  set -- status --fail-on repair --reason --url "${NODE_CHECK_URL:-127.0.0.1}"
+  found=$(timeout -k 1 10 gpugauge "$@" 2>&1)
+  case $?.$found in
+    0.*) return 1 ;;
+    1.GPU*"$line"* | 1.Driver*"$line"*) ;; # a traceback
+    1.GPU* | 1.Driver*) return 0 ;;
+    124.*) found="no answer within 10 s" ;;
+  esac
+  unknown "${found##*"$line"}"
 }
 
 # A driver may hang for a moment, so the second answer decides. Slurm ends a health check after 60 seconds.
 broken && sleep "${NODE_CHECK_PAUSE:-15}" && broken || exit 0
-answer=$(printf '%s\n' "$answer" | grep -v '^SIMULATED' | head -n 1)
+reason="$found (gpugauge)"
+if [ "$1" = --dry-run ]; then
+  say "would drain $node: $reason"
+  exit 1
+fi
 # The reason of a node that is drained already, with its time, stays.
-timeout -k 1 10 scontrol --oneliner show node "$node" | grep -q ' State=[^ ]*DRAIN' ||
-  timeout -k 1 10 scontrol update "NodeName=$node" State=DRAIN "Reason=gpugauge: $answer"
+timeout -k 1 10 scontrol --oneliner show node "$node" | grep -q ' State=[^ ]*DRAIN' && exit 0
+said=$(timeout -k 1 10 scontrol update "NodeName=$node" State=DRAIN "Reason=$reason" 2>&1) &&
+  say "drained $node: $reason" || say "cannot drain $node: $said"
 exit 0

@@ -37,6 +37,10 @@ _FILES = {
     "deploy/systemd/gpugauge.socket": "usr/lib/systemd/system/gpugauge.socket",
     "deploy/systemd/gpugauge.sysusers.conf": "usr/lib/sysusers.d/gpugauge.conf",
     "deploy/systemd/gpugauge.env": "etc/default/gpugauge",
+    "deploy/prometheus/slurm/prolog.sh": "usr/share/gpugauge/slurm/prolog.sh",
+    "deploy/prometheus/slurm/epilog.sh": "usr/share/gpugauge/slurm/epilog.sh",
+    "deploy/slurm/epilog-slurmctld.sh": "usr/share/gpugauge/slurm/epilog-slurmctld.sh",
+    "deploy/node-check/slurm-health-check.sh": "usr/share/gpugauge/slurm/slurm-health-check.sh",
     "LICENSE": "usr/share/doc/gpugauge/copyright",
     "CHANGELOG.md": "usr/share/doc/gpugauge/CHANGELOG.md",
 }
@@ -109,7 +113,7 @@ def files(tree: Path) -> None:
     """Add what is outside of the virtual environment."""
     for source, target in _FILES.items():
         (tree / target).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(_ROOT / source, tree / target)
+        shutil.copy(_ROOT / source, tree / target)
     (tree / "usr/bin").mkdir(parents=True)
     (tree / "usr/bin/gpugauge").symlink_to(f"/{_PREFIX}/bin/gpugauge")
     for page in tree.glob("usr/share/man/man1/*.1"):

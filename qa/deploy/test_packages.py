@@ -69,6 +69,7 @@ def test_it_is_installed_upgraded_and_removed(machine: Machine) -> None:
     assert machine.run("systemd-analyze verify gpugauge.service gpugauge.socket") == ""
     completed = "env COMP_WORDS='gpugauge stat' COMP_CWORD=1 _GPUGAUGE_COMPLETE=bash_complete gpugauge"
     assert machine.run(completed) == "plain,status\n"
+    assert "no scontrol in" in machine.run("/usr/share/gpugauge/slurm/slurm-health-check.sh --dry-run")
     process, listening = machine.show(SERVICE, "MainPID"), machine.show(SOCKET, "ActiveEnterTimestampMonotonic")
     assert machine.run(f"ps -o user= -p {process}").strip() == "gpugauge"
     assert not (machine.root / "opt/gpugauge/bin/pip").exists()

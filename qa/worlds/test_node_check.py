@@ -36,22 +36,30 @@ def node(scenario: str, folder: Path) -> Iterator[tuple[str, int]]:
         yield address
 
 
-def slurm(folder: Path, address: tuple[str, int], state: str = "IDLE", gpugauge: str = "") -> list[str]:
-    """Run the health check of a node in a state, and return the changes of nodes that it asks for."""
+def slurm(folder: Path, address: tuple[str, int], state: str = "IDLE", *options: str, **doubles: str) -> list[str]:
+    """Run the health check as slurmd does, which passes on the name of the node alone; return the changes of nodes that
+    it asks for, and what it logs.
+    """
     programs, calls = folder / "bin", folder / "calls"
     programs.mkdir(exist_ok=True)
     made = {
-        "gpugauge": gpugauge or f'exec {sys.executable} -m gpugauge "$@"',
+        "gpugauge": f'exec {sys.executable} -m gpugauge "$@"',
         "scontrol": f'[ "$2" = show ] && echo "NodeName=n7 State={state} Reason=x" || echo "$*" >>{calls}',
+        "logger": f'echo "log $*" >>{calls}',
+        **doubles,
     }
     for name, text in made.items():
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
-        (programs / name).chmod(0o755)
+        (programs / name).chmod(0o755 if text else 0o644)
     calls.write_text("")
-    variables = {"PATH": f"{programs}:/usr/bin:/bin", "SLURMD_NODENAME": "n7", "NODE_CHECK_PAUSE": "0"}
-    variables |= {"NODE_CHECK_URL": "{}:{}".format(*address)}
-    subprocess.run([SCRIPTS / "slurm-health-check.sh"], env=variables, check=True, timeout=60)
-    return calls.read_text().splitlines()
+    settings = folder / "slurm.env"
+    settings.write_text(f"PATH={programs}:$PATH\nNODE_CHECK_URL={address[0]}:{address[1]}\nNODE_CHECK_PAUSE=0\n")
+    variables = {"GPUGAUGE_SLURM_ENV": str(settings), "SLURMD_NODENAME": "n7"}
+    command = [str(SCRIPTS / "slurm-health-check.sh"), *options]
+    done = subprocess.run(command, env=variables, check=False, timeout=60, stdout=subprocess.DEVNULL)
+    found = calls.read_text().splitlines()
+    assert done.returncode == any(" would drain " in line for line in found)
+    return found
 
 
 def kubernetes(address: tuple[str, int]) -> tuple[int, str]:
@@ -77,20 +85,46 @@ def test_a_node_is_drained_only_for_a_gpu_that_is_broken(tmp_path: Path, scenari
         done = subprocess.run(command, check=False, capture_output=True, timeout=60)
         changes, (found, message) = slurm(tmp_path, address), kubernetes(address)
         drained = slurm(tmp_path, address, "IDLE+DRAIN") if reason else []
+        dry = slurm(tmp_path, address, "IDLE", "--dry-run")
 
     assert (done.returncode, b"127.0.0.1:9" in done.stderr, bool(done.stdout)) == (code, code == 2, code != 2)
-    assert [change.partition(": ")[0] for change in changes] == (
-        ["update NodeName=n7 State=DRAIN Reason=gpugauge"] if reason else []
-    )
-    assert all(reason in change for change in changes)
+    reasons = [
+        change.partition("Reason=")[2] for change in changes if change.startswith("update NodeName=n7 State=DRAIN")
+    ]
+    # `sinfo -R` shows 20 characters.
+    assert [reason[:20].strip() for reason in reasons] == (["GPU 1 needs a reset;"] if reason else [])
+    assert all(reason.endswith(" (gpugauge)") for reason in reasons)
+    assert [f"log -t gpugauge-check -- drained n7: {reason}" for reason in reasons] == changes[1:] or code == 2
     assert drained == []
+    assert dry == ([f"log -t gpugauge-check -- would drain n7: {reasons[0]}"] if reason else [*changes])
     assert found == (code if code < 3 else 0)
     assert message.startswith(reason or ("gpugauge does not answer" if code == 2 else "no GPU needs"))
 
 
-def test_a_command_that_crashes_drains_nothing(tmp_path: Path) -> None:
-    assert slurm(tmp_path, NOWHERE, gpugauge="echo Traceback >&2; exit 1") == []
-    assert len(slurm(tmp_path, NOWHERE, gpugauge="echo 'n7: 1 of 8 GPUs down'; exit 1")) == 1
+@cases(
+    ("doubles", "why"),
+    [
+        ({"gpugauge": "echo Traceback >&2; echo KeyError: 1 >&2; exit 1"}, "KeyError: 1"),
+        ({"gpugauge": "echo 'GPU 1 needs a reset'; echo KeyError: 1 >&2; exit 1"}, "KeyError: 1"),
+        ({"gpugauge": "echo no such option --reason; exit 2"}, "no such option --reason"),
+        ({"gpugauge": "exit 124"}, "no answer within 10 s"),
+        ({"scontrol": ""}, "no scontrol in "),
+        ({}, "127.0.0.1:9"),
+    ],
+)
+def test_what_cannot_be_judged_drains_nothing_and_is_logged(tmp_path: Path, doubles: dict[str, str], why: str) -> None:
+    (line,) = slurm(tmp_path, NOWHERE, **doubles)
+
+    assert line.startswith("log -t gpugauge-check -- cannot judge the GPUs of n7: ")
+    assert why in line
+
+
+def test_a_drain_that_fails_is_logged(tmp_path: Path) -> None:
+    refused = '[ "$2" = show ] || { echo slurm_update error: Invalid user id >&2; exit 1; }'
+
+    assert slurm(tmp_path, NOWHERE, gpugauge="echo GPU 0 needs a reset; exit 1", scontrol=refused) == [
+        "log -t gpugauge-check -- cannot drain n7: slurm_update error: Invalid user id"
+    ]
 
 
 def test_what_answers_otherwise_is_unknown() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
 import math
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -254,15 +257,29 @@ def check_of_server(url: str, worlds: list[World], now: int, monkeypatch: pytest
 
 
 def test_epilog_writes_the_comment_of_each_kind_of_job(tmp_path: Path) -> None:
-    """The accounting has arrays and heterogeneous jobs under other names than the series."""
+    """The accounting has arrays and heterogeneous jobs under other names than the series. Slurm passes on variables of
+    the job alone, and kills the process group of a script that has ended.
+    """
     script = Path(__file__).parents[2] / "deploy/slurm/epilog-slurmctld.sh"
-    for name in ("sacctmgr", "gpugauge"):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/{name}.log\necho JS1:abc\n')
+    fails = '[ "$SLURM_JOB_ID" != 13 ] || { echo no server >&2; exit 1; }; [ "$PROMETHEUS_URL" = http://p ] || exit 1; '
+    refuses = '[ "$5" != jobid=14 ] || { echo refused; exit 1; }; '
+    called = 'echo "$@" >>%s.log; echo JS1:abc'
+    doubles = {"gpugauge": fails + called, "sacctmgr": refuses + called, "logger": "exec cat >>%s.log"}
+    for name, text in doubles.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text % (tmp_path / name)}\n")
         (tmp_path / name).chmod(0o755)
+    (tmp_path / "slurm.env").write_text(f"PATH={tmp_path}:$PATH\nPROMETHEUS_URL=http://p\n")
 
     def lines(of: str) -> list[str]:
         path = tmp_path / f"{of}.log"
         return path.read_text().splitlines() if path.exists() else []
+
+    def ended(variables: dict[str, str], delay: str = "0.2") -> None:
+        environment = {"GPUGAUGE_SLURM_ENV": f"{tmp_path}/slurm.env", "GPUGAUGE_EPILOG_DELAY": delay, **variables}
+        process = subprocess.Popen([script], env=environment, start_new_session=True)
+        assert process.wait(timeout=10) == 0
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
 
     start = str(int(time.time()) - 100)
     cases: list[tuple[dict[str, str], str, str]] = [
@@ -271,13 +288,17 @@ def test_epilog_writes_the_comment_of_each_kind_of_job(tmp_path: Path) -> None:
         ({"SLURM_JOB_ID": "12", "SLURM_HET_JOB_ID": "11"}, "11", "12"),
     ]
     for number, (variables, job, record) in enumerate(cases):
-        environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "GPUGAUGE_EPILOG_DELAY": "0", **variables}
-        subprocess.run(["sh", str(script)], env=environment, check=True)
+        ended(variables)
         wait_for(partial(lambda at: len(lines("sacctmgr")) > at, number), 5, record)
         asked = lines("gpugauge")[number].split()
         assert asked[:4] == ["report", "--slurm", job, "--since"]
         assert number or 100 <= int(asked[4].removesuffix("s")) < 200
         assert lines("sacctmgr")[number] == (f"-i update job where jobid={record} set AdminComment=JS1:abc")
+    assert lines("logger") == []
+    for job, why in (("13", "no server"), ("14", "sacctmgr: refused")):
+        ended({"SLURM_JOB_ID": job}, "0")
+        wait_for(partial(lambda wanted: wanted in lines("logger"), f"job {job}: {why}"), 5, why)
+    assert len(lines("sacctmgr")) == len(cases)
 
 
 def test_the_cronjob_posts_the_table(tmp_path: Path) -> None:

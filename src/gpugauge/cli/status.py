@@ -12,9 +12,12 @@ import click
 
 from gpugauge.cli.common import OfDaemon, fail, url_option, wants_colour
 from gpugauge.cli.lifecycle import started
+from gpugauge.faults.table import FAULTS
 from gpugauge.status.model import Status
 from gpugauge.status.problem import BROKEN, WASTE
+from gpugauge.status.use import gpus_words
 from gpugauge.terminal import reply
+from gpugauge.terminal.rows import safe
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 
@@ -28,7 +31,8 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), default="waste", help="The least that changes the exit status.")
-def command(url: str, as_json: bool, watch: bool, fail_on: str) -> NoReturn:
+@click.option("--reason", is_flag=True, help="Print only what needs a repair, the gravest first, on one line.")
+def command(url: str, as_json: bool, watch: bool, fail_on: str, reason: bool) -> NoReturn:
     """Show whether the GPUs do useful work, and each GPU with its processes.
 
     The values come from the running daemon. The first line is the answer, and the last one, too, if the terminal is
@@ -38,9 +42,12 @@ def command(url: str, as_json: bool, watch: bool, fail_on: str) -> NoReturn:
     wasted time, and repair also the faults without need of a reset or a repair.
     """
     try:
-        sys.exit(exit_status(show(url, as_json, watch), fail_on))
+        status = fetch(url).status if reason else show(url, as_json, watch)
     except RequestError as error:
         fail(2, error)
+    if reason and (found := repairs(status)):
+        click.echo("; ".join(found))
+    sys.exit(exit_status(status, fail_on))
 
 
 def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> Status:
@@ -80,11 +87,21 @@ def exit_status(status: Status, fail_on: str = "waste") -> int:
     if status.driver.reason in {"starting", "released"}:
         return 2  # nothing is known of the GPUs
     kinds = {problem.kind for problem in status.problems}
-    urgent = kinds & BROKEN or any(fault.action for gpu in status.gpus for fault in gpu.faults)
-    if urgent or (kinds - WASTE and fail_on != "repair"):
+    if repairs(status) or (kinds - WASTE and fail_on != "repair"):
         return 1
     kinds.discard("waits")  # of a training on a machine without a GPU
     return 3 if kinds and fail_on == "waste" else 0
+
+
+def repairs(status: Status) -> list[str]:
+    """Return what needs a reset or a repair, the gravest first, each in words that say most at their begin."""
+    broken = [problem for problem in status.problems if problem.kind in BROKEN]
+    faults = [(gpu, each) for gpu in status.gpus for each in gpu.faults if each.action and each.kind != "gpu_down"]
+    words = [f"{problem.subject} {problem.text}" for problem in broken]
+    for gpu, fault in sorted(faults, key=lambda pair: not pair[1].grave):
+        known = None if fault.kind == "xid" else FAULTS.get(fault.runbook or "")
+        words.append(f"{gpus_words([gpu])} {known.summary if known else fault.text}")
+    return list(dict.fromkeys(map(safe, words)))
 
 
 def fetch(url: str) -> reply.Reply:

@@ -152,7 +152,7 @@ def _driver(facts: Status) -> Iterator[Problem]:
         yield problem("driver", "Driver", driver.state_words, driver.advice)
     if driver.up and not facts.gpus:
         advice = "check driver.devices, and the device request of the container"
-        yield problem("no_gpu", "Driver", "it lists no GPU, or the settings exclude all", advice)
+        yield problem("no_gpu", "Driver", "lists no GPU, or the settings exclude all", advice)
 
 
 def _exporter(facts: Status) -> Iterator[Problem]:
