@@ -33,7 +33,8 @@ from tests.e2e.programs import prometheus, prometheus3, wait_for
 from tests.needs import need
 
 from gpugauge.cli.main import main
-from gpugauge.exposition.trainings import HELD
+from gpugauge.cli.report import written as in_form
+from gpugauge.exposition.trainings import HELD, LOST
 from gpugauge.report import build, compare, jobs, jobstats, page, render, source, top
 from gpugauge.report.counters import VERDICT
 from gpugauge.report.facts import Facts
@@ -541,6 +542,51 @@ def test_top_adds_up_to_all_jobs() -> None:
         assert row.cost.lost == pytest.approx(2 * row.gpu_hours.all_lost)
     assert found.rows[0].gpu_hours.all_lost >= found.rows[-1].gpu_hours.all_lost
     assert "EUR" in render.as_text(top.blocks(found, 10))
+
+
+def test_equal_names_are_told_apart_and_simulated_gpus_marked() -> None:
+    """Three launches of one program, by torchrun."""
+    parts = {"data": 0.1, "peers": 0.0, "rest": 0.2}
+    series = []
+    for number, node, of in (("1", "node-1", "true"), ("2", "node-2", "false"), ("3", "node-2", "false")):
+        job = {
+            "workload_job_kind": "launch",
+            "workload_job": f"{node}/ann/torchrun-{number}a",
+            "workload_command": "a.py",
+        }
+        made = run_of(number, {"torch_process_info": job}, parts, 1000 * int(number))
+        for each in made:
+            each.points[:] = [(at + 3600 * int(number), value) for at, value in each.points]
+        begin = made[0].points[0][0]
+        rates = {HELD: 1.0, f"{LOST}/unknown": 0.3, f"{LOST}/unused_gpus": 0.2}
+        for name, rate in rates.items():
+            metric, _, cause = name.partition("/")
+            labels = {**made[0].labels, "instance": node, "__name__": metric, **({"cause": cause} if cause else {})}
+            labels.pop("state")
+            series.append(Series(labels, [(at, rate * (at - begin + 60)) for at, _ in made[0].points]))
+        build_info = {"__name__": "gpugauge_build_info", "instance": node, "simulated": of}
+        series += [Series({**each.labels, "instance": node}, each.points) for each in made]
+        series.append(Series(build_info, [(begin, 1.0)] * (of == "true")))
+    double: Prometheus = Double(series)  # type: ignore[assignment]  # as above
+    span = Range(NOW - 7 * 86400, NOW)
+
+    found = top.read(double, span, "job", Prices())
+    text = " ".join(render.as_text(top.blocks(found, 10), 200).split())
+
+    assert found.begin == pytest.approx(NOW - 86400 + 3600, abs=120)
+    assert len({row[0] for row in top.blocks(found, 10)[0].table[1:]}) == 3
+    assert "torchrun on node-2, 20" in text
+    assert "The cause of 60 % is not known. The largest known part of it, 40 %, where a program holds GPUs" in text
+    forms = [in_form(found, top.Top, top.blocks(found, 10), form, NOW) for form in ("text", "markdown", "html", "json")]
+    assert all("SIMULATED" in form or '"simulated": true' in form for form in forms)
+    reports = [
+        build.report(*jobs.of_job(double, f"launch:{job}", span), NOW)
+        for job in ("node-1/ann/torchrun-1a", "node-2/ann/torchrun-2a")
+    ]
+    assert [report.simulated for report in reports] == [True, False]
+    for blocks in (render.blocks(reports[0]), compare.blocks(compare.compare(*reports))):
+        assert "SIMULATED: these GPUs do not exist." in render.as_text(blocks)
+    assert "SIMULATED" not in render.as_text(render.blocks(reports[1]))
 
 
 def test_comment_is_that_of_jobstats() -> None:

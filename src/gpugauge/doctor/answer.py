@@ -11,6 +11,7 @@ from gpugauge.doctor.case import Case, problems_of
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Problem, Status, as_json
+from gpugauge.status.words import SIMULATED
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process, problem_words, safe, to_do
@@ -59,7 +60,7 @@ def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterato
     """Yield the answer as lines of at most `width` columns."""
     writer = Writer(width, colour=colour)
     if said.status and said.status.simulated:
-        yield writer.paint("SIMULATED: these GPUs do not exist.", YELLOW)
+        yield writer.paint(SIMULATED, YELLOW)
     for problem in said.gpu_problems():
         yield from writer.text(problem_words(problem), "", RED if problem.grave else YELLOW, hanging=2)
         yield from (line for text in to_do(problem) for line in writer.text(text, "     ", hanging=2))

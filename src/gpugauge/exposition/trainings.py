@@ -50,7 +50,7 @@ class Trainings:
     def __init__(self, node: str) -> None:
         self._node = node
         self._lock = threading.Lock()
-        self._fed = 0.0
+        self._fed, self._simulated = 0.0, False
         self._live: dict[str, dict[_Key, list[float]]] = {}
         self._packed: list[bytes] = []
         self.ends = 0
@@ -91,6 +91,7 @@ class Trainings:
         for label, (name, labels), value in _series(families if trainings else [], trainings):
             own = dict(labels)
             found[label, own.pop(label)].append(((name, tuple(own.items())), value))
+        self._simulated = bool(snapshot.node.build and snapshot.node.build[1])
         for process in trainings:
             series = found["process", process]
             known = self._live.setdefault(process, {})
@@ -109,7 +110,7 @@ class Trainings:
         # The most frequent values of a label are first.
         series = sorted(self._live[process].items(), key=lambda pair: -pair[1][4])
         rows = [[name, dict(labels), *points[:4]] for (name, labels), points in series]
-        document = {"process": process, "node": self._node, "series": rows}
+        document = {"process": process, "node": self._node, "simulated": self._simulated, "series": rows}
         return gzipped(json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
 

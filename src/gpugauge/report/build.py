@@ -57,6 +57,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     made = {name for each in facts.values() for name, share in each.mean("training_mistake").items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
     return Report(
+        simulated=found.simulated,
         kind=job.kind,
         namespace=job.namespace,
         job=job.name,

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gpugauge.report.jobs import ReportError
 from gpugauge.report.model import VERSION, Report
 from gpugauge.report.render import Block, listed, when
-from gpugauge.status.words import cause_phrase, duration, factor, percent
+from gpugauge.status.words import SIMULATED, cause_phrase, duration, factor, percent
 from gpugauge.wire.shares import parts as worded
 
 _Value = TypeVar("_Value")
@@ -61,6 +61,7 @@ def compare(a: Report, b: Report) -> Comparison:
         names = " and ".join(listed(each.programs) for each in both)
         first = f"They are different programs ({names}): their steps may not be the same work."
         answer = [first, *(line for line in answer if line != _UNEXPLAINED)]
+    answer = [SIMULATED] * (a.simulated or b.simulated) + answer
     return Comparison(a_words, b_words, (a.step_seconds, b.step_seconds), parts, _both(lost, 0.0), changed, answer)
 
 

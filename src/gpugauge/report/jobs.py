@@ -11,7 +11,7 @@ from gpugauge.exposition.trainings import BUSY, COUNTERS, ENERGY, GAUGES, INFO, 
 from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
-from gpugauge.report.source import Prometheus, Range, Series, quoted
+from gpugauge.report.source import BUILD, Prometheus, Range, Series, quoted
 from gpugauge.status.words import plural
 from gpugauge.workload.job import KINDS, called
 
@@ -75,6 +75,7 @@ class Found:
     owners: Mapping[str, Owner]
     facts: Mapping[str, Facts]
     devices: Mapping[tuple[str, str], Device]
+    simulated: bool = False  # whether GPUs of a node do not exist
 
     def of(self, process: str) -> list[tuple[str, str]]:
         """Return the GPUs of a process."""
@@ -138,7 +139,9 @@ def read(
     for series in source.gauges(gauges, "process", sorted(alive), narrow):
         of[series.labels.get("process", "")].append(series)
     facts = {process: Facts(of[process], span.start) for process in alive}
-    return Found(found, facts, _devices(source, [each for process in facts for each in of[process]], narrow))
+    devices = _devices(source, [each for process in facts for each in of[process]], narrow)
+    nodes = {each.labels.get("instance", "") for each in source.counts(BUILD, 'simulated="true"', narrow)}
+    return Found(found, facts, devices, any(found[process].node in nodes for process in facts))
 
 
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from gpugauge.exposition.trainings import COUNTERS, GAUGES, MAX_BYTES, RUN, RUN_LABEL, members
 from gpugauge.report import build, jobs
 from gpugauge.report.model import Report
-from gpugauge.report.source import Prometheus, Range, Series
+from gpugauge.report.source import BUILD, Prometheus, Range, Series
 from gpugauge.web.client import RequestError, request
 
 _TIMEOUT_SECONDS = 10.0
@@ -39,8 +39,8 @@ class Kept(Prometheus):
         self.series = [Series(dict(labels), sorted(set(points))) for labels, points in known.items()]
 
     def counts(self, name: str, matcher: str, span: Range) -> list[Series]:  # noqa: ARG002  (the jobs are chosen by name)
-        """Return the number of samples of each series of a metric that has a job."""
-        found = [series for series in self._found([name], span) if series.labels.get("workload_job")]
+        """Return the number of samples of each series of a metric that has a job, or is of a simulated node."""
+        found = [each for each in self._found([name], span) if each.labels.get("workload_job") or name == BUILD]
         return [Series(series.labels, [(span.end, float(len(series.points)))]) for series in found]
 
     def counters(self, names: Sequence[str], label: str, values: Sequence[str], span: Range) -> list[Series]:
@@ -74,6 +74,7 @@ def _of(document: dict[str, Any], run: str) -> Iterator[tuple[tuple[tuple[str, s
     rows, own = document["series"], {"process": document["process"], "instance": document["node"]}
     if run and not any(name == RUN and labels.get(RUN_LABEL) == run for name, labels, *_ in rows):
         return
+    rows += [[BUILD, {}, first, 1, last, 1] for _, _, first, _, last, _ in rows[: document.get("simulated") is True]]
     for name, labels, first, before, last, value in rows:
         of = labels if "uuid" in labels and not name.startswith(("gpu_process", "torch")) else labels | own
         pairs = {"__name__": name, "instance": document["node"], **of}

@@ -129,6 +129,7 @@ class Report:
     """What a job used, lost and cost."""
 
     version: int = VERSION
+    simulated: bool  #: whether GPUs of its nodes do not exist
     kind: str
     namespace: str
     job: str

@@ -11,7 +11,7 @@ from gpugauge.base import serving
 from gpugauge.base.text import printable, whole
 from gpugauge.report.model import Cost, GpuHours, Report
 from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
-from gpugauge.status.words import cause_phrase, duration, percent, plural, quantity
+from gpugauge.status.words import SIMULATED, cause_phrase, duration, percent, plural, quantity
 from gpugauge.terminal.columns import cut
 from gpugauge.wire.shares import sentence
 
@@ -75,11 +75,12 @@ def _head(report: Report) -> Block:
     life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
     programs = [name for name in report.programs if name not in report.title]
     named = f"program{'s' * (len(programs) > 1)} {listed(programs)}; " if programs else ""
-    products = listed([name for name in report.products if name])
+    where = ", ".join(filter(None, (places, listed([name for name in report.products if name]))))
     runs = [f"{report.runs} runs, one after the other: the figures are those of all."] if report.runs > 1 else []
     overlap = f"{len(report.parallel)} of its runs overlapped: the figures are those of all, and the table has each."
     runs += [overlap] * bool(report.parallel)
-    return Block(f"{report.title}{users}", [f"{named}{places}{f', {products}' if products else ''}; {life}.", *runs])
+    first = [*[SIMULATED] * report.simulated, f"{named}{where}; {life}.", *runs]
+    return Block(f"{report.title}{users}", first)
 
 
 def _seen(report: Report, words: str) -> str:

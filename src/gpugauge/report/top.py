@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,7 +14,8 @@ from gpugauge.report.model import VERSION, Cost, GpuHours
 from gpugauge.report.prices import Prices
 from gpugauge.report.render import Block, amount, hours, listed, when
 from gpugauge.report.source import Prometheus, Range
-from gpugauge.status.words import cause_phrase, percent, plural
+from gpugauge.status.words import SIMULATED, cause_phrase, percent, plural
+from gpugauge.terminal.columns import cut
 
 # The name and the words of who holds GPU time.
 BY: Mapping[str, Callable[[jobs.Owner], tuple[str, str]]] = {
@@ -33,6 +34,8 @@ class Row:
     jobs: int
     users: Sequence[str]
     programs: Sequence[str]
+    nodes: Sequence[str]
+    begin: float  #: Unix time, of the first process in the time
     gpu_hours: GpuHours
     energy_joules: float | None  #: of the GPUs that nobody else used at the same time
     cost: Cost | None
@@ -43,8 +46,9 @@ class Top:
     """All of them, the largest loss first."""
 
     version: int = VERSION
+    simulated: bool  #: whether GPUs of a node do not exist
     by: str
-    begin: float  #: Unix time
+    begin: float  #: Unix time, from which on there are data
     end: float  #: Unix time
     rows: Sequence[Row]
     unknown: Sequence[str]  #: what could not be known, in sentences
@@ -65,8 +69,9 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         products, (joules, _) = by_product(found, processes), energy(found, processes)
         missing |= dict.fromkeys(prices.missing(products))
         whose, hours_of_all = [owners[process] for process in processes], GpuHours.sum([*products.values()])
-        users, programs = ({owner.user for owner in whose}, {owner.command for owner in whose})
-        who = len({owner.job for owner in whose}), sorted(users - {""}), sorted(programs - {""})
+        of = ({o.user for o in whose}, {o.command for o in whose}, {o.node for o in whose})
+        begin = min(found.facts[process].begin for process in processes)
+        who = len({owner.job for owner in whose}), *(sorted(names - {""}) for names in of), begin
         rows.append(Row(name, title, *who, hours_of_all, joules, prices.cost(products, joules)))
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
     unknown = [*missing, *sorted(source.warnings)]
@@ -75,7 +80,8 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
             f"{plural(len(partly), 'process', 'es')} of {len(found.facts)} ran for a time that is in no counter, "
             "which does not count as held: the report on the job has more."
         )
-    return Top(by=by, begin=span.start, end=span.end, rows=rows, unknown=unknown)
+    begin = min(facts.begin for facts in found.facts.values())
+    return Top(simulated=found.simulated, by=by, begin=begin, end=span.end, rows=rows, unknown=unknown)
 
 
 def blocks(top: Top, most: int) -> list[Block]:
@@ -86,22 +92,25 @@ def blocks(top: Top, most: int) -> list[Block]:
     costs = ["held costs", "lost costs"] if priced else []
     unit = hours(total.held, total.held).partition(" ")[2]
     head = [top.by, *who, f"{unit} lost", "share", "because it mostly", *costs]
-    rows = []
+    rows, titles = [], Counter(row.title for row in top.rows)
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
-        programs = [name for name in row.programs if name != row.title]
-        named = [listed({"user": row.users, "program": programs}[each], 2)[:24] for each in who]
+        programs = [name for name in row.programs if name not in row.title]
+        named = [cut(listed({"user": row.users, "program": programs}[each], 2), 24) for each in who]
         lost, mostly = hours(found.all_lost, total.held).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
-        rows.append([row.title[:30], *named, lost, share, mostly, *prices])
+        which = f" on {listed(row.nodes, 1)}, {when(row.begin)}" if titles[row.title] > 1 else ""
+        rows.append([cut(row.title, 30) + which, *named, lost, share, mostly, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
-    known = next((cause for cause in shares if cause != "unknown"), None)
-    largest = f" The largest part of it, {shares[known]}, where a training {cause_phrase(known)}." if known else ""
-    largest += f" The cause of {shares['unknown']} is not known." if shares.get("unknown", "0 %") != "0 %" else ""
+    first, known = next(iter(shares), ""), next((cause for cause in shares if cause != "unknown"), "")
+    part = f" The largest {'known ' if first == 'unknown' else ''}part of it, {shares.get(known)}, where a program"
+    largest = [f"{part} {cause_phrase(known)}."] if known else []
+    if shares.get("unknown", "0 %") != "0 %":
+        largest.insert(first != "unknown", f" The cause of {shares['unknown']} is not known.")
     held, all_lost = (hours(each, total.held) for each in (total.held, total.all_lost))
     head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
-    lines = [f"{head_line}{all_lost} ({percent(total.lost_share)}).{largest}"]
+    lines = [*[SIMULATED] * top.simulated, f"{head_line}{all_lost} ({percent(total.lost_share)}).{''.join(largest)}"]
     at = len(who)
     table = Block("GPU time", lines, [head, *rows], frozenset({1 + at, 2 + at, 4 + at, 5 + at}))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]

@@ -21,6 +21,7 @@ _STATES = {
     "held_idle": "idle",
     "not_training": "not training",
 }
+SIMULATED = "SIMULATED: these GPUs do not exist."
 HOOK_COMMAND = "gpugauge run -- python train.py"
 # The command is last: people copy the rest of the line.
 RUN_ADVICE = f"if it trains, start it under the hook next time to learn its state: {HOOK_COMMAND}"

@@ -11,7 +11,7 @@ from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
 from gpugauge.status.owner import holders
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
-from gpugauge.status.words import RUN_ADVICE, percent, plural
+from gpugauge.status.words import RUN_ADVICE, SIMULATED, percent, plural
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, safe, to_do
@@ -75,7 +75,7 @@ class _View:
     def heading(self) -> list[str]:
         write, status = self._writer.text, self._status
         host = f"{safe(status.host)}: " if status.host else ""
-        lines = write("SIMULATED: these GPUs do not exist.", "", YELLOW) if status.simulated else []
+        lines = write(SIMULATED, "", YELLOW) if status.simulated else []
         return lines + write(host + safe(status.answer), "", LEVELS.get(status.level, ""))
 
     def problems(self) -> list[str]:
