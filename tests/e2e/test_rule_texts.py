@@ -278,7 +278,7 @@ def small_losses() -> Case:
         "node-1",
         "description": "No cause takes 5% of its GPU time now. Processes without the hook: 1; of these only the load "
         f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. "
-        f"0.0 GPU hours lost so far. Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
+        f"Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     name = "no advice about a cause where none is large"

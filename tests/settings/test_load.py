@@ -278,7 +278,7 @@ def test_listen_address(text: str, expected: tuple[str, int]) -> None:
     assert parse_listen_address(text) == expected
 
 
-@cases("text", ["", " ", "a:b", "a:-1", "a:65536", "::1", "a:", "a:¹", None])
+@cases("text", ["", " ", "a:b", "a:-1", "a:65536", "::1", "a:", "a:¹", "99999", "80", None])
 def test_listen_address_refused(text: str | None) -> None:
     with pytest.raises(ValueError, match=r"host:port|is not a port|is written"):
         parse_listen_address(text)

@@ -47,6 +47,8 @@ def parse_listen_address(value: object) -> object:
     host, colon, port = value.strip().rpartition(":")
     if not colon or value.strip().endswith("]"):
         host, port = value.strip(), str(DEFAULT_PORT)
+        if host.isdigit():
+            raise ValueError(f"a port alone is written :{host}, not {value!r}")
     bracketed = host.startswith("[") and host.endswith("]")
     if ":" in host and not bracketed:
         raise ValueError(f"an IPv6 address with a port is written [address]:port, not {value!r}")

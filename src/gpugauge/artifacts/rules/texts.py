@@ -229,8 +229,8 @@ class Texts:
         return self._each(least, _gain('{{ printf "%.1f" .Value }}', limit))
 
     def lost_so_far(self) -> str:
-        """Return the GPU hours that the job has lost."""
-        hours = self._query(rec.gpu_hours(f"{rec.HOURS_LOST}{{@job}}", "7d"))
+        """Return the GPU hours that the job has lost, if that is not 0.0."""
+        hours = self._query(f"{rec.gpu_hours(f'{rec.HOURS_LOST}{{@job}}', '7d')} >= 0.05")
         return self._each(hours, '{{ printf "%.1f" .Value }} GPU hours lost so far. ')
 
     def since(self, alert: str, about: str) -> str:
