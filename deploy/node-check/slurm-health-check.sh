@@ -36,9 +36,11 @@ broken() {
     0.*) return 1 ;;
     1.GPU*"$line"* | 1.Driver*"$line"*) ;; # a traceback
     1.GPU* | 1.Driver*) return 0 ;;
+    2.) found="the driver is being opened or released" ;;
     124.*) found="no answer within 10 s" ;;
   esac
-  unknown "${found##*"$line"}"
+  found=${found##*"$line"}
+  unknown "${found:-gpugauge says nothing}"
 }
 
 # A driver may hang for a moment, so the second answer decides. Slurm ends a health check after 60 seconds.

@@ -108,6 +108,8 @@ def test_a_node_is_drained_only_for_a_gpu_that_is_broken(tmp_path: Path, scenari
         ({"gpugauge": "echo 'GPU 1 needs a reset'; echo KeyError: 1 >&2; exit 1"}, "KeyError: 1"),
         ({"gpugauge": "echo no such option --reason; exit 2"}, "no such option --reason"),
         ({"gpugauge": "exit 124"}, "no answer within 10 s"),
+        ({"gpugauge": "exit 2"}, "the driver is being opened or released"),
+        ({"gpugauge": "exit 1"}, "gpugauge says nothing"),
         ({"scontrol": ""}, "no scontrol in "),
         ({}, "127.0.0.1:9"),
     ],

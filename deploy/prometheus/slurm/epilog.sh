@@ -1,6 +1,6 @@
 #!/bin/sh
 # Slurm epilog, run as root on each node of a job: removes the lines of this job, and files without another job.
-PATH=${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin
+export PATH="${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin"
 folder=${GPUGAUGE_JOBS:-/run/gpugauge-jobs}
 
 [ -d "$folder" ] || exit 0

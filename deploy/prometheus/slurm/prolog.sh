@@ -3,7 +3,7 @@
 # slurm.job_mapping_dir=/run/gpugauge-jobs
 # There is one file for each device, with a line `JOB UID [SLUID]` for each job that has it. Its name is the uuid, or
 # where the driver does not tell it, the PCI address, or the device file: an index shifts when a GPU is lost.
-PATH=${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin
+export PATH="${PATH:+$PATH:}/usr/sbin:/usr/bin:/sbin:/bin"
 folder=${GPUGAUGE_JOBS:-/run/gpugauge-jobs}
 gpus=${GPUGAUGE_PROC:-/proc}/driver/nvidia/gpus
 # The numbers of device files: CUDA_VISIBLE_DEVICES is counted from 0 inside a cgroup. Those of AMD's renderD128 and so
