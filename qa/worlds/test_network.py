@@ -143,7 +143,7 @@ def test_a_file_of_another_time_is_not_current(at: float, found: bool, tmp_path:
     hello = wire.Hello("a" * 32, 0, started=START - 1000)
     write(tmp_path, uuid_of(0), Job(2, (("AllReduce", 1),), 1.0, 0, "one", 0).texts(random.Random(1))[0], START + at)
 
-    one = replace(one, sessions={"p0": replace(one.sessions["p0"], hello=hello)})
+    one = replace(one, sessions={"p0": one.sessions["p0"]._replace(hello=hello)})
     assert has_read(inspector, one) == ({"p0"} if found else set())
 
 

@@ -85,11 +85,11 @@ def drawn(dice: random.Random) -> tuple[Site, dict[str, list[User]]]:
     place = place._replace(managers=frozenset(dice.sample(["pod", "slurm", "user"], dice.randint(0, 1))))
     if dice.random() < 0.8:
         stop, start = place.command("release --for 10m"), place.command("attach")
-        place = replace(place, lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
-        place = replace(place, stop=stop if place.lifecycle else "systemctl stop g.socket g")
-        place = replace(place, start=start if place.lifecycle else "systemctl start g")
-        place = replace(place, inside=dice.choice(["", "", "in the pod of gpugauge: "]))
-        place = replace(place, check=place.inside + place.check)
+        place = place._replace(lifecycle=dice.random() < 0.5, check=place.command("status --fail-on health"))
+        place = place._replace(stop=stop if place.lifecycle else "systemctl stop g.socket g")
+        place = place._replace(start=start if place.lifecycle else "systemctl start g")
+        place = place._replace(inside=dice.choice(["", "", "in the pod of gpugauge: "]))
+        place = place._replace(check=place.inside + place.check)
     kinds = ["pod", "slurm", "user", "systemd", "container", ""]
     return place, {
         f"GPU-{gpu}": [User(dice.choice(kinds), dice.choice([None, 10 * gpu + n])) for n in range(dice.randint(0, 4))]
@@ -175,7 +175,7 @@ def test_an_alert_has_the_plan_with_its_heading_and_says_nothing_twice(seed: int
     for text in EVERY:
         advice = NVIDIA.fill(text)
         found = [need for gpu in (3, 2) for need in needs(device(gpu), [advice, NVIDIA.fill(dice.choice(EVERY))])]
-        told, own = place.in_one_line(found), place.fill(advice, "GPU-3")
+        plan, own = place.in_one_line(found), place.fill(advice, "GPU-3")
 
         assert bool(plan) == bool(found)
         when = "when the jobs have ended" if all(need.later for need in found) else "now"

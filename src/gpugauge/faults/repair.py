@@ -8,7 +8,6 @@ import os
 import re
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -233,8 +232,8 @@ def site(
         stop, start = ((engine or "{} the container of gpugauge").format(do) for do in ("stop", "start"))
     if found.port and not in_pod:  # nobody knows the address of a pod
         address = f"{quote(found.node)}:{found.port}"
-        found = replace(found, address=address if scheme == "http" else f"{scheme}://{address}")
-    found = replace(found, check=found.asked("status --fail-on health"))
+        found = found._replace(address=address if scheme == "http" else f"{scheme}://{address}")
+    found = found._replace(check=found.asked("status --fail-on health"))
     if web.enable_lifecycle:
         stop, start = (found.inside + found.command(words) for words in ("release --for 10m", "attach"))
     if in_container or web.enable_lifecycle:

@@ -70,9 +70,10 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         missing |= dict.fromkeys(prices.missing(products))
         whose, hours_of_all = [owners[process] for process in processes], GpuHours.sum([*products.values()])
         of = ({o.user for o in whose}, {o.command for o in whose}, {o.node for o in whose})
-        begin = min(found.facts[process].begin for process in processes)
-        who = len({owner.job for owner in whose}), *(sorted(names - {""}) for names in of), begin
-        rows.append(Row(name, title, *who, hours_of_all, joules, prices.cost(products, joules)))
+        users, programs, nodes = (sorted(names - {""}) for names in of)
+        begin, of_jobs = min(found.facts[process].begin for process in processes), len({owner.job for owner in whose})
+        cost = prices.cost(products, joules)
+        rows.append(Row(name, title, of_jobs, users, programs, nodes, begin, hours_of_all, joules, cost))
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
     unknown = [*missing, *sorted(source.warnings)]
     if partly := [each for each in found.facts.values() if each.uncounted]:
