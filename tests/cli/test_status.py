@@ -35,10 +35,10 @@ def test_table() -> None:
 
     assert text.splitlines() == [
         "SIMULATED: these GPUs do not exist.",
-        "node-7: 1 of 2 GPUs allocated and not used; 1 collector of gpugauge failing",
+        "node-7: 1 collector of gpugauge failing; 1 of 2 GPUs allocated and not used",
         "",
-        "  GPU 1: allocated to pod web/idle-7, but no process uses it",
         "  Collector host: fails: no",
+        "  GPU 1: allocated to pod web/idle-7, but no process uses it",
         "",
         "GPU  NAME            LOAD  5 MIN  MEMORY GiB  POWER W   TEMP  STATE",
         "      PID  5 MIN   GiB    AGE  STATE    PROGRAM",
