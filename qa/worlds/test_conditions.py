@@ -94,6 +94,7 @@ def test_the_evidence_for_a_cause_has_the_measured_values(pipeline: Pipeline, te
 def test_each_value_of_an_evidence_can_be_known() -> None:
     every = DeviceEvidence(1.0, own_busy=1.0, sm_active=0.2, tensor_active=0.0, clock=0.5, transfer=0.1)
     e = Evidence(60.0, data_wait=0.1, asleep=0.1, local_work=0.1, cpu_throttled=0.1, memory_pressure=0.1, retries=3)
+    assert not [cause for cause in CAUSES.values() if "; " in cause.evidence + cause.measured], "it divides causes"
     known = e._replace(ooms=1, devices=(every,), unused_devices=1, parameters={"cpu": 1.0}).known()
     assert known.keys() >= {name for cause in CAUSES.values() for name in re.findall(r"{(\w+)}", cause.measured)}
 

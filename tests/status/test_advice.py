@@ -12,7 +12,7 @@ from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verd
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status import advice
-from gpugauge.status.advice import advice_of, first_gain_words, gain_words, words
+from gpugauge.status.advice import advice_of, gain_words, words, words_of_gain
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus
 from gpugauge.status.words import RUN_ADVICE, state_words
@@ -164,10 +164,12 @@ def test_the_number_of_workers_in_words() -> None:
     useless: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0), "loader": {"workers": "2"}}
 
     assert words(advice_of(subject(**few))) == "8 loader workers instead of 2"
-    assert first_gain_words(advice_of(subject(**few))) == "steps about 2.6 times as fast"
+    assert words_of_gain(advice_of(subject(**few))[0], None) == "steps about 2.6 times as fast"
     with_next = advice_of(subject(**few, gains={"data_loading": GAIN}))
     assert words(with_next) == "8 loader workers instead of 2"
-    assert first_gain_words(with_next) == "steps about 2.6 times as fast, then limited by its computation on the GPU"
+    assert (
+        words_of_gain(with_next[0], None) == "steps about 2.6 times as fast, then limited by its computation on the GPU"
+    )
     assert (words(advice_of(subject(**none))) or "").startswith("load the batches in other processes")
     assert (words(advice_of(subject(**useless))) or "").startswith("more loader workers will not help")
 
@@ -178,11 +180,12 @@ def test_the_number_of_workers_in_words() -> None:
         (
             "0",
             "16 loader workers instead of 0; more would be too many for this machine, so make the dataset faster, too: "
-            "a batch takes 4.1 s to load",
+            "a batch takes 4.1 s to load (2 % on a CPU, 98 % in other waits: network, locks, sleep)",
         ),
         (
             "16",
-            "make the dataset faster: a batch takes 4.1 s to load, and 16 loader workers are enough for this machine",
+            "make the dataset faster: a batch takes 4.1 s to load (2 % on a CPU, 98 % in other waits: network, locks, "
+            "sleep), and 16 loader workers are enough for this machine",
         ),
     ],
 )
@@ -193,8 +196,11 @@ def test_a_batch_that_takes_too_long_for_any_sensible_number_of_workers(workers:
     found = advice_of(subject(diagnosis=slow, loader={"workers": workers}, sessions=batches, state="training_on_cpu"))
 
     assert words(found) == change
+    queued = session(wire.Loader(10, measured=10, cpu_seconds=1.0, queued_seconds=40.0))
+    text = words(advice_of(subject(diagnosis=slow, loader={"workers": workers}, sessions=queued))) or ""
+    assert text.startswith("more CPUs, not more loader workers: a batch takes 4.1 s to load (2 % on a CPU, 98 % wai")
     gain = "steps about 227 times as fast, then it still waits for its data loader"
-    assert first_gain_words(found) == (gain if workers == "0" else None)
+    assert words_of_gain(found[0], None) == (gain if workers == "0" else None)
 
 
 @pytest.mark.parametrize("pageable", [False, True])
@@ -229,8 +235,10 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     healthy = advice_of(subject(**made))
     assert [row.topic for row in limited] == ["limit", "profiler"]
     assert words(limited) == f"{CAUSES['data_loading'].advice}; also {profiler}"
-    assert first_gain_words(limited) == gain_words(GAIN, "data_loading")
-    assert first_gain_words(healthy) is None
+    assert words_of_gain(limited[0], 0.5) == gain_words(GAIN, "data_loading")
+    undecided = replace(limited[0], gain=None)
+    assert words_of_gain(undecided, 0.5) == "steps up to 2.2 times as fast"
+    assert words_of_gain(undecided, None) is None
     assert words(healthy) == profiler
     assert words([]) is None
 

@@ -223,7 +223,7 @@ def _change(found: Found) -> Change | None:
         most = None
     if cause == "unused_gpus" and len({place for process in found.facts for place in found.of(process)}) == 1:
         text = IDLE_ADVICE
-    topic = BATCH if text.startswith(LARGER_BATCH) else ""
+    topic = BATCH if LARGER_BATCH in text else ""
     return Change(cause, text, share * hours.held, gain, gain_words(most, cause, topic) if most else None)
 
 

@@ -32,6 +32,7 @@ from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, Cause, missing
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
+from gpugauge.verdict.possible import TOLERANCE
 from gpugauge.verdict.step import LIMITS
 
 BATCH = "batch"
@@ -68,7 +69,8 @@ def _loader(subject: Subject) -> Advice | None:
     found, waits = subject.judged.loader if subject.judged else None, subject.process.data_wait_ratio
     if found is None or (waits is not None and waits < loaders.LEAST):
         return None
-    change = measured_advice.diagnosed_change(subject.process.loader, found, _batch_seconds(subject))
+    loading = training.loader(subject.session) if subject.session else None
+    change = measured_advice.diagnosed_change(subject.process.loader, found, loading)
     speedup, lower = found.speedup, found.lower
     if speedup is None or lower is None or speedup < LEAST:
         return Advice("data_loading", "loader", change)
@@ -76,14 +78,6 @@ def _loader(subject: Subject) -> Advice | None:
     # The number of workers has a gain of its own, also where that of a loader without any wait is not decided.
     after = "data_loading" if found.reason == loaders.SLOW_BATCHES else without.next if without else ""
     return Advice("data_loading", "loader", change, Gain(speedup, lower, speedup, after))
-
-
-def _batch_seconds(subject: Subject) -> float | None:
-    loader = training.loader(subject.session) if subject.session else None
-    if loader is None or not loader.measured:
-        return None
-    parts = (loader.cpu_seconds, loader.storage_seconds, loader.blocked_seconds)
-    return sum(part or 0.0 for part in parts) / loader.measured
 
 
 def _stalled(subject: Subject) -> Advice | None:
@@ -162,6 +156,7 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
 
 # Upper bound by lower bound of a gain: up to which one number says it, and from which the upper one says nothing.
 _NARROW, _WIDE = 1.2, 4.0
+_UNBOUNDED = {"unknown", "unused_gpus", "precision_unused"}  # what is lost to them does not bound the gain
 _LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
 # What limits the loader, and the cause whose advice says the same.
@@ -220,10 +215,14 @@ def words(found: Sequence[Advice]) -> str | None:
     return "; also ".join(shown)
 
 
-def first_gain_words(found: Sequence[Advice]) -> str | None:
-    """Return the gain of the first advice in words, None if it is not known."""
-    gain = found[0].gain if found else None
-    return gain_words(gain, found[0].cause, found[0].topic) if gain else None
+def words_of_gain(advice: Advice, lost: float | None) -> str | None:
+    """Return the gain of an advice in words, or the most that it can be for a process that loses a share of its GPU
+    time, None if neither is known.
+    """
+    gain, most = advice.gain, (1.0 + TOLERANCE) / (1.0 - lost) if lost and lost < 1.0 else 0.0
+    if gain is None and most and advice.cause in CAUSES.keys() - _UNBOUNDED:
+        gain = Gain(most, 1.0, most, "")
+    return gain_words(gain, advice.cause, advice.topic) if gain else None
 
 
 def gain_words(gain: Gain, cause: str | None, topic: str = "") -> str:

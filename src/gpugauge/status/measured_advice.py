@@ -13,14 +13,23 @@ from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
-from gpugauge.status.words import digits, duration, factor
+from gpugauge.status.words import digits, duration, factor, percent
 from gpugauge.verdict import loaders
+from gpugauge.verdict.loader_facts import PARTS
+from gpugauge.wire import messages as wire
 from gpugauge.workload.processfiles import HostProcess
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
 _MIN_FRAGMENTATION = 0.15
 _SOON_SECONDS = 86_400.0  # until full: a growth that is slower is a fact, and no advice
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+# By part of the time of a batch: in words.
+_LOADING = {
+    "cpu": "on a CPU",
+    "runqueue": "waiting for a CPU",
+    "storage": "waiting for storage",
+    "blocked": "in other waits: network, locks, sleep",
+}
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
@@ -71,11 +80,13 @@ def larger_batch(subject: Subject) -> str | None:
     size = whole(subject.process.loader.get("batch_size", ""))
     double = f"{2 * size} samples in place of {size}, then double it" if size else "double it"
     space = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
-    of_host = "; also torch.compile or CUDA graphs, and no .item() in each step"
-    return (
-        f"{LARGER_BATCH}: {double} for as long as samples/s grow; the device memory has room for up to {space} "
-        "(an estimate)" + of_host * (subject.process.limited_by == "host_bound")
+    text = (
+        f"{LARGER_BATCH}, with the learning rate adjusted to it: {double} for as long as samples/s grow; the device "
+        f"memory has room for up to {space} (an estimate)"
     )
+    if subject.process.limited_by == "host_bound":  # first what does not change the result
+        return f"torch.compile or CUDA graphs, and no .item() in each step; then {text}"
+    return f"{text}; also fused kernels (torch.compile), or several processes on the GPU"
 
 
 def fragmentation(subject: Subject) -> str | None:
@@ -124,13 +135,18 @@ def _size(size: float) -> str:
     return f"{factor(size / _GIB)} GiB" if size >= _GIB else f"{factor(size / _MIB)} MiB"
 
 
-def diagnosed_change(options: Mapping[str, str], found: Diagnosis, batch_seconds: float | None) -> str:
-    """Return what to change by a diagnosis, the options of the loader, and the seconds of loading a batch."""
+def diagnosed_change(options: Mapping[str, str], found: Diagnosis, loader: wire.Loader | None) -> str:
+    """Return what to change by a diagnosis, the options of the loader, and how its batches were loaded."""
     if found.reason in loaders.CHANGES:
         return loaders.CHANGES[found.reason]
     present, recommended, slow = options.get("workers", ""), found.workers, ""
-    if found.reason == loaders.SLOW_BATCHES and batch_seconds:
-        slow = f": a batch takes {duration(batch_seconds)} to load"
+    if found.reason == loaders.SLOW_BATCHES and loader and loader.measured:
+        parts = {words: PARTS[part](loader) or 0.0 for part, words in _LOADING.items()}
+        total = sum(parts.values())
+        each = ", ".join(f"{percent(part / total)} {words}" for words, part in parts.items() if part >= total / 200)
+        slow = f": a batch takes {duration(total / loader.measured)} to load ({each})" if total else ""
+        if parts[_LOADING["runqueue"]] > total / 2:
+            return f"more CPUs, not more loader workers{slow}"
     if found.reason == loaders.SLOW_BATCHES and present == str(recommended):
         return f"make the dataset faster{slow}, and {present} loader workers are enough for this machine"
     text = f"{recommended} loader workers instead of {present}"

@@ -11,7 +11,7 @@ from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED
 from gpugauge.sessions.session import Session
-from gpugauge.status.advice import advice_of, first_gain_words, words
+from gpugauge.status.advice import advice_of, words, words_of_gain
 from gpugauge.status.details import JUDGED_SECONDS, longest_wait
 from gpugauge.status.ended import MAX_LISTED, with_end
 from gpugauge.status.history import WAITING_RATIO, History, is_wasted
@@ -216,7 +216,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
     trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
     runbook = section_of_training(*trouble) if state else None
-    gain_words = first_gain_words(found)
+    gain_words = words_of_gain(found[0], lost) if found else None
     return replace(shown, advice=words(found), gain_words=gain_words, changes=tuple(found), runbook=runbook)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpugauge.base.serving import ROLES
-from gpugauge.status.advice import gain_words
+from gpugauge.status.advice import words_of_gain
 from gpugauge.status.details import FOR_DATA, details, is_lossless, longest_wait, loss, no_limit, remark
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
@@ -177,11 +177,10 @@ class _Screen:
             yield from self._text("nothing was found that makes its steps faster", "  ")
 
     def _gain(self, change: Advice) -> list[str]:
-        if change.gain:
-            return self._text(
-                f"→ {safe(gain_words(change.gain, change.cause, change.topic))}", "     ", GREEN, hanging=2
-            )
-        return self._text("→ the gain is not decided", "     ", DIM, hanging=2) if change.cause else []
+        known = words_of_gain(change, self._facts.lost_ratio)
+        why = {"unused_gpus": "its steps stay as fast, and GPUs are free", "unknown": "the cause is not known"}
+        text = known or (why.get(change.cause, "the gain is not decided: too little is known") if change.cause else "")
+        return self._text(f"→ {safe(text)}", "     ", GREEN if change.gain else DIM, hanging=2) if text else []
 
     def _mistakes(self) -> Iterator[str]:
         for change in self._facts.changes:

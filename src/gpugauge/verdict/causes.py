@@ -140,7 +140,7 @@ _ALL = (
     Cause(
         "host_bound",
         "gaps between kernels on the GPU, without waits for the loader",
-        "larger batches, CUDA graphs or torch.compile; avoid .item() and printing each step",
+        "torch.compile or CUDA graphs, no .item() and no printing in each step; then larger batches",
         ("gpu", "simulated"),
         "waits for its own Python code",
         "yellow",
@@ -230,7 +230,7 @@ _ALL = (
     ),
     Cause(
         "collective",
-        "a training stalls while its GPUs are busy: with the hook a rank of several; without it suspected, where all "
+        "a training stalls while its GPUs are busy: with the hook a rank of several, without it suspected, where all "
         "GPUs of the job are busy, and their power is steady and at most half of what they drew at work, or of their "
         "limit while NCCL says that ranks are behind or missing (`verdict.enable_ras`)",
         "find the rank that does not join the collective (`gpugauge stack`), then end the job",
