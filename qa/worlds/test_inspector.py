@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 import pytest
-from qa.worlds.inspector import P2P, lines, uuid_of, write
+from tests.drawn import cases
 
 from gpugauge.workload.inspector import Timing, dumps
-from tests.drawn import cases
+from qa.worlds.inspector import P2P, lines, uuid_of, write
 
 GPU, NOW = uuid_of(0), time.time() // 1
 LINES = lines("AllReduce", 4, 25 << 20, [0.001, 0.003])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from dataclasses import asdict, fields, replace
 
+from tests.drawn import seeds
+
 from gpugauge.collectors.training import loader_rows
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.verdict_rows import LIVE
@@ -13,7 +15,6 @@ from gpugauge.node.judged import Diagnosis, Judged, Verdict
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.loaders import TOO_FEW_WORKERS
 from gpugauge.wire import messages as wire
-from tests.drawn import seeds
 
 GAUGES = ("slowest", "worker_bytes")
 
