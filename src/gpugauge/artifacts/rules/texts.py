@@ -144,10 +144,11 @@ class Texts:
         programs, used = rec.PROGRAMS, f"{rec.DEVICES}{{@job,instance=%q}}"
         if allocated:
             programs, gpu = "gpu_allocation_info", self.selectors.gpu
-            used = f"{programs}{{@job,instance=%q}} * on ({gpu}) group_left (index) max by ({gpu}, index) (gpu_info)"
+            used = f"{programs}{{@job,instance=%q{self._targets}}}"
+            used += f" * on ({gpu}) group_left (index) max by ({gpu}, index) (gpu_info)"
         devices = self._query(f"max by (index) ({used})", "$one.Labels.instance")
         item = _host("$one.Labels.instance") + self._listed("indexes", devices, "index", before=" GPU ")
-        nodes = self._query(f"count by (instance) ({programs}{{@job}})")
+        nodes = self._query(f"count by (instance) ({programs}{{@job{self._targets if allocated else ''}}})")
         return self._listed("nodes", nodes, "instance", item, before)
 
     def places(self, *, allocated: bool = False) -> str:
