@@ -105,6 +105,8 @@ def test_keys(width: int) -> None:
         assert rows(app) == ["stuck.py", "slow.py", "good.py"]
         await pilot.press("slash", *"stall", "enter")
         assert rows(app) == ["stuck.py"]
+        assert [option.id for option in app.query_one("#gpus").options] == ["GPU-2"]
+        assert not any("slow.py" in line for line in screen(app)[2:])  # below the answer about the node
         await pilot.press("d")
         await pilot.pause()
         assert any("py-spy dump --pid 102" in line for line in screen(app))
@@ -126,6 +128,19 @@ def test_details_of_a_gpu() -> None:
         assert any("GPU-1, PCI" in line for line in screen(app))
 
     watched([FACTS], steps)
+
+
+def test_details_that_do_not_fit_are_turned_without_leaving_the_list() -> None:
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        details, found = app.query_one("#details"), []
+        for key in ("d", "pagedown", "pageup"):
+            await pilot.press(key)
+            await pilot.pause()
+            found.append(details.scroll_target_y)
+        assert found[1] > found[0] == found[2] == 0
+        assert app.focused.id == "processes"
+
+    watched([FACTS], steps, (70, 18))
 
 
 def test_a_daemon_that_goes_away_and_returns() -> None:

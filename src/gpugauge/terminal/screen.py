@@ -62,13 +62,27 @@ SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
 
 def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]:
     """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
-    value, wanted = SORTS[sort], text.casefold()
-    found = [process for process in processes(status) if wanted in _searched(process).casefold()]
-    found = folded(found, status.timestamp)
+    value, found = SORTS[sort], folded(_with(status, text), status.timestamp)
     found.sort(key=lambda process: min(map(_order, process.gpus), default=2))  # of equal ones
     known = [process for process in found if value(process) is not None]
     known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
     return known + [process for process in found if value(process) is None]
+
+
+def filtered(status: Status, text: str) -> Status:
+    """Return a status with the GPUs that have the text or a process with it, and with the problems of both."""
+    found = _with(status, text)
+    names = {process.facts.process for process in found} | {gpu.uuid for process in found for gpu in process.gpus}
+    gpus = [
+        gpu for gpu in status.gpus if gpu.uuid in names or text.casefold() in f"gpu {gpu.index} {gpu.uuid}".casefold()
+    ]
+    names |= {gpu.uuid for gpu in gpus}
+    problems = [each for each in status.problems if each.steps or names & {*each.gpus, *each.processes}]
+    return replace(status, gpus=tuple(gpus), problems=tuple(problems))
+
+
+def _with(status: Status, text: str) -> list[Process]:
+    return [process for process in processes(status) if text.casefold() in _searched(process).casefold()]
 
 
 def _does(facts: ProcessStatus) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import ClassVar
 
 from rich.text import Text
@@ -54,6 +55,8 @@ class Top(App[None]):
         Binding("space", "pause", "pause"),
         Binding("question_mark", "help", "keys", key_display="?"),
         Binding("tab", "app.focus_next", "next list, or the details", show=False),
+        Binding("pageup", "page('up')", "page up of the details, or the list", show=False, priority=True),
+        Binding("pagedown", "page('down')", "page down", show=False, priority=True),
         Binding("escape", "close", "close filter, details and this help", show=False),
     ]
 
@@ -61,6 +64,7 @@ class Top(App[None]):
         super().__init__()
         self._feed = feed
         self._answer: LastStatus | None = None
+        self._status: Status | None = None  # the part of it with the text of the filter
         self._sort, self._reverse, self._paused = "lost", False, False
         self._shown: dict[str, Process] = {}
         self._list, self._width, self._head_rows = "processes", _MIN_WIDTH, 1
@@ -159,15 +163,23 @@ class Top(App[None]):
         self.query_one("#processes").focus()
         self._draw()
 
+    async def action_page(self, way: str) -> None:
+        """Turn a page of the details where they do not fit, else of the list."""
+        details = self.query_one("#details")
+        part = details if details.display and details.max_scroll_y else self.query_one(f"#{self._list}")
+        await self.run_action(f"page_{way}", part)
+
     def _follow(self) -> None:
         if not self._paused and self._feed.latest is not self._answer:
             self._answer = self._feed.latest
             self._draw()
 
     def _draw(self) -> None:
-        answer = self._answer
-        status = answer.status if answer else None
+        answer, text = self._answer, self.query_one("#filter", Input).value
         self._width = width = max(_MIN_WIDTH, self.size.width) - 3  # blanks at the sides, and the scrollbar
+        if answer and answer.status and text:
+            answer = replace(answer, status=screen.filtered(answer.status, text))
+        self._status = status = answer.status if answer else None
         found = status.problems if status else ()
         self._steps = [line for problem in found if problem.steps for line in screen.problem_lines(problem, width)]
         if answer:
@@ -178,7 +190,7 @@ class Top(App[None]):
         self._draw_list("problems", "", [(n, problem_words(p), "bad" if p.grave else "poor") for n, p in problems])
         self._draw_list("repair", "", [(str(n), *line) for n, line in enumerate(self._steps)])
         self._draw_list("gpus", *screen.gpu_lines(status, width))
-        shown = screen.chosen(status, self._sort, self._reverse, self.query_one("#filter", Input).value)
+        shown = screen.chosen(status, self._sort, self._reverse, text)
         self._shown = {process.facts.process: process for process in shown}
         count = sum(len(process.alike) or 1 for process in shown)
         order = f"{plural(count, 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
@@ -235,7 +247,7 @@ class Top(App[None]):
 
     def _arrange(self) -> None:
         """Fit the parts of the screen to what they show, and show the details of the chosen line."""
-        status = self._answer.status if self._answer else None
+        status = self._status
         wanted = {str(found.id): found.option_count for found in self.query(OptionList)}
         if status is None or "processes" not in wanted:  # the lists go one by one when the program ends
             return
