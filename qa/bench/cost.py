@@ -65,7 +65,7 @@ def main() -> None:
                 programs = (daemon, eager, peer)
                 time.sleep(WARM_UP_SECONDS)
                 phases = {
-                    _phase(every): _separated(programs, seconds, every, folder, price)
+                    _phase(every): separated(programs, seconds, every, folder, price)
                     for every, seconds in PHASES.items()
                 }
                 rows = [row for program in programs for row in _rows(program, phases)]
@@ -86,7 +86,7 @@ def _phase(every: float | None) -> str:
     return "idle" if every is None else f"scraped each {every:g} s"
 
 
-def _separated(
+def separated(
     programs: tuple[Program, ...], seconds: float, every: float | None, folder: Path, price: ledger.Price
 ) -> dict[int, tuple[float, float]]:
     """Return CPU seconds a minute by pid, without the time of the ledger: all, and inside the simulated library."""
