@@ -9,7 +9,7 @@ import contextlib
 import json
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpugauge.simulator.scenario.load import parse_scenario
@@ -35,7 +35,7 @@ def node(devices: int, processes: int) -> Iterator[str]:
             process.wait()
 
 
-def scenario(devices: int, pids: list[int]) -> str:
+def scenario(devices: int, pids: Sequence[int]) -> str:
     """Return the scenario's text; process i is on GPU i modulo `devices`."""
     each = max(1, -(-len(pids) // devices))
     memory, load = f"{_MEMORY_GIB / each:.3f}GiB", _LOAD.format(0.9 / each)

@@ -96,13 +96,13 @@ print(1000 * spent, private / 1024)
 
 
 def main() -> None:
-    dataclasses = _imports()
+    _imports()
     _memory()
     server = _savings()
     with node(DEVICES, PROCESSES) as path:
         scans = _threads(path)
         first = _first_scan(path)
-    saved = reachable.Saved(dataclasses=dataclasses, server=server, scans=scans, first_scan=first)
+    saved = reachable.Saved(server=server, scans=scans, first_scan=first)
     report(
         "Goals, and the nearest figures that could be reached",
         reachable.rows(figures.read("goals"), figures.read("cost"), saved),
@@ -112,11 +112,8 @@ def main() -> None:
     )
 
 
-def _imports() -> float:
-    """Report the milliseconds of the imports of daemon and worker, by origin.
-
-    Return those in which the daemon makes its dataclasses.
-    """
+def _imports() -> None:
+    """Report the milliseconds of the imports of daemon and worker, by origin."""
     rows: list[dict[str, Any]] = []
     for part, module in (("daemon", DAEMON), ("worker", WORKER)):
         runs = sorted((_import_times(module) for _ in range(RUNS)), key=lambda run: sum(run.values()))
@@ -127,7 +124,6 @@ def _imports() -> float:
         )
     made = {"imports": f"{rows[0]['all']:.0f}", "dataclasses": f"{rows[0]['of all: making dataclasses']:.0f}"}
     report("Imports of a start, ms", rows, COMMAND, name="imports", figures=made)
-    return float(rows[0]["of all: making dataclasses"])
 
 
 def _import_times(module: str) -> dict[str, float]:

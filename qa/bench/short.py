@@ -78,7 +78,7 @@ def _growth(reports: Sequence[Report]) -> list[Report]:
     """Return a row for each number of devices."""
     rows = [
         {"devices": devices}
-        | {f"parent ms, {row['processes']} processes": row["parent ms"] for row in found}
+        | {f"CPU s/min, {row['processes']} processes": row["CPU s/min"] for row in found}
         | {f"{name}, {found[-1]['processes']} processes": found[-1][name] for name in ("series", "p99 ms", "PSS MB")}
         for devices, found in _groups(reports[0].rows, "devices").items()
     ]

@@ -1,7 +1,7 @@
-"""CPU time of the daemon per second by part, idle and scraped every second: `python -m qa.bench.tick`.
+"""CPU time of a tick of the daemon by part, idle and scraped every second: `python -m qa.bench.tick`.
 
-8 H100 with 24 processes at the reading intervals of the daemon, in virtual time and one thread. Wake-ups of threads and
-messages between processes are not included; `qa.bench.cost` measures the whole daemon.
+8 H100 with 24 processes, and a large node, at the reading intervals of the daemon, in virtual time and one thread.
+Wake-ups of threads and messages between processes are not included; `qa.bench.cost` measures the whole daemon.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import TypeVar
 from tests.virtual import VirtualDaemon
 
 from gpugauge.daemon.app import GC_THRESHOLDS
-from gpugauge.simulator.scenario.load import load_scenario
-from qa.bench import figures
+from gpugauge.simulator.scenario.load import Scenario, load_scenario, parse_scenario
+from qa.bench import figures, nodes
 from qa.bench.report import report
 
 SECONDS, WARM_UP = 300, 60
+IDLE_SECONDS = 5.0  # between two ticks without scrapes
+LARGE = 64, range(5000, 5200)  # GPUs, and pids
+ALL = "tick, all"
 T = TypeVar("T")
 
 
@@ -39,30 +42,51 @@ class Stopwatch:
             self.seconds[part] += time.thread_time() - began
 
 
-def run(scenario: str, *, scraped: bool) -> dict[str, float]:
-    """Return milliseconds per second by part."""
-    watch = Stopwatch()
+def run(scenario: Scenario, every: float, *, scraped: bool) -> dict[str, float]:
+    """Return milliseconds of a tick by part, with `every` seconds from one to the next."""
+    watch, ticks = Stopwatch(), range(round((WARM_UP + SECONDS) / every))
     with tempfile.TemporaryDirectory() as folder:
-        daemon = VirtualDaemon(load_scenario(scenario), Path(folder), watch)
-        for second in range(WARM_UP + SECONDS):
-            if second == WARM_UP:
+        daemon = VirtualDaemon(scenario, Path(folder), watch)
+        for tick in ticks:
+            if tick == WARM_UP / every:
                 watch.seconds.clear()
                 gc.freeze()  # as the daemon does
                 gc.set_threshold(*GC_THRESHOLDS)
             daemon.second()
+            daemon.now += every - 1.0
             if scraped:
                 daemon.scrape()
         daemon.close()
-    return {part: 1000 * seconds / SECONDS for part, seconds in watch.seconds.items()}
+    return {part: 1000 * seconds * every / SECONDS for part, seconds in watch.seconds.items()}
 
 
-def main(scenario: str = "bench-24") -> None:
-    idle, scraped = run(scenario, scraped=False), run(scenario, scraped=True)
+def main() -> None:
+    large = parse_scenario(nodes.scenario(*LARGE), "large", "large")
+    found = {
+        "idle": run(load_scenario("bench-24"), IDLE_SECONDS, scraped=False),
+        "scraped": run(load_scenario("bench-24"), 1.0, scraped=True),
+        "large": run(large, 1.0, scraped=True),
+    }
     rows = [
-        {"part": part, "idle ms": idle.get(part, 0.0), "scraped each second ms": milliseconds}
-        for part, milliseconds in sorted(scraped.items(), key=lambda item: -item[1])
+        {"part": part} | {f"{name} ms": parts.get(part, 0.0) for name, parts in found.items()}
+        for part in sorted(found["scraped"], key=lambda part: -found["scraped"][part])
     ]
-    report("A second of the daemon by part, 8 H100 with 24 processes", rows, "python -m qa.bench.tick")
+    shares = {
+        f"{name}-{part.removeprefix('collector ')}": f"{100 * spent / parts[ALL]:.0f}"
+        for name, parts in found.items()
+        for part, spent in parts.items()
+        if " " not in part.removeprefix("collector ")
+    }
+    report(
+        "A tick of the daemon by part, 8 H100 with 24 processes",
+        rows,
+        "python -m qa.bench.tick",
+        [
+            f"Idle is a tick each {IDLE_SECONDS:g} s, the others are each second with a scrape; large is a node of "
+            f"{LARGE[0]} H100 with {len(LARGE[1])} processes. Collectors and exposition are parts of the tick."
+        ],
+        figures=shares,
+    )
 
 
 if __name__ == "__main__":

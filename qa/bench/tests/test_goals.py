@@ -50,11 +50,10 @@ def test_the_energy_of_a_gpu_is_the_time_of_its_reading(
 
 def test_what_could_be_reached_is_less_than_what_was_measured() -> None:
     goals, cost = figures.read("goals"), figures.read("cost")
-    found = reachable.rows(goals, cost, reachable.Saved(dataclasses=50.0, first_scan=0.02, scans=0.03, server=1.5))
+    found = reachable.rows(goals, cost, reachable.Saved(first_scan=0.02, scans=0.03, server=1.5))
 
     nearest = {row["goal"]: (row["measured"] - row["nearest"], row["by"]) for row in found}
     assert nearest["CPU seconds a minute, idle"][0] == pytest.approx(0.02)
     assert nearest["the same, with the receiver"][0] == pytest.approx(1.5)
-    assert nearest["start to a complete page, s"][0] == pytest.approx(0.04)
-    assert [row["at most"] for row in found][:3] == [0.16, 0.16, 0.3]
+    assert nearest["start to a complete page, s"][0] == pytest.approx(0.02)
     assert "driver" in nearest["oldest value at a scrape each 15 s, s"][1]
