@@ -128,7 +128,7 @@ def test_below_the_answer_stands_what_it_does_not_say(tmp_path: Path) -> None:
     assert re.findall(r"(?:WARN|FAIL)  (\w+)", text) == ["PCIe", "Memory"]
     assert text.endswith("All checks: gpugauge doctor 7 --url http://127.0.0.1:1 --checks")
     none = " ".join(below(case(tmp_path, pid=7), found, entries[:1], colour=False))
-    assert none.startswith(" The checks found no other problem. All checks: gpugauge doctor 7 ")
+    assert none.startswith(" Its checks found no other problem. All checks: gpugauge doctor 7 ")
 
 
 @pytest.mark.parametrize(

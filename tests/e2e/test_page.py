@@ -48,7 +48,8 @@ SCENARIOS = {
     ),
     "bottlenecks": (
         150,
-        "7 of 8 GPUs wasted: finetune.py ",  # its cause follows from the counters of its cgroup, which are read beside
+        # The cause of finetune.py follows from the counters of its cgroup, which are read beside.
+        "1 of 8 GPUs with faults, GPU 6: clocks lowered; 7 of 8 GPUs wasted: finetune.py ",
         ("pid 8001, Slurm job 501, user 1000, GPU 0", "loader workers instead of", "Expected: steps about 4 times as"),
     ),
     "bench-64": (

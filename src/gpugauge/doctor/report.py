@@ -59,7 +59,10 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
 def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
     """Yield the problems that the checks found and that the answer about the process does not name."""
     ill = said.gpu_problems() or (said.process and said.process.facts.level in {"bad", "poor"})
-    writer, also = Writer(WIDTH_COLUMNS, colour=colour), f"The checks found no {'other ' if ill else ''}problem. "
+    writer, also = (
+        Writer(WIDTH_COLUMNS, colour=colour),
+        f"Its checks found no {'other ' if ill else ''}problem. ",
+    )
     for entry in entries:
         if entry.finding.severity and entry.check not in _ANSWERED and not said.has(entry.finding):
             if also:
