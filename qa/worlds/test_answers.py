@@ -99,7 +99,7 @@ def test_what_is_wrong_with_its_gpu_stands_first(tmp_path: Path, seed: int) -> N
                 ]
                 assert re.match(r"GPU \S+: ", text[0])
                 assert any(said)
-                assert words.index("→") < words.index(f", pid {program.pid}")
+                assert words.index(": in this order 1. ") < words.index(f", pid {program.pid}")
                 assert {gpu.uuid for gpu in grave} <= {u for p in found.plain()["problems"] for u in p["gpus"]}
             well = all(gpu.up for gpu in node.gpus) and not any(gpu.faulty or gpu.slowed or gpu.xid for gpu in own)
             if well:

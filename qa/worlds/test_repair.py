@@ -123,7 +123,7 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     assert ("scancel" in " ".join(done)) == ("slurm" in kinds and not waits)
     # What is seen under load only is said at the end.
     late = [
-        s for n in found if n.fault and n.fault.after for s in steps if s.startswith(f"GPU {n.name} ({n.fault.word}):")
+        s for n in found if n.fault and n.fault.after for s in steps if s.startswith(f"GPU {n.name} ({n.fault.word}), ")
     ]
     assert steps[len(steps) - len({*late}) :] == [*dict.fromkeys(late)]
     assert bool(late) == any(n.fault and n.fault.after for n in found)
@@ -385,7 +385,9 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         *faults, last = (problem for problem in facts.problems if problem.gpus)
         assert last.subject == f"Repair of GPU{heading}"
         assert re.search(r"it also retrains the PCIe link of GPU [12] \(narrow link\); it ends", last.steps[1])
-        assert re.search(r"^GPU [12] \(narrow link\): its link is judged under load only, .*=csv$", last.steps[-1])
+        assert re.search(
+            r"^GPU [12] \(narrow link\), under load: nvidia-smi -q -i [12] \| grep -A2 Width$", last.steps[-1]
+        )
         said = [fault.advice or "" for fault in faults]
         assert sum("see the repair" in advice for advice in said) == (1 if scenario == "failing-card" else 2)
         assert not [advice for advice in said if re.search("reset|reboot|wait", advice)]

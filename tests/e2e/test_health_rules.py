@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 BY_NAME = {story.alert: story for story in STORIES}
 SINCE_THE_FIRST_SCRAPE = " Since 1970-01-01 00:00:00 UTC."
-TO_DO = " What to do: mend it."
+TO_DO = " What to do: mend it. The alert ends about 15m after the repair."
 WHERE = f"GPU 3 (GPU-0) on node-1 in cluster {HERE}"
 
 
@@ -72,7 +72,7 @@ def reset_with_users() -> Case:
 def known_xid() -> Case:
     story = BY_NAME["GpuXidNode"]
     description = (
-        f"The GPU is off the bus, or power or firmware failed. The alert fires until the GPU is repaired.{TO_DO} "
+        f"The GPU is off the bus, or power or firmware failed.{TO_DO} "
         "Allocated to Slurm job 7, user ann. Since 1970-01-01 00:10:00 UTC."
     )
     named = {**UUID, "class": "node", "xid": "79"}
@@ -93,15 +93,15 @@ def contained_error() -> Case:
     rows = [replace(row, labels={**row.labels, **labels}) if "xid" in row.labels else row for row in story.rows]
     story = replace(story, identity={**GPU, **labels})
     means = "Memory of the GPU is faulty: the program that read it has ended, others go on. It was in the last 15m."
-    description = f"{means}{TO_DO}{SINCE_THE_FIRST_SCRAPE}"
+    description = f"{means} What to do: mend it.{SINCE_THE_FIRST_SCRAPE}"
 
     expected = texts(story, f"{WHERE} had an Xid error", description)
     return case("the text of a contained error of the memory", rows, expected)
 
 
-def measured(name: str, begin: int, text: str, *rows: Row) -> Case:
+def measured(name: str, begin: int, text: str, *rows: Row, since: str = "") -> Case:
     """The figures of a fault, and the time of its begin in the first notification."""
-    description = f"{text}{TO_DO} Since 1970-01-01 00:{begin}:00 UTC."
+    description = f"{text}{TO_DO} Since 1970-01-01 00:{begin}:00 UTC{since}."
     expected = texts(BY_NAME[name], f"{WHERE} {FAULTS[name].summary}", description, begin)
     return case(f"figures of {name}", [*BY_NAME[name].rows, *rows], expected, phases=(("good", 20), ("bad", 41)))
 
@@ -153,8 +153,16 @@ def two_exporters() -> Case:
 
 
 def test_faults(tmp_path: Path) -> None:
-    hot = "From that temperature on it lowers its clocks. It is at 89 °C. Its limit is 92 °C."
+    heat = "It is at 89 °C. Its limit is 92 °C."
+    hot = f"From that temperature on it lowers its clocks. {heat}"
     links = "A link had to repeat or retrain, or corrects very many errors. Counted: 2 recovery failed, 12 replay."
-    figures = measured("GpuHot", 25, hot, *HOT), measured("GpuNvlinkErrors", 20, links, *LINKS)
+    begin = Row(
+        "gpu_problem_since_timestamp_seconds", {**UUID, "problem": "GpuThrottled", "earlier": "true"}, 1500, None
+    )
+    words = {"summary": FAULTS["GpuThrottled"].summary, "advice": "mend it", "reason": "sw_thermal_slowdown"}
+    why = Row("gpu_problem_info", {**UUID, "problem": "GpuThrottled", **words}, 1, None)
+    text = f"Programs on it are slower. Reason: thermal slowdown (software). {heat}"
+    slowed = measured("GpuThrottled", 25, text, *HOT, begin, why, since=" or before")
+    figures = measured("GpuHot", 25, hot, *HOT), slowed, measured("GpuNvlinkErrors", 20, links, *LINKS)
     cases = [reset_with_users(), known_xid(), contained_error(), *figures, lost_gpu(), two_exporters()]
     check(tmp_path, cases, each_version=True)

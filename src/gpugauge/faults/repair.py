@@ -157,8 +157,9 @@ class Site(NamedTuple):
         else:
             yield f"check that all is well{', ' if ': ' in self.check else ': '}{self.check}"
             yield from (f"only if so: {each}" for each in back)
-        found = ((n, n.fault) for n in needs if n.fault and n.fault.after)
-        yield from dict.fromkeys(f"GPU {n.name} ({f.word}): {n.device.vendor.fill(f.after, n.name)}" for n, f in found)
+        late = ((n, n.fault) for n in needs if n.fault and n.fault.after)
+        shown = ((n, f.word, n.device.vendor.fill(f.after, n.name)) for n, f in late)
+        yield from dict.fromkeys(f"GPU {n.name} ({word}), under load: {command}" for n, word, command in shown)
 
     def _drained(self, kinds: Collection[str], programs: str, *, later: bool) -> tuple[list[str], list[str]]:
         """Return the steps that drain the node, and the commands that give it back. `programs` is the step that ends
@@ -174,7 +175,7 @@ class Site(NamedTuple):
             back.append(f"kubectl uncordon {node}")
         if "slurm" in kinds:
             steps.append(f"scontrol update nodename={short} state=drain reason=gpu")
-            steps += [] if later else [f"ask the owners of its jobs, then end those that are left: scancel -w {short}"]
+            steps += [] if later else [f"ask the owners of its jobs, then: scancel -w {short}"]
             steps.append(f"go on when its jobs have ended: squeue -w {short}")
             back.append(f"scontrol update state=resume nodename={short}")
         if not steps:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timezone
 from typing import Literal, NamedTuple
 
 from gpugauge.driver.advice import down_advice, down_phrase
 from gpugauge.driver.vendors import VENDORS, Vendor
+from gpugauge.driver.vendors.vendor import RESTART
 from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
@@ -16,7 +18,7 @@ Action = Literal["", "reset", "drain"]
 class Fault(NamedTuple):
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
     in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
-    `explains` are not notified while it is there. `after` is how to check a repair that gpugauge sees under load only.
+    `explains` are not notified while it is there. `after` shows under load whether its repair has helped.
     """
 
     name: str
@@ -39,11 +41,11 @@ _ROWS = (
     Fault("GpuUncorrectedEcc", "warning", "errors", "had uncorrected memory errors", "reset"),
     Fault(
         *("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
-        after="errors return under load only, check then: {link_errors}",
+        after="{link_errors}",
     ),
     Fault(
         *("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
-        after="its link is judged under load only, check then: {width}",
+        after="{width}",
     ),
     Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
     Fault(
@@ -123,6 +125,7 @@ class GpuHealth(NamedTuple):
     link_load: float | None = None  # over the last minutes
     was_narrow: bool = False  # under load, and not wide since
     slowed: Mapping[str, float] = {}  # the share of the time by reason of SLOWDOWNS
+    nvlink_grown: float | None = None  # Unix time at which those of NVLINK_NEVER grew last
     vendor: Vendor = VENDORS[0]
 
 
@@ -149,7 +152,7 @@ def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
         yield Ailment(False, text, "{later}; {reset}", "GpuNeedsReset", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        advice = vendor.fill("check the kernel log for {errors}; then {reset}")
+        advice = vendor.fill(f"check the kernel log for {{errors}}; {RESTART}; then {{reset}}")
         yield Ailment(False, text, advice, "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
         yield Ailment(False, found, vendor.fill(_LINK), "GpuNvlinkErrors")
@@ -192,7 +195,9 @@ def _nvlink_words(health: GpuHealth, limits: Faults) -> str:
     never = {kind: count for kind in NVLINK_NEVER if (count := health.nvlink_errors.get(kind))}
     if never.keys() - {"replay"} or never.get("replay", 0) >= _REPLAYS:
         counted = (f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never.items())
-        return f"NVLink errors since the driver was loaded: {', '.join(counted)}"
+        last = health.nvlink_grown and datetime.fromtimestamp(health.nvlink_grown, timezone.utc)
+        more = f", the last at {last:%Y-%m-%d %H:%M} UTC" if last else ""
+        return f"NVLink errors since the driver was loaded: {', '.join(counted)}{more}"
     rate = health.nvlink_corrected or 0.0
     return f"its NVLinks correct {rate:.0f} errors per second" if rate >= limits.nvlink_errors_per_second else ""
 

@@ -214,7 +214,7 @@ class Top(App[None]):
         most = self.size.height // 4
         if status and self._steps:
             least = len(lines[:_ANSWER_ROWS]) + len(self._steps) + 1 + len(status.gpus) + _HEADING_ROWS + 3
-            most = max(4, min(most, self.size.height - least))
+            most = max(3, min(most, self.size.height - least))
         most = 1 if self._opened else most
         for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, most)):
             shown = screen.clipped(found, height, self._width)

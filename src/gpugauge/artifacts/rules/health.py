@@ -45,8 +45,8 @@ def alerts(s: Selectors) -> list[Alert]:
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
         own = ("reason",) if name == "GpuNeedsReset" else ("xid", "xid_name") if is_xid else ()
         hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
-        others = "" if is_xid else t.other_faults(name)
-        text = description + t.figures(name) + others + _TO_DO + t.users(lost=name == "GpuLost")
+        ends = "" if name in _PASSING else f" The alert ends about {format_duration(s.keep_firing)} after the repair."
+        text = description + t.figures(name) + t.other_faults(name) + _TO_DO + ends + t.users(lost=name == "GpuLost")
         summary = f"{t.gpu()} {{{{ $labels.summary }}}}"
         expr = _of_gpu(s, _judged(s, name, hold, *own))
         found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action, words=_WORDS))
@@ -85,7 +85,7 @@ def _judged(s: Selectors, name: str, hold: int, *own: str) -> str:
 
 def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
     """Return what each fault means, and its condition in words."""
-    lately, lasting = f"It was in the last {format_duration(s.patience)}.", "The alert fires until the GPU is repaired."
+    lately = f" It was in the last {format_duration(s.patience)}."
     texts = {
         "GpuLost": (
             f"It is lost, its driver calls hang, or the driver does not list it.{Texts(s).reason_down()}",
@@ -118,13 +118,13 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a GPU is near its slowdown temperature, from which on it lowers its clocks",
         ),
         "GpuThrottled": (
-            "For a fifth of the last minutes or more, unless the exporter has another limit.",
+            f"Programs on it are slower.{Texts(s).reason_slowed()}",
             "a busy GPU lowers its clocks for a fifth of the time because of heat or a power brake",
         ),
     }
     for name, means in _XIDS.items():
         kind = name.removeprefix("GpuXid").lower()
-        when, until = (lately, "") if name in _PASSING else (lasting, ", until it is repaired")
+        when, until = (lately, "") if name in _PASSING else ("", ", until it is repaired")
         had = "had" if name in _PASSING else "has"
-        texts[name] = f"{means} {when}", f"a GPU {had} an Xid error of the class {kind}{until}"
+        texts[name] = means + when, f"a GPU {had} an Xid error of the class {kind}{until}"
     return texts

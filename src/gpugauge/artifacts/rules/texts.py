@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
+from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
@@ -39,12 +40,13 @@ _COMMAND = (
 
 
 _VALUE = '{{ printf "%.0f" .Value }}'
-# By alert: metric, matchers and words of what was measured.
+# Metric, matchers and words of what was measured, by alert.
+_HEAT = (
+    ("gpu_temperature_celsius", 'sensor="gpu"', f" It is at {_VALUE} °C."),
+    ("gpu_temperature_limit_celsius", 'limit="slowdown"', f" Its limit is {_VALUE} °C."),
+)
 _FIGURES = {
-    "GpuHot": (
-        ("gpu_temperature_celsius", 'sensor="gpu"', f" It is at {_VALUE} °C."),
-        ("gpu_temperature_limit_celsius", 'limit="slowdown"', f" Its limit is {_VALUE} °C."),
-    ),
+    **dict.fromkeys(("GpuHot", "GpuThrottled"), _HEAT),
     "GpuPcieDegraded": (
         ("gpu_pcie_width", 'when="current"', f" It has {_VALUE} lanes now."),
         ("gpu_pcie_width", 'when="max"', f" It can have {_VALUE}."),
@@ -241,8 +243,9 @@ class Texts:
         if alert.startswith("GpuXid"):
             first = f"min(gpu_xid_unrepaired_timestamp_seconds{{@xid{self._targets}}}) or {first}"
         elif about == "gpu":
-            first = f'min(gpu_problem_since_timestamp_seconds{{@gpu,problem="{alert}"{self._targets}}}) or {first}'
-        return self._each(self._query(first), f" Since {_TIME}.")
+            known = f'bottomk(1, gpu_problem_since_timestamp_seconds{{@gpu,problem="{alert}"{self._targets}}})'
+            first = f"{known} or on () ({first})"
+        return self._each(self._query(first), f" Since {_TIME}{{{{ with .Labels.earlier }}}} or before{{{{ end }}}}.")
 
     def other_faults(self, alert: str) -> str:
         """Return the other faults of the alert's GPU, whose alerts this one may inhibit."""
@@ -290,6 +293,12 @@ class Texts:
     def reason_down(self) -> str:
         """Return the reasons for which the alert's GPU does not answer."""
         return self._each(self._query(f"gpu_down_reason{{@gpu{self._targets}}}"), " Reason: {{ .Labels.reason }}.")
+
+    def reason_slowed(self) -> str:
+        """Return why the alert's GPU lowers its clocks, as the views say it."""
+        found = self._query(f'topk(1, gpu_problem_info{{@gpu,problem="GpuThrottled",reason!=""{self._targets}}})')
+        words = {reason: text for reason, (text, _) in SLOWDOWNS.items()}
+        return self._each(found, f" Reason: {cases('.Labels.reason', words, '{{ .Labels.reason }}')}.")
 
     def reason_blind(self) -> str:
         """Return the reason for which the alert's exporter cannot read the driver."""

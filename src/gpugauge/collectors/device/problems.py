@@ -16,6 +16,7 @@ from gpugauge.faults.table import (
     DEFAULTS,
     FAULTS,
     NVLINK_CORRECTED,
+    NVLINK_NEVER,
     SLOWDOWNS,
     Ailment,
     GpuHealth,
@@ -67,6 +68,11 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
 
 
+def _since(gpu: _Gpu) -> dict[tuple[str, ...], float]:
+    dated = {each.runbook: (each.earlier, each.since) for each in reversed(gpu.faults) if each.since is not None}
+    return {(name, "true" if earlier else ""): since for name, (earlier, since) in dated.items()}
+
+
 def _unread(device: Device) -> Iterator[Ailment]:
     """Yield a fault for each reason for which parts of a GPU cannot be read."""
     for reason in sorted({failure.reason for failure in device.failures}):
@@ -95,10 +101,10 @@ METRICS: tuple[Metric, ...] = (
     ),
     _gpu.gauge(
         "gpu_problem_since_timestamp_seconds",
-        "Unix time of the begin of the fault, or of the first look at it. Absent for lost GPUs, and for Xid errors, "
-        "which have times of their own.",
-        lambda g: {each.runbook: each.since for each in reversed(g.faults) if each.since is not None},
-        "problem",
+        "Unix time of the begin of the fault, or of the first look at it; earlier is true where it may have been there "
+        "before. Absent for lost GPUs, and for Xid errors, which have times of their own.",
+        _since,
+        *("problem", "earlier"),
     ),
     _gpu.gauge(
         "gpu_problems",
@@ -125,17 +131,24 @@ class _State:
         self.first: float | None = None  # monotonic time of the first look at the GPU while it is up
         self._known: dict[tuple[str, str], _Known] = {}
         self._track, self._now = Track(), 0.0
+        self._errors: dict[str, float] = {}  # of NVLinks, and when they grew last
+        self._grown: float | None = None
         self._slowed = dict.fromkeys(SLOWDOWNS, 0.0)  # seconds, where the driver counts none
 
-    def health(self, device: Device, load: Load | None, now: float, limits: Faults) -> GpuHealth:
+    def health(self, device: Device, load: Load | None, tick: Tick, limits: Faults) -> GpuHealth:
         """Return the figures of a GPU's reading, and those over time; `load` is that of its engine so far."""
-        reading = device.reading
+        reading, now = device.reading, tick.monotonic
+        errors = {kind: count for kind, count in (reading.nvlink_errors or {}).items() if kind in NVLINK_NEVER}
+        if any(count > self._errors.get(kind, count) for kind, count in errors.items()):
+            self._grown = tick.timestamp
+        self._errors |= errors
         seconds = by(busy=load.busy, observed=load.observed) if load else {}
         counters = {**seconds, **self._lowered(reading, now)}
         counters |= {kind: count for kind, count in (reading.nvlink_errors or {}).items() if kind in NVLINK_CORRECTED}
         self._track.add(now, counters, max(limits.window_seconds, _LINK_SECONDS))
         rates = self._track.rates(counters, now, limits.window_seconds)
         return health_of(device)._replace(
+            nvlink_grown=self._grown,
             nvlink_corrected=max((rates[kind] for kind in NVLINK_CORRECTED if kind in rates), default=None),
             slowed={reason: rates[reason] for reason in SLOWDOWNS if reason in rates},
             load=_share(rates),
@@ -234,7 +247,7 @@ class FaultsCollector(RegisteredCollector):
         if device.up:
             load = tick.node.loads.get(device.uuid)
             state = self._states[device.uuid]
-            health = state.health(device, load, tick.monotonic, self._limits)
+            health = state.health(device, load, tick, self._limits)
             found = list(ailments(health, self._limits))
             if health.lanes:
                 state.narrow = any(each.runbook == "GpuPcieDegraded" for each in found)

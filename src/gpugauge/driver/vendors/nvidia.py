@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.driver.vendors.peaks import peaks_of
-from gpugauge.driver.vendors.vendor import Vendor
+from gpugauge.driver.vendors.vendor import RESTART, Vendor
 from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
 
 NVIDIA = Vendor(
@@ -27,7 +27,7 @@ NVIDIA = Vendor(
         "list": "nvidia-smi -L",
         "links": "errors: nvidia-smi nvlink -e, ends: nvidia-smi nvlink -R",
         "link_errors": "nvidia-smi nvlink -e -i {index}",
-        "width": "nvidia-smi -i {index} --query-gpu=pcie.link.width.current,pcie.link.width.max --format=csv",
+        "width": "nvidia-smi -q -i {index} | grep -A2 Width",
         "diagnostics": "NVIDIA's field diagnostics",
     },
     opening={
@@ -60,7 +60,7 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": "restart the program that has ended; {later}; {reset}",
+        "94": f"{RESTART}; {{later}}; {{reset}}",
         "reset": "{reset}",
         "workflow": "follow NVIDIA's workflow for this code: "
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
