@@ -43,7 +43,7 @@ OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 _VARYING = (
     (re.compile(r"(gpugauge_(?:collector_duration|driver_call_longest)_seconds\{[^}]*\}) .*"), r"\1 0.001"),
     (re.compile(r"(gpu_reading_(?:seconds|failed_since_timestamp_seconds)\{[^}]*\}) .*"), r"\1 0.001"),
-    (re.compile(r'(gpu_problem_since_timestamp_seconds\{problem="GpuReadingFailed"[^}]*\}) .*'), r"\1 0.001"),
+    (re.compile(r'(gpu_problem_since_timestamp_seconds\{[^}]*problem="GpuReadingFailed"[^}]*\}) .*'), r"\1 0.001"),
     (re.compile(r"(gpugauge_driver_call_seconds_total\{[^}]*\}) .*"), r"\1 0.001"),
     (re.compile(r"(?m)^(gpugauge_host_scan_cpu_seconds_total) .*"), r"\1 0.001"),
     (re.compile(r"(gpugauge_(?:cpu|resident|open|start)_?[a-z_]*\{[^}]*\}) .*"), r"\1 1.0"),
