@@ -38,24 +38,17 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
     common = [cause for cause in found[0] if all(cause in one for one in found)]
     known, most = dict[str, Gain](), most_gain(verdict)
     for cause, new in ((cause, _least([one[cause] for one in found])) for cause in common):
-        gain = _steady(new, before.get(cause))
-        spread = _KEPT_SPREAD if cause in before else MOST_SPREAD
-        spread = math.inf if cause == _PRECISION or gain is not new else spread
-        if gain.lower > 1.0 and gain.upper <= spread * gain.lower and min(gain.expected, most) >= LEAST:
-            known[cause] = _at_most(gain, most)
+        cut, last = _at_most(new, most), before.get(cause)
+        spread = math.inf if cause == _PRECISION else _KEPT_SPREAD if last else MOST_SPREAD
+        if last and last.lower <= cut.expected <= last.upper:  # shares vary: bounds that change each minute are no use
+            known[cause] = replace(last, next=new.next)
+        elif new.lower > 1.0 and new.upper <= spread * new.lower and cut.expected >= LEAST:
+            known[cause] = cut
     if _PRECISION in known:
         # What is lost counts a usual gain of the kernels: only the rates of the GPU bound it.
         peak = max(_at_peak(e, device) for device in devices)
         known[_PRECISION] = replace(known[_PRECISION], upper=max(peak, known[_PRECISION].upper))
     return known
-
-
-def _steady(new: Gain, before: Gain | None) -> Gain:
-    """Return the gain as it was published before, while both estimates agree: shares vary, and a gain that changes or
-    goes with each minute is of no use.
-    """
-    agree = before and before.lower <= new.expected <= before.upper and new.lower <= before.expected <= new.upper
-    return replace(before, next=new.next) if before and agree else new
 
 
 def most_gain(verdict: Verdict) -> float:
