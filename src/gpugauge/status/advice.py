@@ -49,17 +49,17 @@ def _without(cause: Cause, subject: Subject) -> Advice | None:
         return None
     waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
     gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
-    return Advice(cause.name, "limit", _change(subject, cause), gain) if gain or named else None
+    change = _change(subject, cause)
+    return Advice(cause.name, "limit", change, gain) if change and (gain or named) else None
 
 
 def _change(subject: Subject, cause: Cause) -> str:
-    """Return what removes a cause, or makes an unknown one known."""
+    """Return what removes a cause, or makes an unknown one known; "" for this one if others gain something instead."""
     if cause.name == "unknown" and subject.process.hook:
         lacking = "; ".join(missing(subject.process.undecidable))
-        more = (
-            f"; missing here, at least in part: {lacking}" if lacking else ": profile a few steps with torch.profiler"
-        )
-        return f"no measured value explains it{more}"
+        if lacking:
+            return f"no measured value explains it; missing here, at least in part: {lacking}"
+        return "" if any(map(subject.gain, CAUSES)) else "no measured value explains it: profile with torch.profiler"
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 
@@ -164,7 +164,7 @@ _SAME = {loaders.TOO_FEW_CPUS: "cpu_limited", loaders.MEMORY: "memory_swap_io"}
 
 
 def advice_of(subject: Subject) -> list[Advice]:
-    """Return the advice on a process, first that on a main cause that is known, then by gain, then as in the table."""
+    """Return the advice on a process, first that on its main cause, then by gain, then in the order of the table."""
     found = [advice for source in SOURCES if (advice := source(subject))]
     special = {advice.cause for advice in found if advice.topic != _GENERAL}
     kept = [advice for advice in found if advice.topic != _GENERAL or advice.cause not in special]
@@ -172,7 +172,7 @@ def advice_of(subject: Subject) -> list[Advice]:
     if loader and any(_SAME.get(loader.reason) == advice.cause for advice in kept):
         kept = [advice for advice in kept if advice.topic != "loader"]
 
-    mains = [advice for advice in kept if advice.topic == _CROWDED or (advice.cause == first not in {None, "unknown"})]
+    mains = [advice for advice in kept if advice.topic == _CROWDED or (first and advice.cause == first)]
     return sorted(kept, key=lambda a: (a not in mains, -a.gain.expected if a.gain else 0.0))
 
 
