@@ -35,8 +35,7 @@ NOT_RUN = {
     "nvidia-smi": "needs a GPU",
     "promtool": "tests/e2e/test_promtool.py checks the rules with it",
     "py-spy": "attaches to a process of the reader",
-    "scontrol": "needs Slurm",
-    "squeue": "needs Slurm",
+    **dict.fromkeys(("scancel", "scontrol", "squeue"), "needs Slurm"),
     "timedatectl": "asks the clock of a machine, which a container does not set",
     "systemctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
 }

@@ -38,7 +38,8 @@ def expected(program: Program) -> list[str]:
         # What is already so is left out of the advice on a loader.
         texts += LOADER_TEXTS[program.loader.get("workers", "")] if loads else []
         # qa/worlds/test_measured_advice.py has the values in the others.
-        texts += [] if loads or program.cause in BY_CAUSE else [CAUSES[program.cause].advice]
+        advice = "no measured value explains it" if program.cause == "unknown" else CAUSES[program.cause].advice
+        texts += [] if loads or program.cause in BY_CAUSE else [advice]
     if program.speedup and program.condition != "on_cpu":
         low, high = f"{0.9 * program.speedup:.2g}", f"{1.2 * program.speedup:.2g}"
         texts.append(f"→ steps {'up' if low == '1' else f'about {low}'} to {high} times as fast, then limited by")

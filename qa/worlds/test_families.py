@@ -39,7 +39,7 @@ counts = st.lists(st.one_of(st.integers(0, 9), near_the_limits.map(abs)), min_si
     lambda each: tuple(accumulate(each))
 )
 totals = st.one_of(st.floats(), st.floats(0, 1e7), st.integers(0, 10**8))
-histograms = st.builds(HistogramValue, counts, totals)
+histograms = st.builds(HistogramValue, counts, totals, st.just(()), st.just(0))
 LABELS = st.sampled_from(["p", "q", "two\nlines", "\x85\u2028", '"'])
 
 

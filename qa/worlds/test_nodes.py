@@ -68,9 +68,9 @@ def state(node: Node, gpu: Gpu) -> tuple[str, str]:
         (gpu.reset or gpu.remapping_failed, ("bad", "errors")),
         (wasted, ("bad", "wasted")),
         (gpu.faulty, ("poor", "errors")),
+        (lowered(gpu), ("poor", "clocks lowered")),
         (any(p.cause and useful(p) for p in here), ("poor", "slowed")),
         (gpu in node.unexplained, ("poor", "low load")),
-        (lowered(gpu), ("poor", "clocks lowered")),
         (
             any(p.condition not in {"display", "ended"} for p in here),
             ("good" if any(map(useful, here)) else "none", "idle" if idle else "in use"),

@@ -59,7 +59,8 @@ def _change(subject: Subject, cause: Cause) -> str:
         lacking = "; ".join(missing(subject.process.undecidable))
         if lacking:
             return f"no measured value explains it; missing here, at least in part: {lacking}"
-        return "" if any(map(subject.gain, CAUSES)) else "no measured value explains it: profile with torch.profiler"
+        gained = any(subject.gain(name) for name in CAUSES if name != "unknown")
+        return "" if gained else "no measured value explains it: profile with torch.profiler"
     measured = measured_advice.BY_CAUSE.get(cause.name)
     return (measured(subject) if measured else None) or cause.advice
 

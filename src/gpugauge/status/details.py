@@ -129,7 +129,7 @@ def loss(process: ProcessStatus) -> tuple[float | None, str]:
 def is_lossless(process: ProcessStatus) -> bool:
     """Return whether each cause of a training that is judged takes less than LEAST_SHARE of its GPU time."""
     decided = process.hook and process.causes == {} and not process.undecidable
-    return decided and process.state == "training" and not process.limited_by
+    return decided and process.state == "training" and not process.limited_by and process.judging_since is None
 
 
 def longest_wait(process: ProcessStatus) -> tuple[str, float]:

@@ -33,7 +33,7 @@ _GPUS: Sequence[Column[GpuStatus]] = (
     rows.POWER,
     rows.TEMPERATURE,
     # The summary of a GPU that is well has its programs, which are in the list below.
-    Column("NAME OR PROBLEM", lambda gpu, _: (gpu.level in _ILL and safe(gpu.summary)) or rows.name_of(gpu), least=28),
+    Column("NAME OR PROBLEM", lambda gpu, _: (gpu.level in _ILL and safe(gpu.summary)) or rows.name_of(gpu), least=24),
     Column("OWNER", lambda gpu, _: _owners(gpu, gpu.processes or gpu.last_processes or ()), least=16, rank=2),
 )
 _PROCESSES: Sequence[Column[Process]] = (
