@@ -217,9 +217,8 @@ _ALL = (
     ),
     Cause(
         "slow_network",
-        "`waiting_for_peers`, and by NCCL Inspector (`verdict.nccl_inspector_dir`) no rank is late: all ranks are on "
-        "this node, and the bus bandwidth of all large collectives is below 1/8 of what they reached before, or 1/64 "
-        "of the NVLinks",
+        "`waiting_for_peers` on one node, and by NCCL Inspector (`verdict.nccl_inspector_dir`) no rank is late and all "
+        "large collectives reach less than 1/8 of their earlier bandwidth, or 1/64 of the NVLinks",
         "check the NVLinks and faults of the GPUs, and by NCCL_DEBUG=INFO how they are connected: P2P is fast, SHM and "
         "NET/Socket are not",
         ("simulated",),
