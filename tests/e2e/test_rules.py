@@ -214,7 +214,7 @@ def drill() -> Case:
     return low("a drill judges only its own jobs", rows, [("bad", 61)], expected, own, ours)
 
 
-def two_problems(story: Story) -> Case:
+def two_problems(story: Story, number: int) -> Case:
     """A problem and a low load in addition, at every moment of two hours."""
     names = {(row.name, *sorted(row.labels.items())) for row in story.rows}
     more = [row for row in LOW.rows if (row.name, *sorted(row.labels.items())) not in names]
@@ -226,7 +226,11 @@ def two_problems(story: Story) -> Case:
     }
 
     return low(
-        f"a job has one alert, with {story.alert}", [*story.rows, *more], [("bad", 121)], [once], story.parameters
+        f"a job has one alert, with {story.alert} {number}",
+        [*story.rows, *more],
+        [("bad", 121)],
+        [once],
+        story.parameters,
     )
 
 
@@ -243,7 +247,7 @@ def test_jobs(tmp_path: Path) -> None:
     cases = [
         *(restarted_rank(), changed_cause(), sidecar(), without_a_job(), late_name(), two_runs()),
         *(losses_by_user(), drill()),
-        *(two_problems(problems[place]) for place in draws(3, len(problems))),
+        *(two_problems(problems[place], place) for place in draws(3, len(problems))),
         *quiet(),
     ]
 
