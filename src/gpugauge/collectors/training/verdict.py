@@ -156,7 +156,7 @@ class VerdictCollector(RegisteredCollector):
             model_flops_utilization(self._window, process) if on_gpu else None,
             of_loader(diagnose(loading, before.loader), verdict) if loading else None,
             rest if shares else {},
-            found.known(),
+            found.known() if verdict.limited_by else {},  # most processes have no evidence to show
             found.window < MIN_EVIDENCE_SECONDS,
         )
         account.summary.add_load([device.busy for device in found.devices if device.busy is not None], elapsed)
