@@ -1,8 +1,7 @@
-"""What gpugauge costs beside its goals, and beside two limits that are measured in the same run.
+"""What gpugauge costs beside its goals, beside nvitop-exporter, and beside a server in C, in the same run.
 
-The limits are a server of our body as a file (Go, nginx or Python, as for qa.bench.scrape), and Python's own
-http.server with that file (qa.bench.bare). The time and the memory of the simulated library are taken off, as in
-qa.bench.cost.
+The server (floor.c) reads /proc as often as ours and prints our page anew; it is built with gcc and zlib. The time and
+the memory of the simulated library are taken off, as in qa.bench.cost.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import http.client
 import os
 import re
 import statistics
-import sys
+import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,14 +24,14 @@ from typing import Any
 from qa.bench import figures, ledger
 from qa.bench.cost import PAUSE_SECONDS as SCRAPE_PAUSE_SECONDS
 from qa.bench.cost import RECEIVER, SCRAPES, WARM_UP_SECONDS, spent
-from qa.bench.measure import Program, ours, running
+from qa.bench.measure import Program, nvitop_exporter, ours, running
 from qa.bench.nodes import node
 from qa.bench.report import report
-from qa.bench.scrape import servers
 from qa.bench.weight import weight
 
 DEVICES, PROCESSES = 8, 24
 STARTS = 9
+FLOOR = "a server in C"
 CLOCK = "BENCH_CLOCK"  # see qa.bench.simulated
 # Seconds measured, and the goal in CPU seconds a minute, by seconds between two scrapes.
 CPU = {None: (60.0, 0.11), 15.0: (90.0, 0.12), 1.0: (30.0, 0.25)}
@@ -40,7 +39,7 @@ MEMORY, MEMORY_WITH_RECEIVER = 35.0, 35.0  # MB
 START, OLDEST = 0.20, 1.0  # seconds
 LEARNED = 4  # scrapes of a new scraper until its period is known
 
-Start = Callable[[], AbstractContextManager[Program]]
+Start = Callable[..., AbstractContextManager[Program]]
 _ENERGY = re.compile(rb"^gpu_energy_joules_total\{[^}]*\} (\S+)", re.MULTILINE)
 
 
@@ -62,21 +61,23 @@ class Table:
 def main() -> None:
     with tempfile.TemporaryDirectory() as name, node(DEVICES, PROCESSES) as path:
         folder = Path(name)
-        folder.chmod(0o755)
-        with ours(path, DEVICES) as daemon, contextlib.closing(daemon.connect()) as connection:
-            (folder / "metrics").write_bytes(daemon.scrape(connection))
-        named, command = servers(folder)[0]
-        bare = [sys.executable, "-m", "qa.bench.bare", str(folder / "metrics")]
-        limits: list[Start] = [
-            lambda: running("Python's http.server", lambda port: [*bare, str(port)], lambda _: True),
-            lambda: running(f"static file{named}", command, lambda _: True),
+        pids = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        with ours(path, DEVICES) as daemon:
+            (folder / "metrics").write_text(daemon.plain())
+        floor = folder / "floor"
+        source = Path(__file__).with_name("floor.c")
+        subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", "-o", str(floor), str(source), "-lz"], check=True)
+        command = [str(floor), str(folder / "metrics")]
+        peers: list[Start] = [
+            lambda ledger=None: running(FLOOR, lambda port: [*command, str(port), *pids], lambda _: True),
+            partial(nvitop_exporter, path, DEVICES),
         ]
-        table = Table(["Python's http.server", f"static file{named}"])
-        _measure_cpu(table, path, limits, folder / "ledger")
-        _weigh(table, path, limits)
-        _start(table, [partial(ours, path, DEVICES), *limits])
+        table = Table([FLOOR, "nvitop-exporter"])
+        _measure_cpu(table, path, peers, folder / "ledger")
+        _weigh(table, path, peers)
+        _start(table, [partial(ours, path, DEVICES), *peers])
     report(
-        f"What gpugauge costs, its goals, and the least that servers cost, {DEVICES} H100 with {PROCESSES} processes",
+        f"What gpugauge costs, its goals, a server in C and nvitop-exporter, {DEVICES} H100 with {PROCESSES} processes",
         table.rows,
         "python -m qa.bench.goals",
         [
@@ -88,34 +89,37 @@ def main() -> None:
     )
 
 
-def _measure_cpu(table: Table, path: str, limits: list[Start], folder: Path) -> None:
-    """Measure ours and the limits at the same time, and the ages of the values that ours serves."""
+def _measure_cpu(table: Table, path: str, peers: list[Start], folder: Path) -> None:
+    """Measure ours and the peers at the same time, and the ages of the values that ours serves."""
     folder.mkdir()
     price = ledger.price(folder)
     os.environ[CLOCK] = ""
     with contextlib.ExitStack() as stack:
         daemon = stack.enter_context(ours(path, DEVICES, ledger=folder))
         del os.environ[CLOCK]
-        programs = (daemon, *(stack.enter_context(start()) for start in limits))
+        programs = (daemon, *(stack.enter_context(start(ledger=folder)) for start in peers))
         bodies = _recorded(daemon)
         time.sleep(WARM_UP_SECONDS)
         for every, (seconds, goal) in CPU.items():
             bodies.clear()
             sums: list[dict[int, ledger.Sum]] = []
             found = spent(programs, seconds, every, lambda sums=sums: sums.append(ledger.read(folder)))  # type: ignore[misc]  # the lambda has a default
-            pids = [pid for pid in found[daemon.name] if pid in sums[1]]
-            library = [sums[1][pid].since(sums[0].get(pid, ledger.Sum(0.0, 0))) for pid in pids]
-            inside = sum(part.seconds + part.calls * price.beside for part in library) * 60 / seconds
-            values = [sum(found[program.name].values()) for program in programs]
+            values = [_own(found[program.name], sums, price, seconds) for program in programs]
             phase = "idle" if every is None else f"scraped each {every:g} s"
             key = "idle" if every is None else f"{every:g}s"
-            table.add(f"cpu-{key}", f"CPU seconds a minute, {phase}", goal, values[0] - inside, *values[1:])
+            table.add(f"cpu-{key}", f"CPU seconds a minute, {phase}", goal, *values)
             if every == 15.0:
                 ages = [age for body in bodies for age in body]
                 later = [age for body in bodies[LEARNED:] for age in body]
     table.add("oldest", "oldest value at a scrape each 15 s, s", OLDEST, max(ages))
     table.add("oldest-later", "the same, from the fifth scrape of the scraper on", OLDEST, max(later))
     table.figures["oldest-median"] = f"{statistics.median(ages):.2f}"
+
+
+def _own(times: dict[int, float], sums: list[dict[int, ledger.Sum]], price: ledger.Price, seconds: float) -> float:
+    """Return the CPU seconds a minute of a program's processes, less those inside of the simulated library."""
+    library = [sums[1][pid].since(sums[0].get(pid, ledger.Sum(0.0, 0))) for pid in times if pid in sums[1]]
+    return sum(times.values()) - sum(part.seconds + part.calls * price.beside for part in library) * 60 / seconds
 
 
 def _recorded(program: Program) -> list[list[float]]:
@@ -131,19 +135,18 @@ def _recorded(program: Program) -> list[list[float]]:
     return found
 
 
-def _weigh(table: Table, path: str, limits: list[Start]) -> None:
+def _weigh(table: Table, path: str, peers: list[Start]) -> None:
     """Measure the memory of one program after the other, each alone."""
-    starts: list[Start] = [partial(ours, path, DEVICES), *limits]
-    sizes, receiver = [], 0.0
+    starts: list[Start] = [partial(ours, path, DEVICES), *peers]
+    sizes, receiver, library = [], 0.0, weight(path)
     for start in starts:
         with start() as program, contextlib.closing(program.connect()) as connection:
             for _ in range(SCRAPES):
                 program.scrape(connection)
                 time.sleep(SCRAPE_PAUSE_SECONDS)
             found = program.pss_megabytes()
-            sizes.append(sum(found.values()))
+            sizes.append(sum(found.values()) - (0.0 if program.name == FLOOR else library))
             receiver += sum(size for pid, size in found.items() if is_receiver(pid))
-    sizes[0] -= weight(path)
     table.add(
         "memory", f"PSS MB after {SCRAPES:,} scrapes, without the receiver", MEMORY, sizes[0] - receiver, *sizes[1:]
     )
