@@ -468,6 +468,38 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
     assert "GPU h" not in text.partition("Change first")[2]
 
 
+@pytest.mark.parametrize(
+    ("cause", "first", "further"),
+    [
+        ("host_bound", "torch.compile(model, mode='reduce-overhead')", ["Then: no .item()", "Then: larger batches."]),
+        (
+            "waiting_for_peers",
+            "Start the other 15 ranks",
+            ["It shows for which rank the others wait; without these waits, steps up to 2 times", "Then: "],
+        ),
+        (
+            "throttled",
+            "Ask the administrator of node-1:10478 to check cooling, ",
+            ["Until then: run the job elsewhere."],
+        ),
+        ("", "", ["Nothing to change was found"]),
+    ],
+)
+def test_one_change_is_the_first(cause: str, first: str, further: list[str]) -> None:
+    info = {"torch_process_info": {"world_size": "16"}}
+    series = run_of("7", info, {"data": 0.1, "peers": 0.0, "rest": 0.2}, 3000)
+    own = {key: value for key, value in series[0].labels.items() if key != "state"}
+    for name, rate, labels in ((HELD, 1.0, own), (LOST, 0.5 * bool(cause), {**own, "cause": cause})):
+        series.append(Series({**labels, "__name__": name}, [(at, rate * value) for at, value in series[0].points]))
+    double: Prometheus = Double(series)  # type: ignore[assignment]  # as above
+
+    report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
+
+    text = render.as_text(render.blocks(report), 200)
+    assert (f"Change first\n  {first}" in text) == bool(cause)
+    assert all(f"\n  {line}" in text or text.count(f"\n{line}") == 1 for line in further), text
+
+
 def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
     double: Prometheus = Double(run_of("7", {}, {"data": 0.3, "peers": 0.0, "rest": 0.1}, 3000))  # type: ignore[assignment]  # as above
 

@@ -50,7 +50,7 @@ SCENARIOS = {
         150,
         # The cause of finetune.py follows from the counters of its cgroup, which are read beside.
         "1 of 8 GPUs with faults, GPU 6: clocks lowered; 7 of 8 GPUs wasted: finetune.py ",
-        ("pid 8001, Slurm job 501, user 1000, GPU 0", "loader workers instead of", "Expected: steps about 4 times as"),
+        ("pid 8001, Slurm job 501, user 1000, GPU 0", "num_workers=18", "Expected: steps about 4 times as"),
     ),
     "bench-64": (
         40,

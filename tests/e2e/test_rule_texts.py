@@ -84,15 +84,15 @@ def gain(cause: str, expected: float, lower: float, upper: float, after: str) ->
 
 def gain_after_the_advice() -> Case:
     rows = [*LOW.rows, *gain("data_loading", 2.64, 2.1, 3.04, "host_bound"), *gain("unknown", 9.0, 8.0, 10.0, "gpu")]
-    advice = ("data_loading", "18 loader workers instead of 4"), ("unknown", "another")
+    advice = ("data_loading", "num_workers=18 in the DataLoader (now 4)"), ("unknown", "another")
     rows += [
         Row("training_advice_info", {"process": "p0", "cause": c, "advice": words}, 1, None) for c, words in advice
     ]
     texts = {
         "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
-        "description": f"{LOST}. What to do: 18 loader workers instead of 4. Expected: steps at least 2.1 times as "
-        f"fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. Mean over "
+        "description": f"{LOST}. What to do: num_workers=18 in the DataLoader (now 4). Expected: steps at least "
+        f"2.1 times as fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. Mean over "
         f"15m. On node-1. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }

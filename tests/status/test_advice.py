@@ -154,7 +154,7 @@ def test_the_diagnosis_of_the_loader_replaces_the_general_advice(reason: str) ->
     (found,) = advice_of(subject(gains=gains, diagnosis=found_by, loader=loader, limited_by="data_loading"))
 
     assert (found.cause, found.topic) == ("data_loading", "loader")
-    assert ("8 loader workers instead of 2" in found.change) == numbered
+    assert ("num_workers=8 in the DataLoader (now 2)" in found.change) == numbered
     assert found.gain == (Gain(2.0, 2.0, 2.0, "gpu") if numbered else None)
 
 
@@ -163,10 +163,10 @@ def test_the_number_of_workers_in_words() -> None:
     none: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TRAINING_THREAD, 3, 1.8, 1.8)}
     useless: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0), "loader": {"workers": "2"}}
 
-    assert words(advice_of(subject(**few))) == "8 loader workers instead of 2"
+    assert words(advice_of(subject(**few))) == "num_workers=8 in the DataLoader (now 2)"
     assert words_of_gain(advice_of(subject(**few))[0], None) == "steps about 2.6 times as fast"
     with_next = advice_of(subject(**few, gains={"data_loading": GAIN}))
-    assert words(with_next) == "8 loader workers instead of 2"
+    assert words(with_next) == "num_workers=8 in the DataLoader (now 2)"
     assert (
         words_of_gain(with_next[0], None) == "steps about 2.6 times as fast, then limited by its computation on the GPU"
     )
@@ -179,7 +179,8 @@ def test_the_number_of_workers_in_words() -> None:
     [
         (
             "0",
-            "16 loader workers instead of 0; more would be too many for this machine, so make the dataset faster, too: "
+            "num_workers=16 in the DataLoader (now 0); more would be too many for this machine, so make the dataset "
+            "faster, too: "
             "a batch takes 4.1 s to load (2 % on a CPU, 98 % in other waits: network, locks, sleep)",
         ),
         (

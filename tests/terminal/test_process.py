@@ -77,7 +77,7 @@ def test_a_number_of_workers_has_its_gain_where_that_of_all_waits_is_not_decided
     found = advice_of(process)
     shown = changed(state="training_on_cpu", state_words="on the CPU", changes=as_json(found))
 
-    assert "1. 16 loader workers instead of 0" in shown
+    assert "1. num_workers=16 in the DataLoader (now 0)" in shown
     assert "→ steps about 15 times as fast, then it still waits for its data loader" in shown
     assert "not decided" not in shown
 

@@ -16,13 +16,14 @@ from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Found
 from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices
+from gpugauge.report.render import listed
 from gpugauge.report.source import NO_SERVER, Prometheus
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import BATCH, gain_words
 from gpugauge.status.ended import end_words
 from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import LARGER_BATCH
-from gpugauge.status.words import IDLE_ADVICE
+from gpugauge.status.words import HOOK_COMMAND, IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES
@@ -214,17 +215,22 @@ def _change(found: Found) -> Change | None:
     least, lower = (min(each, default=None) for each in means)
     if cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
-    text = _usual(limited, ADVICE, cause) or general
+    text, found_first = _usual(limited, ADVICE, cause) or general, ""
     times = 1 / (1 - share) if share < 1 else 1.0
     most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     unseen = (whole(limited[0].info("torch_process_info").get("world_size", "")) or 0) - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
-        text, gain = f"run gpugauge and the hook for the other {unseen} ranks, which were never seen; then {text}", None
-        most = None
+        unseen_ones = f"the other {unseen} ranks, which were never seen"
+        text = f"start {unseen_ones}, with `{HOOK_COMMAND}`, on nodes that run the exporter; then {text}"
+        gain, found_first = None, "it shows for which rank the others wait; without these waits, "
+    if cause == "throttled":
+        nodes = sorted({found.owners[process].node for process, each in found.facts.items() if each in limited})
+        text = f"ask the administrator of {listed(nodes)} to {text}; until then run the job elsewhere"
     if cause == "unused_gpus" and len({place for process in found.facts for place in found.of(process)}) == 1:
         text = IDLE_ADVICE
     topic = BATCH if LARGER_BATCH in text else ""
-    return Change(cause, text, share * hours.held, gain, gain_words(most, cause, topic) if most else None)
+    words = f"{found_first}{gain_words(most, cause, topic)}" if most else None
+    return Change(cause, text, share * hours.held, gain, words)
 
 
 def _usual(facts: Iterable[Facts], name: str, about: str = "") -> str | None:

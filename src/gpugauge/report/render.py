@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _LEAST_COLUMN = 16  # characters that the last column of a table has beside the 
 # By the share that is lost, as the glossary has the words.
 _JUDGED = {WASTED_RATIO: "Wasted", 0.1: "Slowed", 0.0: "Used well"}
 _GIB = 1 << 30
+_FURTHER = re.compile(r"; (then|also|until then) ")  # before the further steps of an advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,9 @@ def _hours(report: Report) -> Block:
     if found is None or not found.held:
         waits = report.step_shares.get("data", 0.0)
         waited = f": for {percent(waits)} of its time it waited for data" if waits >= WAITING_RATIO else ""
-        return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
+        build = report.settings.get("torch", "")
+        why = [f"Its torch, {build}, is built without GPUs."] * build.endswith("+cpu")
+        return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}.", *why])
     held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
     judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
     judged += _seen(report, ", of the {} of {} ranks that were seen")
@@ -118,12 +122,14 @@ def _change(report: Report) -> Block:
     change = report.change
     if change is None:
         nothing = "Nothing to change was found: no loss and no wait is large enough to be named."
-        alone = [nothing] * bool(report.steps and not report.running)
+        alone = [nothing] * bool(report.steps)
         return Block("Change first", report.mistakes) if report.mistakes else Block(lines=alone)
     frees = f"it frees {plural(report.devices, 'GPU')}" if change.cause == "unused_gpus" else ""
     gains = change.gain_words or frees or "how much that gains is not known"
+    first, *more = _FURTHER.split(change.change)
+    further = [f"{_capital(word)}: {step}." for word, step in zip(more[::2], more[1::2], strict=True)]
     also = [f"Also: {mistake}." for mistake in report.mistakes]
-    return Block("Change first", [f"{_capital(change.change)}.", f"{_capital(gains)}.", *also])
+    return Block("Change first", [f"{_capital(first)}.", f"{_capital(gains)}.", *further, *also])
 
 
 def _capital(text: str) -> str:

@@ -15,6 +15,7 @@ from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
 from gpugauge.status.words import digits, duration, factor, percent
 from gpugauge.verdict import loaders
+from gpugauge.verdict.causes import COMPILE
 from gpugauge.verdict.loader_facts import PARTS
 from gpugauge.wire import messages as wire
 from gpugauge.workload.processfiles import HostProcess
@@ -30,6 +31,7 @@ _LOADING = {
     "storage": "waiting for storage",
     "blocked": "in other waits: network, locks, sleep",
 }
+_NEAR = 5.0  # °C below the limit of the chip at which it slows down
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
@@ -85,7 +87,7 @@ def larger_batch(subject: Subject) -> str | None:
         f"memory has room for up to {space} (an estimate)"
     )
     if subject.process.limited_by == "host_bound":  # first what does not change the result
-        return f"torch.compile or CUDA graphs, and no .item() in each step; then {text}"
+        return f"{COMPILE}; then {text}"
     return f"{text}; also fused kernels (torch.compile), or several processes on the GPU"
 
 
@@ -149,7 +151,7 @@ def diagnosed_change(options: Mapping[str, str], found: Diagnosis, loader: wire.
             return f"more CPUs, not more loader workers{slow}"
     if found.reason == loaders.SLOW_BATCHES and present == str(recommended):
         return f"make the dataset faster{slow}, and {present} loader workers are enough for this machine"
-    text = f"{recommended} loader workers instead of {present}"
+    text = f"num_workers={recommended} in the DataLoader (now {present})"
     if whole(present) is None:  # not a loader of torch
         text = f"load the batches in other processes: DataLoader with num_workers={recommended}"
     return text + loaders.MORE.get(found.reason, "") + slow
@@ -195,8 +197,10 @@ def throttled(subject: Subject) -> str | None:
         active = [reason for reason in gpu.clocks_event_reasons or () if reason in SLOWDOWNS]
         checks += [SLOWDOWNS[reason][1] for reason in active]
         heat, most = gpu.temperature_celsius, gpu.temperature_gpu_max_celsius or gpu.temperature_slowdown_celsius
-        known = heat is not None and any("thermal" in reason for reason in active)
-        at = f" at {heat:.0f} °C" + (f" of {most:.0f}" if most else "") if known else ""
+        at = ""
+        if heat is not None and any("thermal" in reason for reason in active):
+            cool = ", so another part is hotter, such as its memory" * (heat < (most or 0.0) - _NEAR)
+            at = f" at {heat:.0f} °C" + (f" of {most:.0f}{cool}" if most else "")
         reasons = ", ".join(SLOWDOWNS[reason][0] for reason in active)
         gpus += [f"GPU {gpu.index} lowers its clocks{at}: {reasons}"] if active else []
     return f"have {' and '.join(dict.fromkeys(checks))} checked: {'; '.join(gpus)}" if gpus else None

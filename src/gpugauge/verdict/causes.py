@@ -18,6 +18,10 @@ Proof = Literal["gpu", "cpu", "simulated"]
 _MIN_DRIVERS = ", ".join(f"{cuda}: {driver}" for v in VENDORS for cuda, driver in v.min_drivers.items())
 _Missing = Callable[[Evidence, DeviceEvidence], bool]
 _NAMES = re.compile(r"{(\w+)}")
+COMPILE = (
+    "torch.compile(model, mode='reduce-overhead'), which uses CUDA graphs; then no .item() and no printing in each step"
+)
+"""The changes that take Python out of a step, the first of them first."""
 _SMALL = 0.1  # share of the waits for CPU or storage that excludes them
 
 
@@ -140,7 +144,7 @@ _ALL = (
     Cause(
         "host_bound",
         "gaps between kernels on the GPU, without waits for the loader",
-        "torch.compile or CUDA graphs, no .item() and no printing in each step; then larger batches",
+        f"{COMPILE}; then larger batches",
         ("gpu", "simulated"),
         "waits for its own Python code",
         "yellow",
