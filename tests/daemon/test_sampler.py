@@ -128,6 +128,12 @@ class Expecting(ScrapeForecast):
         return last
 
 
+class Recording(ScrapeForecast):
+    def next_tick(self, last: float, interval: float, idle: float, lead: float) -> float:
+        assert last <= time.monotonic(), "a tick that came early has put off the next one"
+        return super().next_tick(last, interval, idle, lead)
+
+
 def test_run_ticks_when_the_timetable_says_so() -> None:
     published: list[Snapshot] = []
     expecting = Expecting()
@@ -139,9 +145,12 @@ def test_run_ticks_when_the_timetable_says_so() -> None:
     assert expecting.ticking == pytest.approx(expecting.asked[-1][2] - 0.03)
 
 
-def test_wake_causes_a_tick() -> None:
+@pytest.mark.parametrize("after_readings", [False, True])
+def test_wake_causes_a_tick(after_readings: bool) -> None:
     published: list[Snapshot] = []
-    hourly = Sampler([Fake("good")], reader, published.append, 3600.0, after_readings=True)
+    hourly = Sampler(
+        [Fake("good")], reader, published.append, 3600.0, forecast=Recording(), after_readings=after_readings
+    )
 
     assert three_ticks(hourly, published, hourly.wake) == 3
 

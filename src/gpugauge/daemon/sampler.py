@@ -88,8 +88,8 @@ class Sampler:
         self._forecast.record_tick(min(0.5 * self._interval, now - began))
         lead = LEAD_SECONDS + self._forecast.ticking
         patience = self._patience * self._interval
-        last = began if self._patience else due
-        # Missed ticks (a stopped or busy machine) are not made up for.
+        # Missed ticks (a stopped or busy machine) are not made up for, and one that came early puts off no other.
+        last = began if self._patience else min(due, began)
         return max(now, self._forecast.next_tick(last, self._interval + patience, self._idle + patience, lead))
 
     def tick(self, timestamp: float, monotonic: float) -> Snapshot:
