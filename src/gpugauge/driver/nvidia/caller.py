@@ -81,7 +81,7 @@ class Caller(Calls):
         began = self._begin(function)
         number: int = symbol(*arguments)
         self.count(function, began)
-        return code_name(number)
+        return code_name(number) if number else ""  # most calls succeed
 
     def direct(self, function: str, *arguments: Any) -> None:
         """Call the library directly. Raises DriverError."""

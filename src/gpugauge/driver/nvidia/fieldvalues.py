@@ -158,7 +158,10 @@ class FieldValueRequest:
         """Return each row with its code and its value. Raises DriverError."""
         call.direct(_FUNCTION, handle, len(self.rows), byref(self._values))
         answers = zip(self.rows, _ANSWER.iter_unpack(self._bytes), strict=True)
-        return [(row, code_name(code), 0 if code else decoded(kind, value)) for row, (*_, kind, code, value) in answers]
+        return [
+            (row, code_name(code) if code else "", 0 if code else decoded(kind, value))
+            for row, (*_, kind, code, value) in answers
+        ]
 
 
 def keep(row: FieldValue, value: int | float, found: dict[str, Any]) -> None:
