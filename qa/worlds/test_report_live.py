@@ -158,7 +158,7 @@ def check(draw: random.Random, folder: Path, seed: int) -> None:
                 os.kill(server, signal.SIGSTOP if what == "gap" else signal.SIGCONT)
         time.sleep(max(0.0, begun + length - time.monotonic()))
         ends = [tuple(map(float, each.communicate(timeout=300)[0].split())) for each in trainings]
-        time.sleep(interval + 8)
+        time.sleep(4 * interval + 16)  # a training without samples runs no more
         asked = time.monotonic()
         for node in nodes:
             truth += node.counters()

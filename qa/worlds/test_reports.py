@@ -523,6 +523,10 @@ def test_what_no_scrape_has_seen_is_stated() -> None:
         return " ".join(build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW).unknown)
 
     assert "How 1 process ended is not known" in unknown()
+    last = series[0].points[-1][0]  # scrapes each 2 s
+    quick = [Series(each.labels, [(NOW - (last - at) / 30, value) for at, value in each.points]) for each in series]
+    found = jobs.of_job(Double(quick), "7", Range(NOW - 7 * 86400, NOW + 60))  # type: ignore[arg-type]  # as above
+    assert [build.report(*found, NOW + seconds).running for seconds in (10, 20)] == [True, False]
     assert "ended is not known" not in unknown(ended)
     with pytest.raises(jobs.NoJobError, match=r"no scrape found .* training, .* \(a.py on node-1:10478\)"):
         jobs.of_job(Double([seen]), "8", Range(NOW - 7 * 86400, NOW))  # type: ignore[arg-type]  # as above

@@ -29,7 +29,6 @@ from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
 
-_NOW_SECONDS = 120.0  # before the end of the range: a process with later samples runs
 _NO_FACTOR = {"unknown", "unused_gpus"}  # what is advised does not remove the loss
 _LEAST = 0.02  # share of the held time below which nothing is advised
 _WORTH = 0.1  # share of the held time from which the advice on a known cause comes before that on an unknown one
@@ -49,7 +48,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         run = sum(begin <= use.begin for begin, _ in runs)
         by_run[run][use.process if use.rank is None else use.rank] += use.steps or 0.0
     steps = sum(max(ranks.values()) for ranks in by_run.values())
-    running = [use for use in uses if use.end_words is None and facts[use.process].last_seen > now - _NOW_SECONDS]
+    running = [use for use in uses if use.end_words is None and facts[use.process].runs(now)]
     products = by_product(found, facts)
     hours = GpuHours.sum([*products.values()]) if products else None
     joules, left_out = energy(found, facts)

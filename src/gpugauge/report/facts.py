@@ -12,6 +12,7 @@ from gpugauge.report.source import Series
 
 _LATE = 4.0  # intervals between two samples after which they are a gap
 _SHORTEST_SECONDS, _SHORTEST_GAP_SECONDS = 10.0, 60.0
+_LEAST_LATE_SECONDS, _MOST_LATE_SECONDS = 15.0, 120.0  # clocks differ by seconds
 
 
 class Facts:
@@ -48,6 +49,10 @@ class Facts:
         """The seconds of its life that no counter has, if they are more than two samples and two verdicts are apart."""
         missing = self.end - self.begin - self.seconds
         return missing if missing > max(_SHORTEST_SECONDS, self.interval) else 0.0
+
+    def runs(self, now: float) -> bool:
+        """Return whether it has samples until now, by their interval."""
+        return now - self.last_seen < min(_MOST_LATE_SECONDS, max(_LEAST_LATE_SECONDS, _LATE * self.interval))
 
     def of(self, name: str) -> dict[tuple[str, ...], Points]:
         """Return the samples of a metric after the begin of the range, by the values of its labels."""

@@ -97,7 +97,7 @@ def _hours(report: Report) -> Block:
         waits = report.step_shares.get("data", 0.0)
         waited = f": for {percent(waits)} of its time it waited for data" if waits >= WAITING_RATIO else ""
         build = report.settings.get("torch", "")
-        why = [f"Its torch, {build}, is built without GPUs."] * build.endswith("+cpu")
+        why = [f"Its torch, {build}, is built without support for GPUs."] * build.endswith("+cpu")
         return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}.", *why])
     held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
     judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)

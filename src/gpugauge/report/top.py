@@ -102,7 +102,7 @@ def blocks(top: Top, most: int) -> list[Block]:
         lost, mostly = hours(found.all_lost, total.held).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
         which = f" on {listed(row.nodes, 1)}, {when(row.begin)}" if titles[row.title] > 1 else ""
-        rows.append([cut(row.title, 30) + which, *named, lost, share, mostly, *prices])
+        rows.append([cut(row.title, 32) + which, *named, lost, share, mostly, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     first, known = next(iter(shares), ""), next((cause for cause in shares if cause != "unknown"), "")
     part = f" The largest {'known ' if first == 'unknown' else ''}part of it, {shares.get(known)}, where a program"
