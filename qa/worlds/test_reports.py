@@ -474,13 +474,13 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
         ("host_bound", "torch.compile(model, mode='reduce-overhead')", ["Then: no .item()", "Then: larger batches."]),
         (
             "waiting_for_peers",
-            "Start the other 15 ranks",
-            ["It shows for which rank the others wait; without these waits, steps up to 2 times", "Then: "],
+            "Start every rank with `gpugauge run -- python train.py`",
+            ["That shows the rank for which the others wait; without these waits, steps up to 2 times", "Then: "],
         ),
         (
             "throttled",
-            "Ask the administrator of node-1:10478 to check cooling, ",
-            ["Until then: run the job elsewhere."],
+            "Run the job on another GPU",
+            ["Also: ask the administrator of node-1:10478 to check cooling, "],
         ),
         ("", "", ["Nothing to change was found"]),
     ],
@@ -506,7 +506,7 @@ def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
     report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
 
     text = render.as_text(render.blocks(report), 200)
-    assert "held no GPU: for 75 % of its time it waited for data." in text
+    assert "For 75 % of its time it waited for data." in text
     assert "How much that gains is not known." in text
     assert "1 step of" in render.as_text(render.blocks(replace(report, steps=1.0)))
 
@@ -612,7 +612,10 @@ def test_equal_names_are_told_apart_and_simulated_gpus_marked() -> None:
     assert found.begin == pytest.approx(NOW - 86400 + 3600, abs=120)
     assert len({row[0] for row in top.blocks(found, 10)[0].table[1:]}) == 3
     assert "torchrun on node-2, 20" in text
-    assert "The cause of 60 % is not known. The largest known part of it, 40 %, where a program holds GPUs" in text
+    assert (
+        "The cause of 60 % of it is not known. The largest known part of the loss, 40 %: a program holds GPUs" in text
+    )
+    assert "torchrun on node-2, 2026-09-20 16:13 UTC (+1 ranks)" in text
     forms = [in_form(found, top.Top, top.blocks(found, 10), form, NOW) for form in ("text", "markdown", "html", "json")]
     assert all("SIMULATED" in form or '"simulated": true' in form for form in forms)
     reports = [

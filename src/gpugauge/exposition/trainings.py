@@ -33,7 +33,7 @@ GAUGES = (
     "training_loader_expected_speedup_lower_ratio",
 )
 ENERGY, BUSY, OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
-INFO, TOTAL = "gpu_info", "gpu_memory_total_bytes"
+INFO, TOTAL, POWER_LIMIT = "gpu_info", "gpu_memory_total_bytes", "gpu_power_limit_watts"
 OWNERS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 """The job of a process: the first one that knows decides."""
 RUN, RUN_LABEL = "torch_run_info", "gpugauge_run"

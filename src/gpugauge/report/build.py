@@ -21,7 +21,6 @@ from gpugauge.report.source import NO_SERVER, Prometheus
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import BATCH, gain_words
 from gpugauge.status.ended import end_words
-from gpugauge.status.history import WAITING_RATIO
 from gpugauge.status.measured_advice import LARGER_BATCH
 from gpugauge.status.words import HOOK_COMMAND, IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
@@ -200,35 +199,45 @@ def _change(found: Found) -> Change | None:
     # What no value explains is stated below where something else is worth a change.
     known = (cause for cause, lost in hours.lost.items() if cause != "unknown" and lost >= _WORTH * hours.held)
     cause = next(known, None) or next(iter(hours.lost), None)
+    useful = hours.used / hours.held if hours.held else 0.0  # share of the time that is left without any loss
     if not hours.held:
-        waits = _shares(facts).get("data", 0.0) >= WAITING_RATIO
-        cause = _usual(facts, "training_limited_by") or ("data_loading" if waits else None)
+        waits = _shares(facts).get("data", 0.0)
+        cause = _usual(facts, "training_limited_by") or ("data_loading" if waits >= _WORTH else None)
+        useful = 1 - waits if cause == "data_loading" else 0.0
     share = hours.lost.get(cause or "", 0.0) / hours.held if hours.held else 0.0
     if cause is None or (hours.held and share < _LEAST):
         return None
-    limited = [each for each in facts if cause in each.by("training_limited_by") or cause in each.by(LOST)] or facts
-    general, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
-    if cause == "unknown" and any(each.info("torch_process_info") for each in limited):
-        general = UNEXPLAINED
+    own = {
+        p: each for p, each in found.facts.items() if cause in each.by("training_limited_by") or cause in each.by(LOST)
+    }
+    own = own or dict(found.facts)
+    limited, owners = [*own.values()], [found.owners[process] for process in own]
+    gain, times = _gain(limited, cause), 1 / (1 - share) if share < 1 else 1.0
     means = ([*chain(*(f.mean(f"{_LOADER}{part}_ratio").values() for f in limited))] for part in ("", "_lower"))
     least, lower = (min(each, default=None) for each in means)
     if cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
-    text, found_first = _usual(limited, ADVICE, cause) or general, ""
-    times = 1 / (1 - share) if share < 1 else 1.0
-    most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
-    unseen = (whole(limited[0].info("torch_process_info").get("world_size", "")) or 0) - len(facts)
+    if gain and useful > 0 and cause != "precision_unused":
+        expected, lower, upper = (min(each, 1 / useful) for each in (gain.expected, gain.lower, gain.upper))
+        gain = Gain(expected, lower, upper, gain.next)
+    at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
+    text = _usual(limited, ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
+    if cause == "unknown" and not _usual(limited, ADVICE, cause) and any(f.info("torch_process_info") for f in limited):
+        text = UNEXPLAINED
+    words = gain_words(at_most, cause, BATCH if LARGER_BATCH in text else "") if at_most else None
+    unseen = owners[0].ranks - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
-        unseen_ones = f"the other {unseen} ranks, which were never seen"
-        text = f"start {unseen_ones}, with `{HOOK_COMMAND}`, on nodes that run the exporter; then {text}"
-        gain, found_first = None, "it shows for which rank the others wait; without these waits, "
+        gain, words = None, words and f"that shows the rank for which the others wait; without these waits, {words}"
+        program = owners[0].command if owners[0].command.endswith(".py") else "train.py"
+        command = HOOK_COMMAND.replace("train.py", program)
+        missing = f"{unseen} of its {owners[0].ranks} ranks are not measured"
+        text = f"start every rank with `{command}`, on nodes with the exporter: {missing}; then {text}"
     if cause == "throttled":
-        nodes = sorted({found.owners[process].node for process, each in found.facts.items() if each in limited})
-        text = f"ask the administrator of {listed(nodes)} to {text}; until then run the job elsewhere"
+        nodes = listed(sorted({owner.node for owner in owners}))
+        text = f"run the job on another GPU until this one is repaired; also ask the administrator of {nodes} to {text}"
     if cause == "unused_gpus" and len({place for process in found.facts for place in found.of(process)}) == 1:
-        text = IDLE_ADVICE
-    topic = BATCH if LARGER_BATCH in text else ""
-    words = f"{found_first}{gain_words(most, cause, topic)}" if most else None
+        pid = f" pid {owners[0].pid} on {owners[0].node}" if owners[0].pid else " it"
+        text = IDLE_ADVICE.replace(" it", pid, 1)
     return Change(cause, text, share * hours.held, gain, words)
 
 

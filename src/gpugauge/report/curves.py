@@ -37,7 +37,9 @@ def drawn(found: Found, begin: float, end: float) -> Curves:
     # As if a process held the same GPUs all the time.
     most = mean(Rise(f.begin, f.end, (f.sum(HELD) or 0.0) * max(1.0, (f.end - f.begin) / f.seconds)) for f in lives)
     _level([gpus, *causes.values()], most)
-    return Curves(begin, width, gpus, causes, memory, max(sizes) or None, _watts(found, edges))
+    places = {place for process in found.facts for place in found.of(process)}
+    limit = sum(found.devices[place].watts or 0.0 for place in places) or None
+    return Curves(begin, width, gpus, causes, memory, max(sizes) or None, _watts(found, edges), limit)
 
 
 def _level(layers: Sequence[list[float]], most: Sequence[float]) -> None:

@@ -5,9 +5,22 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpugauge.exposition.trainings import BUSY, COUNTERS, ENERGY, GAUGES, INFO, MEMORY, OBSERVED, OWNERS, SECONDS, TOTAL
+from gpugauge.base.text import whole
+from gpugauge.exposition.trainings import (
+    BUSY,
+    COUNTERS,
+    ENERGY,
+    GAUGES,
+    INFO,
+    MEMORY,
+    OBSERVED,
+    OWNERS,
+    POWER_LIMIT,
+    SECONDS,
+    TOTAL,
+)
 from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
@@ -34,6 +47,8 @@ class Owner:
     user: str
     node: str
     command: str
+    pid: str = ""
+    ranks: int = 0  # of its job, 0 if that is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,7 @@ class Device:
     product: str
     index: str
     memory: float | None
+    watts: float | None  # its power limit
     counters: Mapping[str, Sequence[Rise]]
     users: Mapping[str, tuple[float, float]]
     step: float  # seconds by which these times may be wrong
@@ -95,7 +111,9 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
     found: dict[str, Owner] = {}
     for metric in OWNERS:
         by_count = sorted(source.counts(metric, matcher, span), key=lambda series: series.points[0][1])
-        found = {series.labels.get("process", ""): _owner(series.labels) for series in by_count} | found
+        for process, new in {series.labels.get("process", ""): _owner(series.labels) for series in by_count}.items():
+            old = found.get(process, new)
+            found[process] = replace(old, pid=old.pid or new.pid, ranks=old.ranks or new.ranks)
     found.pop("", None)
     return found
 
@@ -103,7 +121,10 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
 def _owner(labels: Mapping[str, str]) -> Owner:
     job = JobId(*(labels.get(f"workload_{key}", "") for key in ("job_kind", "namespace", "job")))
     command = labels.get("workload_command", labels.get("command", ""))
-    return Owner(job, labels.get("workload_user", ""), labels.get("instance", ""), command)
+    ranks = whole(labels.get("world_size", "")) or 0
+    return Owner(
+        job, labels.get("workload_user", ""), labels.get("instance", ""), command, labels.get("pid", ""), ranks
+    )
 
 
 def chosen(found: Mapping[str, Owner], name: str) -> JobId:
@@ -147,7 +168,7 @@ def read(
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:
     uuids = sorted({each.labels.get("uuid", "") for each in series if each.name == MEMORY})
     of: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
-    found = source.gauges([INFO, TOTAL, MEMORY], "uuid", uuids, span)
+    found = source.gauges([INFO, TOTAL, POWER_LIMIT, MEMORY], "uuid", uuids, span)
     for each in [*found, *source.counters([ENERGY, BUSY, OBSERVED], "uuid", uuids, span)]:
         if each.labels.get("engine", "gpu") == "gpu":
             of[each.labels.get("instance", ""), each.labels.get("uuid", "")].append(each)
@@ -156,16 +177,16 @@ def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[
 
 
 def _device(series: Sequence[Series], span: Range, step: float) -> Device:
-    info = {each.name: each for each in series if each.name in {INFO, TOTAL}}
+    info = {each.name: each for each in series if each.name in {INFO, TOTAL, POWER_LIMIT}}
     labels = info[INFO].labels if INFO in info else {}
-    memory = info[TOTAL].points[-1][1] if TOTAL in info else None
+    memory, watts = (info[name].points[-1][1] if name in info else None for name in (TOTAL, POWER_LIMIT))
     counted = once(each for each in series if each.name in {ENERGY, BUSY, OBSERVED})
     rose = {key[0]: rises(points, span.start) for key, points in counted.items()}
     held: defaultdict[str, list[float]] = defaultdict(list)
     for each in series:
         held[each.labels.get("process", "")] += [second for second, _ in each.points] if each.name == MEMORY else []
     users = {process: (min(seconds), max(seconds)) for process, seconds in held.items() if seconds}
-    return Device(labels.get("name", ""), labels.get("index", ""), memory, rose, users, step)
+    return Device(labels.get("name", ""), labels.get("index", ""), memory, watts, rose, users, step)
 
 
 def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:

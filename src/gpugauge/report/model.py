@@ -122,6 +122,7 @@ class Curves:
     memory_bytes: Sequence[float | None]  #: of all GPUs
     memory_size_bytes: float | None  #: that all GPUs have
     watts: Sequence[float | None]  #: of the GPUs that no other program used
+    watts_limit: float | None  #: of all GPUs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -55,13 +55,16 @@ def _row(row: Sequence[str], tag: str, block: Block) -> str:
 def _charts(curves: Curves) -> str:
     lost = sorted(curves.lost_gpus.items(), key=lambda pair: -sum(pair[1]))
     used = [max(0.0, held - sum(values[at] for _, values in lost)) for at, held in enumerate(curves.held_gpus)]
-    layers = [("used", "var(--used)", used)] + [
+    layers = [("used", "var(--used)", used)] * (sum(used) > 0) + [
         (cause_phrase(cause), _colour(cause), of) for cause, of in lost if sum(of) >= 0.005 * sum(curves.held_gpus)
     ]
     gib = [None if value is None else value / (1 << 30) for value in curves.memory_bytes]
     figures = [_figure("GPUs held", "", curves, layers)] if sum(curves.held_gpus) else []
     size = (curves.memory_size_bytes or 0.0) / (1 << 30)
-    for caption, unit, values, all_of in (("Memory", "GiB", gib, size), ("Power", "W", curves.watts, 0.0)):
+    for caption, unit, values, all_of in (
+        ("Memory", "GiB", gib, size),
+        ("Power", "W", curves.watts, curves.watts_limit or 0.0),
+    ):
         if any(value is not None for value in values):
             figures.append(_figure(f"{caption} of the GPUs", unit, curves, [("", "var(--blue)", values)], all_of))
     return "<h2>Over time</h2>" + "".join(figures) if figures else ""

@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from gpugauge.base import serving
 from gpugauge.base.text import printable, whole
 from gpugauge.report.model import Cost, GpuHours, Report
-from gpugauge.status.history import WAITING_RATIO, WASTED_RATIO
+from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.words import SIMULATED, cause_phrase, duration, percent, plural, quantity
 from gpugauge.terminal.columns import cut
 from gpugauge.wire.shares import sentence
@@ -21,9 +21,10 @@ _MOST_RANKS, _MOST_NAMES = 16, 4
 _SHOWN = 0.02  # share of the held time from which on a cause has a row
 _LEAST_COLUMN = 16  # characters that the last column of a table has beside the others
 # By the share that is lost, as the glossary has the words.
-_JUDGED = {WASTED_RATIO: "Wasted", 0.1: "Slowed", 0.0: "Used well"}
+_SLOWED = 0.1
+_JUDGED = {WASTED_RATIO: "Wasted", _SLOWED: "Slowed", 0.0: "Used well"}
 _GIB = 1 << 30
-_FURTHER = re.compile(r"; (then|also|until then) ")  # before the further steps of an advice
+_FURTHER = re.compile(r"; (then|also) ")  # before the further steps of an advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,11 @@ def hours(amount: float, held: float) -> str:
     return f"{scale * amount:,.{decimals}f} GPU {unit}"
 
 
+def _rounded(amount: float, held: float) -> float:
+    """Return GPU hours as hours() shows them."""
+    return float(hours(amount, held).split()[0].replace(",", "")) / (60.0 if held < 1 else 1.0)
+
+
 def amount(value: float | None, unit: str) -> str:
     """Return a number with its unit, "-" if it is not known."""
     return "-" if value is None else f"{quantity(value)} {unit}".strip()
@@ -73,7 +79,7 @@ def _head(report: Report) -> Block:
     why = f" ({', '.join(report.end_words)})" if report.end_words and not report.running else ""
     devices = f"{plural(report.devices, 'GPU')} on " if report.devices else ""
     places = f"{devices}{plural(len(report.nodes), 'node')} ({listed(report.nodes)})"
-    places += _seen(report, ", {} of {} ranks seen")
+    places += _seen(report, ", {} of {} ranks measured")
     life = f"{duration(report.end - report.begin)} from {when(report.begin)}, {ends}{why}"
     programs = [name for name in report.programs if name not in report.title]
     named = f"program{'s' * (len(programs) > 1)} {listed(programs)}; " if programs else ""
@@ -94,27 +100,28 @@ def _seen(report: Report, words: str) -> str:
 def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
-        waits = report.step_shares.get("data", 0.0)
-        waited = f": for {percent(waits)} of its time it waited for data" if waits >= WAITING_RATIO else ""
-        build = report.settings.get("torch", "")
-        why = [f"Its torch, {build}, is built without support for GPUs."] * build.endswith("+cpu")
-        return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}.", *why])
-    held, used, all_lost = (hours(each, found.held) for each in (found.held, found.used, found.all_lost))
-    judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
-    judged += _seen(report, ", of the {} of {} ranks that were seen")
+        waits, build = report.step_shares.get("data", 0.0), report.settings.get("torch", "")
+        why = f": its torch, {build}, is built without support for GPUs" * build.endswith("+cpu")
+        waited = f"For {percent(waits)} of its time it waited for data." if waits >= _SLOWED else ""
+        lines = [f"It ran on the CPU and held no GPU{why}.", *filter(None, [waited])]
+        return Block() if report.devices else Block(lines=lines)
+    held, lost = _rounded(found.held, found.held), _rounded(found.all_lost, found.held)
     if serving.only_serve(report.programs):
-        judged = "An inference server, which is not judged"
-    answer = f"{judged}: of {held} held, {used} ({percent(found.used / found.held)}) were used"
-    if not found.lost:
-        return Block(lines=[f"{answer}, none were lost."])
+        return Block(lines=[f"An inference server, which is not judged: it held {hours(held, found.held)}."])
+    judged = next(word for least, word in _JUDGED.items() if found.lost_share >= least)
+    judged += _seen(report, " ({} of {} ranks measured)")
+    if not lost:
+        return Block(lines=[f"{judged}: none of the {hours(held, found.held)} that it held was lost."])
     more = "" if all(use.hook for use in report.processes) else ": the hook shows more (gpugauge run)"
     phrases = {"unknown": f"loses time that no measured value explains{more}"}
-    rows = [
-        (hours(lost, found.held), percent(lost / found.held), phrases.get(cause, cause_phrase(cause)))
-        for cause, lost in found.lost.items()
-        if lost >= _SHOWN * found.held
-    ]
-    lines = [f"{answer}, {all_lost} ({percent(found.lost_share)}) were lost."]
+    large = {cause: each for cause, each in found.lost.items() if each >= _SHOWN * found.held}
+    named = [(phrases.get(cause, cause_phrase(cause)), _rounded(each, found.held)) for cause, each in large.items()]
+    rest = lost - sum(each for _, each in named)
+    named += [("loses the rest to smaller causes", rest)] * (_rounded(rest, found.held) > 0)
+    rows = [(hours(each, found.held), percent(each / found.held), phrase) for phrase, each in named] if large else []
+    of = f"{hours(lost, found.held).split()[0]} of {hours(held, found.held)} that it held"
+    used = hours(held - lost, found.held)
+    lines = [f"{judged}: {percent(found.lost_share)} of its GPU time was lost, {of}; {used} were used."]
     return Block("", lines, [("lost", "share", "because the program"), *rows] if rows else [], frozenset({0, 1}))
 
 
@@ -129,6 +136,8 @@ def _change(report: Report) -> Block:
     first, *more = _FURTHER.split(change.change)
     further = [f"{_capital(word)}: {step}." for word, step in zip(more[::2], more[1::2], strict=True)]
     also = [f"Also: {mistake}." for mistake in report.mistakes]
+    if change.cause == "host_bound" and further:  # each step takes a part of it
+        return Block("Change first", [f"{_capital(first)}.", *further, f"Together {gains}.", *also])
     return Block("Change first", [f"{_capital(first)}.", f"{_capital(gains)}.", *further, *also])
 
 
@@ -141,7 +150,7 @@ def _figures(report: Report) -> Block:
     each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
     shares = sentence(report.step_shares) if report.step_shares.get("rest", 0.0) < 0.995 else ""
     steps = f"{quantity(report.steps)} step{'s' * (report.steps != 1)}{each}" if report.steps else ""
-    shares = f"its program: {shares}" if shares else ""
+    shares = f"of the time of its training thread: {shares}" if shares else ""
     memory, limit = (
         f"{size / _GIB:.1f} GiB" if size else "" for size in (report.memory_peak_bytes, report.memory_limit_bytes)
     )
@@ -150,7 +159,7 @@ def _figures(report: Report) -> Block:
     cost = report.cost or Cost("", None, None, None, None)
     rows = [
         ("Steps", "; ".join(filter(None, (steps, shares)))),
-        ("Memory", f"at most {memory}{tensors}{f' of {limit}' if limit else ''}, on the fullest GPU" if memory else ""),
+        ("Memory", f"at most {memory}{f' of {limit}' if limit else ''}{tensors}, on the fullest GPU" if memory else ""),
         ("Energy", f"{amount(kwh, 'kWh')}, of the GPUs only"),
         ("Cost", f"{amount(cost.held, cost.currency)}, {amount(cost.lost, cost.currency)} of it for lost time"),
         ("With the PUE", amount(cost.kilowatt_hours, "kWh")),

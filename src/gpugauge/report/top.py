@@ -35,6 +35,7 @@ class Row:
     users: Sequence[str]
     programs: Sequence[str]
     nodes: Sequence[str]
+    unmeasured: int  #: ranks of its jobs that were never seen
     begin: float  #: Unix time, of the first process in the time
     gpu_hours: GpuHours
     energy_joules: float | None  #: of the GPUs that nobody else used at the same time
@@ -71,11 +72,16 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         whose, hours_of_all = [owners[process] for process in processes], GpuHours.sum([*products.values()])
         of = ({o.user for o in whose}, {o.command for o in whose}, {o.node for o in whose})
         users, programs, nodes = (sorted(names - {""}) for names in of)
-        begin, of_jobs = min(found.facts[process].begin for process in processes), len({owner.job for owner in whose})
+        begin, of_jobs = min(found.facts[process].begin for process in processes), Counter(o.job for o in whose)
+        unmeasured = sum(max(0, {o.job: o.ranks for o in whose}[job] - seen) for job, seen in of_jobs.items())
         cost = prices.cost(products, joules)
-        rows.append(Row(name, title, of_jobs, users, programs, nodes, begin, hours_of_all, joules, cost))
+        rows.append(
+            Row(name, title, len(of_jobs), users, programs, nodes, unmeasured, begin, hours_of_all, joules, cost)
+        )
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
     unknown = [*missing, *sorted(source.warnings)]
+    if any(row.unmeasured for row in rows):
+        unknown.append("Ranks that were never seen, as in (+3 ranks), are in no figure.")
     if partly := [each for each in found.facts.values() if each.uncounted]:
         unknown.append(
             f"{plural(len(partly), 'process', 'es')} of {len(found.facts)} ran for a time that is in no counter, "
@@ -102,13 +108,14 @@ def blocks(top: Top, most: int) -> list[Block]:
         lost, mostly = hours(found.all_lost, total.held).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
         which = f" on {listed(row.nodes, 1)}, {when(row.begin)}" if titles[row.title] > 1 else ""
+        which += f" (+{row.unmeasured} ranks)" if row.unmeasured else ""
         rows.append([cut(row.title, 32) + which, *named, lost, share, mostly, *prices])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     first, known = next(iter(shares), ""), next((cause for cause in shares if cause != "unknown"), "")
-    part = f" The largest {'known ' if first == 'unknown' else ''}part of it, {shares.get(known)}, where a program"
+    part = f" The largest {'known ' if first == 'unknown' else ''}part of the loss, {shares.get(known)}: a program"
     largest = [f"{part} {cause_phrase(known)}."] if known else []
     if shares.get("unknown", "0 %") != "0 %":
-        largest.insert(first != "unknown", f" The cause of {shares['unknown']} is not known.")
+        largest.insert(first != "unknown", f" The cause of {shares['unknown']} of it is not known.")
     held, all_lost = (hours(each, total.held) for each in (total.held, total.all_lost))
     head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
     lines = [*[SIMULATED] * top.simulated, f"{head_line}{all_lost} ({percent(total.lost_share)}).{''.join(largest)}"]

@@ -157,6 +157,7 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
 
 # Upper bound by lower bound of a gain: up to which one number says it, and from which the upper one says nothing.
 _NARROW, _WIDE = 1.2, 4.0
+_LITTLE = 1.2  # a lower bound below this one says no more than 1
 _UNBOUNDED = {"unknown", "unused_gpus", "precision_unused"}  # what is lost to them does not bound the gain
 _LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
@@ -229,7 +230,7 @@ def words_of_gain(advice: Advice, lost: float | None) -> str | None:
 def gain_words(gain: Gain, cause: str | None, topic: str = "") -> str:
     """Return a gain in words. `cause` is what the change removes, if that has a name; `topic` is that of the advice."""
     expected, lower, upper = map(factor, (gain.expected, gain.lower, gain.upper))
-    if lower == factor(1.0):  # it may have no effect
+    if lower == factor(1.0) or (gain.lower < _LITTLE and gain.upper > _WIDE * gain.lower):  # it may have no effect
         between = f"up to {upper}"
     elif gain.upper > _WIDE * gain.lower:
         between = f"at least {lower}"

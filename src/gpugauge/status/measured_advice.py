@@ -172,7 +172,8 @@ def data_loading(subject: Subject) -> str:
         found.append("pinned memory (pin_memory=True)" if options.get("pin_memory") else "pinned memory")
     if not options.get("prefetch") and workers != "0":  # without workers there is no prefetching
         found.append("prefetching")
-    return ", ".join([*found, "or " * (len(found) == 1) + "faster storage or decoding"])
+    first, *more = [*found, "faster storage or decoding"]
+    return f"{first}; also {', '.join(more)}" if more else first
 
 
 def transfer(subject: Subject) -> str | None:

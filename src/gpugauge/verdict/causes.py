@@ -133,7 +133,7 @@ _ALL = (
     Cause(
         "data_loading",
         "the training thread waits for batches while the GPU is idle",
-        "more loader workers, pinned memory, prefetching, faster storage or decoding",
+        "more loader workers; also pinned memory, prefetching, faster storage or decoding",
         ("cpu", "gpu", "simulated"),
         "waits for its data loader",
         "orange",
