@@ -27,10 +27,12 @@ def case(name: str, rows: Iterable[Row], *expected: dict[str, Any], phases: Phas
     return Case(name, of_rows(told, phases), expected)
 
 
-def texts(story: Story, summary: str, description: str, minute: int = 60, **labels: str) -> dict[str, Any]:
+def texts(
+    story: Story, summary: str, description: str, minute: int = 60, users: str = "", **labels: str
+) -> dict[str, Any]:
     """Return the expectation of the texts, by default after an hour."""
     found = {"summary": summary, "description": description, "runbook_url": f"{RUNBOOK_URL}#{story.alert.lower()}"}
-    return annotated(story, found, minute, labels)
+    return annotated(story, {**found, "users": users}, minute, labels)
 
 
 SLURM_JOB = {"workload_job_kind": "slurm", "workload_job": "1000/7", "workload_user": "ann"}
@@ -65,7 +67,7 @@ def reset_with_users() -> Case:
         f"7, user 1000). Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
     )
 
-    expected = texts(story, f"{WHERE} needs a reset", description, instance="node-1:10478")
+    expected = texts(story, f"{WHERE} needs a reset", description, users="1000, ann", instance="node-1:10478")
     return case("the text of a reset has the other faults and the users", rows, expected)
 
 
@@ -82,7 +84,7 @@ def known_xid() -> Case:
     return case(
         "the text of an Xid has its time, and the job to which the GPU is allocated",
         rows,
-        texts(story, f"{WHERE} had an Xid error", description),
+        texts(story, f"{WHERE} had an Xid error", description, users="ann"),
     )
 
 
@@ -131,7 +133,7 @@ def lost_gpu() -> Case:
         "Since 1970-01-01 00:22:00 UTC."
     )
 
-    expected = texts(story, f"{WHERE} does not answer", description)
+    expected = texts(story, f"{WHERE} does not answer", description, users="ann")
     phases: Phases = (("good", 20), ("bad", 41))
     return case("a lost GPU has its Xid, its reason and the job that used it", rows, expected, phases=phases)
 

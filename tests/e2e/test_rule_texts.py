@@ -59,7 +59,7 @@ OWNER = [row for row in LOW.rows if row.name == "gpu_process_host_info"][:1]
 def places_and_loss() -> Case:
     rows = [*SIX_LEFT, *named(OWNER, "gpu_process_host_info", workload_command="fit.py"), *places(1, 2)]
     texts = {
-        "summary": "Training jobset ml/llm of user 1000 uses 25% of its GPU time, less than 50%: it waits for its data "
+        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
         "description": f"{LOST}. What to do: more loader workers, pinned "
         f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost so far. Mean over 15m. "
@@ -89,7 +89,7 @@ def gain_after_the_advice() -> Case:
         Row("training_advice_info", {"process": "p0", "cause": c, "advice": words}, 1, None) for c, words in advice
     ]
     texts = {
-        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
+        "summary": f"Training jobset ml/llm in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
         "description": f"{LOST}. What to do: num_workers=18 in the DataLoader (now 4). Expected: steps at least "
         f"2.1 times as fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. Mean over "
@@ -102,7 +102,7 @@ def gain_after_the_advice() -> Case:
 
 def many_places() -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
+        "summary": f"Training jobset ml/llm in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": f"{LOST}. What to do: more loader workers, pinned "
@@ -119,8 +119,7 @@ def many_places() -> Case:
 def slow_rank() -> Case:
     story = next(story for story in STORIES if story.alert == "TrainingRankBehind")
     texts = {
-        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1, "
-        "node-2 GPU 6",
+        "summary": f"A rank of training jobset ml/llm in cluster {HERE} holds the others up, on node-1, node-2 GPU 6",
         "description": "Behind: rank 3 on node-2 GPU 6 works 2.0 times as long as the median rank: it waits for its "
         f"data loader. {WHERE}On node-1, node-2 GPU 6; programs fit.py. Since 1970-01-01 00:12:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
@@ -140,8 +139,7 @@ def on_cpu() -> Case:
     story = next(story for story in STORIES if story.alert == "TrainingOnCpu")
     rows = [replace(row, bad=1.11) if row.counter and row.bad else row for row in story.rows]
     texts = {
-        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} runs on the CPU of a machine with a GPU: "
-        "node-1",
+        "summary": f"Training jobset ml/llm in cluster {HERE} runs on the CPU of a machine with a GPU: node-1",
         "description": "It was on the CPU for 100% of the last 15m. `gpugauge doctor PID` on the machine says why. On "
         f"node-1. Since {BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingoncpu",
@@ -167,8 +165,7 @@ def behind(size: int) -> Case:
     rows += [INFO, Row("torch_phase", {"process": "p0", "phase": "checkpointing"}, 1, 0)]
     waits = f"{size - 1} rank{'s wait' if size > 2 else ' waits'} in all_reduce"
     texts = {
-        "summary": f"A rank of training jobset ml/llm of user 1000 in cluster {HERE} holds the others up, on node-1 "
-        "GPU 3",
+        "summary": f"A rank of training jobset ml/llm in cluster {HERE} holds the others up, on node-1 GPU 3",
         "description": f"Behind: rank 0 on node-1 GPU 3 waits for no other rank while checkpointing; {waits}. {WHERE}"
         "On node-1 GPU 3. Since 1970-01-01 00:09:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
@@ -257,7 +254,7 @@ def test_without_the_hook(tmp_path: Path) -> None:
 
 def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} "
+        "summary": f"Training jobset ml/llm in cluster {HERE} "
         f"uses {shown}% of its GPU time, less than 40%: it loses GPU time, the cause is not known, on node-1",
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
         "What to do: no measured value explains it: "
@@ -274,8 +271,7 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
 
 def small_losses() -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm of user 1000 in cluster {HERE} uses 97% of its GPU time, less than 98%, on "
-        "node-1",
+        "summary": f"Training jobset ml/llm in cluster {HERE} uses 97% of its GPU time, less than 98%, on node-1",
         "description": "No cause takes 5% of its GPU time now. Processes without the hook: 1; of these only the load "
         f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. "
         f"Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
@@ -288,7 +284,7 @@ def small_losses() -> Case:
 def allocated() -> Case:
     story = next(story for story in STORIES if story.alert == "AllocatedGpuUnused")
     texts = {
-        "summary": f"jobset ml/llm of user 1000 in cluster {HERE} does not use all GPUs that it was allocated",
+        "summary": f"Slurm job 7201 of user ann in cluster {HERE} does not use all GPUs that it was allocated",
         "description": "1 of its GPUs were idle for 30m. Request fewer, or use them. On node-1 GPU 3. "
         "Since 1970-01-01 00:27:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#allocatedgpuunused",
@@ -297,18 +293,22 @@ def allocated() -> Case:
 
 
 def launch() -> Case:
+    """Its user is a label, its name that of its program, and the launcher is what is started under the hook."""
     named_by_top = {"workload_job_kind": "launch", "workload_job": "node-1/1000/torchrun-1f2e3d4c"}
-    command, line = "fit.py", "python fit.py"
-    known = command_of_the_hook(command, line, 0.3, 30)
+    known = command_of_the_hook("fit.py", "torchrun", 0.3, 30)
     alert = known.expected[0]["exp_alerts"][0]
-    alert["exp_labels"] |= named_by_top
+    del alert["exp_labels"]["workload_namespace"]
+    alert["exp_labels"] |= {**named_by_top, "workload_user": "1000"}
     summary = alert["exp_annotations"]["summary"]
-    alert["exp_annotations"]["summary"] = summary.replace("jobset ml/llm", "fit.py")
+    alert["exp_annotations"]["summary"] = summary.replace("jobset ml/llm", "fit.py of user 1000")
+    owner = {**named_by_top, "workload_namespace": ""}
     rows = [
-        replace(row, labels={**row.labels, **named_by_top}) if "workload_job" in row.labels else row
-        for row in without_hook(0.3, command=command)
+        replace(row, labels={**row.labels, **owner}) if "workload_job" in row.labels else row
+        for row in without_hook(0.3, command="fit.py")
     ]
-    return case("a launch by torchrun has the name of its program", rows, known.expected[0], Parameters(threshold=0.4))
+    agent = [replace(row, labels={**row.labels, "process": "p9", "workload_command": "torchrun"}) for row in rows[:1]]
+    name = "a launch by torchrun has the name of its program"
+    return case(name, [*rows, *agent], known.expected[0], Parameters(threshold=0.4))
 
 
 BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")

@@ -32,14 +32,12 @@ def role(command: str | None) -> str | None:
 
 
 # Programs that start the ranks of a training, and load torch themselves.
-_LAUNCHERS = re.compile(
-    r"torchrun|torch\.distributed\.(run|launch)|accelerate(\.commands\.\w+)?|deepspeed(\.launcher\.\w+)?"
-)
+LAUNCHERS = "torchrun|torch[.]distributed[.](run|launch)|accelerate([.]commands[.].+)?|deepspeed([.]launcher[.].+)?"
 
 
 def launches(command: str | None) -> bool:
     """Return whether the short name of a command is that of a launcher."""
-    return _LAUNCHERS.fullmatch(command or "") is not None
+    return re.fullmatch(LAUNCHERS, command or "") is not None
 
 
 def only_serve(commands: Collection[str]) -> bool:

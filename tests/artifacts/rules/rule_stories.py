@@ -16,6 +16,7 @@ UUID = {"uuid": "GPU-0"}
 # The labels of an alert about the GPU.
 GPU = {**UUID, "instance": "node-1", "index": "3"}
 JOB = {"workload_job_kind": "jobset", "workload_namespace": "ml", "workload_job": "llm"}
+ALLOCATED = {"workload_job_kind": "slurm", "workload_job": "7201", "workload_user": "ann"}
 _PROCESS_0 = {"process": "p0"}
 DEFAULT, TWO_LEVELS, PER_CAUSE = Parameters(), Parameters(critical=0.3), Parameters(per_cause=True)
 
@@ -129,7 +130,7 @@ def _behind() -> tuple[Row, ...]:
 
 def _unused() -> tuple[Row, ...]:
     return (
-        _same("gpu_allocation_info", 1, {**UUID, "workload_user": "1000", **JOB}),
+        _same("gpu_allocation_info", 1, {**UUID, **ALLOCATED}),
         Row("gpu_busy_seconds_total", {**UUID, "engine": "gpu"}, 0, 0.5, counter=True),
         _same("gpu_observed_seconds_total", 1, {**UUID, "engine": "gpu"}, counter=True),
     )
@@ -211,7 +212,7 @@ STORIES = (
     Story("TrainingRankBehind", JOB, _behind()),
     Story("TrainingRankBehind", JOB, ranks(2.0)),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
-    Story("AllocatedGpuUnused", JOB, _unused(), "info"),
+    Story("AllocatedGpuUnused", ALLOCATED, _unused(), "info"),
     *(_fault(name, lasting=True) for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot")),
     *(_fault(name) for name in ("GpuRowRemapFailed", "GpuUncorrectedEcc", "GpuNvlinkErrors")),
     _fault("GpuNeedsReset", reason="node_reboot"),

@@ -203,7 +203,9 @@ def test_a_job_has_one_alert_about_its_load(seed: int) -> None:
     low = [rule["expr"] for rule in rules if rule.get("record", "").endswith(":job_training_low:ratio")]
 
     assert len(levels) == (1 if drawn(seed)["critical"] is None else 2)
-    assert all(re.search(r"\nunless on \([\w, ]+\) \w+:job_problem:ratio$", rule["expr"]) for rule in levels)
+    assert all(
+        re.search(r"\nunless on \([\w, ]+\) \w+:job_problem:ratio$", rule["expr"], re.MULTILINE) for rule in levels
+    )
     if len(levels) == 2:
         bounds = [dict(re.findall(r"(>=|<) ([\d.]+)", expr.split("\n")[1])) for expr in low]
         assert 'level="very_low"' in levels[0]["expr"].partition("unless")[2]

@@ -7,7 +7,7 @@ from typing import Literal
 
 from gpugauge.artifacts.rules.options import Severity
 from gpugauge.artifacts.rules.promql import Selectors
-from gpugauge.artifacts.rules.recording import TEXT_LABELS, TEXTS
+from gpugauge.artifacts.rules.recording import JOB_USER, TEXT_LABELS, TEXTS
 from gpugauge.base.duration import format_duration
 from gpugauge.faults.table import Action
 
@@ -31,7 +31,8 @@ class Alert:
     expression see to it: Prometheus forgets a `for` of less than ten minutes at its restart, and a gap begins it again.
     `when` is the condition in words, for `gpugauge rules --explain`. `action` becomes a label, by which Alertmanager
     (deploy/prometheus/alertmanager.yaml) hands it to what drains nodes. `described` is false for an alert about a job
-    whose name may be unknown. `words` are labels of the expression for its texts only. `about` follows from its group.
+    whose name may be unknown. `words` are labels of the expression for its texts only. `users` are those whom a fault
+    affects, in an annotation. `about` follows from its group.
     """
 
     name: str
@@ -44,18 +45,21 @@ class Alert:
     action: Action = ""
     described: bool = True
     words: tuple[str, ...] = ()
+    users: str = ""
     about: About = "job"
 
     def as_dict(self, s: Selectors) -> dict[str, object]:
         """Return the rule in the form of a Prometheus rule file."""
-        joins = s.engine == "grafana" and self.about == "job" and self.described
-        joined = f"(\n{self.expr}\n)\n* on ({s.job}) group_left ({', '.join(TEXT_LABELS)}) {TEXTS}"
+        joins, expr = self.about == "job" and self.described, self.expr
+        info, labels = (TEXTS, TEXT_LABELS) if s.engine == "grafana" else (JOB_USER, ())
+        if joins:
+            expr = f"(\n{expr}\n)\n* on ({s.job}) group_left ({', '.join(('workload_user', *labels))}) {info}"
         # Templates see these labels. Without a value in the rule they are no part of the alert's identity.
-        dropped = dict.fromkeys(TEXT_LABELS if joins else self.words, "")
+        dropped = dict.fromkeys(labels if joins else self.words, "")
         grafana = s.dashboard_url.rstrip("/") or (THIS_GRAFANA if s.engine == "grafana" else "")
         return {
             "alert": self.name,
-            "expr": joined if joins else self.expr,
+            "expr": expr,
             "keep_firing_for": format_duration(s.keep_firing),
             "labels": {
                 "severity": s.severities.get(self.name, self.severity),
@@ -65,6 +69,7 @@ class Alert:
             "annotations": {
                 "summary": self.summary,
                 "description": self.description.strip(),
+                **({"users": self.users} if self.users else {}),
                 "runbook_url": f"{s.runbook_url}#{self.name.lower()}",
                 **({"dashboard_url": self._dashboard(grafana)} if grafana else {}),
             },

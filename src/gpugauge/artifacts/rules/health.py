@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gpugauge.artifacts.rules.alert import Alert
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import Recording
@@ -46,10 +48,12 @@ def alerts(s: Selectors) -> list[Alert]:
         own = ("reason",) if name == "GpuNeedsReset" else ("xid", "xid_name") if is_xid else ()
         hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
         ends = "" if name in _PASSING else f" The alert ends about {format_duration(s.keep_firing)} after the repair."
-        text = description + t.figures(name) + t.other_faults(name) + _TO_DO + ends + t.users(lost=name == "GpuLost")
+        lost = name == "GpuLost"
+        text = description + t.figures(name) + t.other_faults(name) + _TO_DO + ends + t.users(lost=lost)
         summary = f"{t.gpu()} {{{{ $labels.summary }}}}"
         expr = _of_gpu(s, _judged(s, name, hold, *own))
-        found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action, words=_WORDS))
+        more: dict[str, Any] = {"words": _WORDS, "users": t.owners(lost=lost)}
+        found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action, **more))
     unread = Alert(
         "GpuReadingFailed",
         _of_gpu(s, _unread(s)),

@@ -88,7 +88,7 @@ def of_use(s: Selectors) -> list[Alert]:
         Alert(
             "AllocatedGpuUnused",
             _unused(s),
-            f"{t.job(allocated=True)} does not use all GPUs that it was allocated",
+            f"{t.job()} does not use all GPUs that it was allocated",
             f"{t.value(digits=0)} of its GPUs were idle for {format_duration(s.idle_patience)}. Request fewer, or use "
             f"them.{t.places(allocated=True)}",
             when=f"a GPU is allocated to a job and idle for {format_duration(s.idle_patience)}",
@@ -179,6 +179,9 @@ def _unused(s: Selectors) -> str:
     unused = "\nor\n".join(
         f"count by ({owner}) (\n  max by ({owner}, uuid) ({s.last(name, s.job_matchers, **labels)})\n"
         f"  and on ({owner}, uuid) {s.at_begin(name, s.idle_patience, **labels)}\n  {idle}\n)"
-        for owner, labels in ((s.job, {"workload_job": HAS_JOB}), (pod, {"workload_job": "", "workload_pod": "!"}))
+        for owner, labels in (
+            (f"{s.job}, workload_user", {"workload_job": HAS_JOB}),
+            (pod, {"workload_job": "", "workload_pod": "!"}),
+        )
     )
     return f"({unused})" + s.unless_job(PROBLEM) + s.unless_job(is_low(s))

@@ -39,6 +39,7 @@ TEXT_LABELS = ("instance", "nodes", "cause", *GAIN_LABELS)
 # The bounds of a gain by their part of the metric's name, with the aggregation over the processes of a job.
 _BOUNDS = {"lower": "min", "upper": "max"}
 USER_LOST = "gpugauge:user_training_lost:gpus"
+JOB_USER = "gpugauge:job_user:info"
 TRAINING = "gpugauge:process_training:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
 # Share of the window that a job must spend in training steps for its load to be judged.
@@ -145,6 +146,7 @@ def of_use(s: Selectors) -> list[Recording]:
     return [
         Recording(PROGRAMS, _programs(s)),
         Recording(DEVICES, _devices(s)),
+        Recording(JOB_USER, _job_user(s)),
         *(_of_texts(s) if s.engine == "grafana" else []),
         Recording(USER_LOST, f"sum by ({by_user}) (\n  {share}\n  * on ({s.job}) group_left () {LOST_GPUS}\n)"),
     ]
@@ -195,8 +197,8 @@ def _of_texts(s: Selectors) -> list[Recording]:
         Recording(PLACES, f"{number}\n* on ({s.job}) group_left (instance) ({one})"),
         Recording(
             TEXTS,
-            f"({with_gain})\nor on ({s.job}) ({with_cause})\nor on ({s.job}) {PLACES}\n"
-            f"or on ({s.job}) max by ({s.job}) ({PROCESS_JOB})",
+            f"(({with_gain})\nor on ({s.job}) ({with_cause})\nor on ({s.job}) {PLACES}\n"
+            f"or on ({s.job}) {JOB_USER})\n* on ({s.job}) group_left (workload_user) {JOB_USER}",
         ),
     ]
 
@@ -207,6 +209,14 @@ def _programs(s: Selectors) -> str:
     known = {"gpu_process_host_info": place, "gpu_process_info": place, "torch_process_info": place[:2]}
     last = (f"max by ({s.keys('process', *of)}) (last_over_time({s(name, s.lookback)}))" for name, of in known.items())
     return s.by_job("count", s.first(last), *place)
+
+
+def _job_user(s: Selectors) -> str:
+    """Return 1 for each job with its user, without one where that may change: in pods and containers."""
+    of_one = 'workload_namespace="",workload_job_kind!~"container|compose",workload_user!=""'
+    seen = f"count_over_time({PROGRAMS}{{{of_one}}}[{format_duration(s.memory)}])"
+    user = f"topk by ({s.job}) (1, sum by ({s.job}, workload_user) ({seen})) > bool 0"
+    return f"{user}\nor on ({s.job}) max by ({s.job}) ({PROCESS_JOB})"
 
 
 def _devices(s: Selectors) -> str:

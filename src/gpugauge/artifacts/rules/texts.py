@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
+from gpugauge.base.serving import LAUNCHERS
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
@@ -88,24 +89,22 @@ class Texts:
 
     # --- jobs ---
 
-    def job(self, *, allocated: bool = False) -> str:
-        """Return what people call the alert's job, for Prometheus with its user; its pod if the job is not known."""
+    def job(self) -> str:
+        """Return what people call the alert's job, with its user; its pod if the job is not known."""
         namespace = self._label("workload_namespace", "", "/")
         pod = f"pod {namespace}{self._label('workload_pod')}"
-        named = '{@job,workload_user!=""%s}'
-        users = rec.PROGRAMS + named % "" + (f" or gpu_allocation_info{named % self._targets}" if allocated else "")
-        users = self._query(f"count by (workload_user) ({users})")
         job = _job("$labels", namespace)
-        if launched := self._listed("launched", self._of_job("workload_command"), "workload_command"):
-            # A launch is named by its topmost process, such as torchrun; the views name the programs.
-            is_launch = f'and (eq $labels.workload_job_kind "launch") ({self._of_job("workload_command")})'
-            job = f"{{{{ if {is_launch} }}}}{launched}{{{{ else }}}}{job}{{{{ end }}}}"
-        job += self._listed("users", users, "workload_user", before=" of user ")
-        return f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}{self._cluster()}"
+        # A launch is named by its topmost process, such as torchrun; the views name the programs.
+        programs = self._of_job("workload_command", 'workload_job_kind="launch",')
+        if launched := self._listed("launched", programs, "workload_command"):
+            job = f"{launched}{{{{ if not $launched }}}}{job}{{{{ end }}}}"
+        job = f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}"
+        return f"{job}{self._label('workload_user', ' of user ')}{self._cluster()}"
 
-    def _of_job(self, label: str) -> str:
-        """Return a pipeline with a series for each value of a label of the job's programs."""
-        return self._query(f'count by ({label}) ({rec.PROGRAMS}{{@job,{label}!=""}})')
+    def _of_job(self, label: str, of: str = "") -> str:
+        """Return a pipeline with a series for each value of a label of the job's programs, without launchers."""
+        of += f'{label}!="",workload_command!~"{LAUNCHERS}"'
+        return self._query(f"count by ({label}) ({rec.PROGRAMS}{{@job,{of}}})")
 
     def _query(self, query: str, *more: str) -> str:
         """Return a pipeline with the result of a query: @job and the like are matchers of the alert, %q more values."""
@@ -200,8 +199,12 @@ class Texts:
         advice = self._largest(lambda cause: f"What to do: {self.change(cause)}. ", none)
         if not self.selectors.training_matchers:
             return advice
-        command = self._each(self._query(f"topk(1, sum by (workload_command) ({rec.PROGRAMS}{{@job}}))"), _COMMAND)
-        return advice + self._each(self._query(f"{rec.OUTSIDE}{{@job}}"), f"{outside}{command}`. ")
+        by_command = "sum by (workload_command) "
+        launcher = f'{by_command}({rec.PROGRAMS}{{@job,workload_command=~"{LAUNCHERS}"}})'
+        command = self._query(f"topk(1, {launcher} or on () {by_command}({rec.PROGRAMS}{{@job}}))")
+        return advice + self._each(
+            self._query(f"{rec.OUTSIDE}{{@job}}"), f"{outside}{self._each(command, _COMMAND)}`. "
+        )
 
     def change(self, cause: str) -> str:
         """Return what removes a cause, whose name is the value of an expression: the advice of most processes."""
@@ -315,12 +318,7 @@ class Texts:
         Slurm if none does; of a GPU that is `lost`, those of the last hour. They are no labels, because they change
         while the alert fires.
         """
-
-        def of(series: str) -> str:
-            return f"last_over_time({series}[1h])" if lost else series
-
-        memory = of(f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}")
-        held = f"{of(f'gpu_process_info{{@node{self._targets}}}')} {self.selectors.on_process('and', memory)}"
+        held = self._held(lost=lost)
         pod = "workload_namespace, workload_pod"
         program = f"pid, workload_command, workload_job_kind, workload_job, workload_user, {pod}"
         allocated = f"gpu_allocation_info{{@gpu{self._targets}}} unless on ({pod}) ({held})"
@@ -333,6 +331,22 @@ class Texts:
         return self._listed("users", programs, "pid", _program("$one.Labels"), " Used by ", ".") + self._each(
             others, f" Allocated to {where}."
         )
+
+    def owners(self, *, lost: bool = False) -> str:
+        """Return those to whom they belong or the GPU is allocated, at most five, for mails; none for Grafana."""
+        held = self._held(lost=lost, of=',workload_user!=""')
+        held += f' or gpu_allocation_info{{@gpu,workload_user!=""{self._targets}}}'
+        found = self._query(f"topk({_LISTED}, count by (workload_user) ({held}))")
+        listed = "{{ if $place }}, {{ end }}{{ $one.Labels.workload_user }}"
+        found = f'{{{{ range $place, $one := {found} | sortByLabel "workload_user" }}}}{listed}{{{{ end }}}}'
+        return found if self._queries else ""
+
+    def _held(self, *, lost: bool, of: str = "") -> str:
+        """Return the query of the programs that hold memory of the alert's GPU, or have held it in the last hour."""
+        program = f"gpu_process_info{{@node{of}{self._targets}}}"
+        memory = f"gpu_process_memory_used_bytes{{@gpu{self._targets}}}"
+        program, memory = (f"last_over_time({each}[1h])" if lost else each for each in (program, memory))
+        return f"{program} {self.selectors.on_process('and', memory)}"
 
     def figures(self, alert: str) -> str:
         """Return the measured values of a fault of the alert's GPU."""
