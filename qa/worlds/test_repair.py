@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.doctor.cases import case, driver, lost
+from tests.doctor.cases import case, driver
+from tests.doctor.cases import lost as lost_gpu
 from tests.drawn import cases, seeds
 from tests.e2e.programs import GPUGAUGE, PATIENCE, Daemon, Series, daemon, http, wait_for
 
@@ -27,7 +28,7 @@ from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading, ProcessRead
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.faults import repair
 from gpugauge.faults.repair import Site, User, needs, site
-from gpugauge.faults.table import FAULTS, GpuHealth, ailments
+from gpugauge.faults.table import FAULTS, GpuHealth, ailments, lost, xid_fault
 from gpugauge.settings.kinds import ListenAddress
 from gpugauge.settings.model import Kubernetes, Settings, Slurm, Web
 from gpugauge.simulator.scenario.load import load_scenario
@@ -53,10 +54,13 @@ STEPS = (
     ("gpugauge status --fail-on health", "gpugauge doctor"),
     ("kubectl uncordon", "scontrol update state=resume"),
 )
+JUDGED = [
+    *ailments(GpuHealth("gpu_reset", True, True, 64, True, 1, {"recovery": 1}, temperature=90, slowdown_temperature=90))
+]
 EVERY = [
     *(advice for _, advice in NVIDIA.recovery.values()),
     *NVIDIA.error_advice.values(),
-    *(a.advice for a in ailments(GpuHealth("gpu_reset", True, True, 64, True, 1, {"recovery": 1}))),
+    *(each.advice for each in JUDGED),
     *(unread_advice(reason, NVIDIA) for reason in ("too_slow", "unknown")),
     *(down_advice(reason, NVIDIA) or "" for reason in (*DOWN_REASONS, "remembered")),
 ]
@@ -186,6 +190,36 @@ def test_an_alert_has_the_plan_with_its_heading_and_says_nothing_twice(seed: int
         # A command of the repair, its urgency and its words stand in the steps alone.
         assert not set(numbers(commands([own])))
         assert not re.search(r"[{}]|reset it|^reboot the|can wait|(^|; |then )see the repair$", own)
+
+
+@seeds(range(40))
+def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results(seed: int) -> None:
+    dice, gpu = random.Random(seed), device(3)
+    known = [
+        *JUDGED,
+        lost("gpu_is_lost", NVIDIA),
+        *filter(None, (xid_fault(xid, NVIDIA) for xid in (31, 48, 79, 94, 119))),
+    ]
+    faults = dice.sample(known, 4)
+    said = dict(zip(faults, Site().alerted(gpu, faults, "PLAN"), strict=True))
+    needing = {each for each in faults if needs(gpu, [each.advice])}
+    shown = {each for each in needing if "PLAN" in said[each]}
+    critical = {each for each in needing if FAULTS[each.runbook].severity == "critical"}
+    explained = {name for each in faults for name in FAULTS[each.runbook].explains}
+
+    assert bool(shown) == bool(needing)
+    assert len(shown - critical) <= (not critical)
+    assert critical <= shown
+    assert shown - {each for each in faults if each.runbook in explained} or all(
+        e.runbook in explained for e in needing
+    )
+    assert all("PLAN" not in said[each] and "repair is in" not in said[each] for each in {*faults} - needing)
+    for each in needing - shown:
+        assert any(f"The repair is in the alert {one.runbook}, and in gpugauge status" in said[each] for one in shown)
+    ranks = {each: (each.runbook not in explained, bool(FAULTS[each.runbook].action)) for each in needing}
+    assert critical or not needing or {ranks[each] for each in shown} == {max(ranks.values())}
+    wrong = any("wrong data" in each.advice for each in faults)
+    assert all(("wrong data" in said[each]) == wrong for each in shown)
 
 
 def test_a_gpu_without_an_index_is_reset_by_its_uuid() -> None:
@@ -349,7 +383,7 @@ def test_who_manages_the_node_is_known_from_settings_pod_and_cgroups(
 
 def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
     used = DeviceReading(index=0, recovery_action="gpu_reset", processes=(ProcessReading(7, "compute"),))
-    found = case(tmp_path, driver(replace(device(0), reading=used), lost(1), lost(2, "removed"), device(3)))
+    found = case(tmp_path, driver(replace(device(0), reading=used), lost_gpu(1), lost_gpu(2, "removed"), device(3)))
     text = " ".join(" ".join(lines(found, examine(found), False)).split())
 
     assert not re.search("see the repair(?!;)|reset it", text)
@@ -391,6 +425,7 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         said = [fault.advice or "" for fault in faults]
         assert sum("see the repair" in advice for advice in said) == (1 if scenario == "failing-card" else 2)
         assert not [advice for advice in said if re.search("reset|reboot|wait", advice)]
+        assert any("wrong data" in advice for advice in said) == (scenario == "failing-card")
         assert any(advice.endswith("have the seating of GPU and riser, and the slot checked") for advice in said)
 
 

@@ -108,7 +108,8 @@ def unread_words(parts: Collection[str], reason: str) -> str:
 
 def unread_advice(reason: str, vendor: Vendor) -> str:
     """Return what to do about a GPU of which a part cannot be read."""
-    return vendor.fill(_SLOW if reason == "too_slow" else "see the kernel log ({failures}); then {reboot}")
+    known = {"too_slow": _SLOW, "unknown": _REASONS["unknown"][1]}
+    return vendor.fill(known.get(reason, "see the kernel log ({failures}); then {reboot}"))
 
 
 def down_advice(reason: str | None, vendor: Vendor) -> str | None:

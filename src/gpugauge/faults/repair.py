@@ -13,7 +13,8 @@ from shlex import quote
 from typing import NamedTuple
 
 from gpugauge.driver.api import Device
-from gpugauge.faults.table import Fault
+from gpugauge.driver.vendors.vendor import RESTART
+from gpugauge.faults.table import FAULTS, Ailment, Fault
 from gpugauge.settings.kinds import DEFAULT_PORT
 from gpugauge.settings.model import Settings
 from gpugauge.workload.users import shares_host_users
@@ -64,6 +65,16 @@ def needs(device: Device, advice: Iterable[str], fault: Fault | None = None) -> 
     name = device.uuid if device.reading.index < 0 else device.reading.index
     found = [(*mark, "{later}" in each) for each in advice for mark in _MARK.findall(each)]
     return [Need(device, name, mark, text, fault, later) for mark, text, later in found if mark != "later"]
+
+
+def _rank(fault: Fault) -> tuple[bool, bool]:
+    return fault.severity != "critical", not fault.action
+
+
+def with_loss(advice: str, others: Iterable[str | None]) -> str:
+    """Return the advice on the gravest fault of a GPU, with what that on another says of the results of programs."""
+    lost = RESTART not in advice and any(RESTART in (other or "") for other in others)
+    return "; ".join(filter(None, (RESTART if lost else "", advice)))
 
 
 def heading(needs: Iterable[Need]) -> str:
@@ -119,6 +130,25 @@ class Site(NamedTuple):
         """Return the plan in one line, as for alerts, "" without one."""
         steps = (f"{number}. {step}" for number, step in enumerate(self.plan(needs), 1))
         return f"{heading(needs)}, in this order: {'; '.join(steps)}" if needs else ""
+
+    def alerted(self, device: Device, faults: Sequence[Ailment], plan: str) -> Iterator[str]:
+        """Yield what the alert about each fault of a GPU says. The plan is said once: by the gravest that needs it and
+        that no other one explains, whose alert is notified, and by each critical one, which pages.
+        """
+        explained = {name for each in faults for name in FAULTS[each.runbook].explains}
+        needing = sorted(
+            (each for each in faults if needs(device, [each.advice])),
+            key=lambda each: (each.runbook in explained, _rank(FAULTS[each.runbook])),
+        )
+        advice = [self.fill(each.advice, device.uuid) for each in faults]
+        for each, own in zip(faults, advice, strict=True):
+            if each not in needing:
+                yield own
+            elif each is needing[0] or FAULTS[each.runbook].severity == "critical":
+                yield ". ".join(filter(None, (with_loss(own, advice), plan)))
+            else:
+                also = f"The repair is in the alert {needing[0].runbook}, and in gpugauge status"
+                yield ". ".join(filter(None, (own, also)))
 
     def plan(
         self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None, *, simulated: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.driver.api import SUSPENDED
-from gpugauge.faults.repair import SEE, Need, Site, User, heading
+from gpugauge.faults.repair import SEE, Need, Site, User, heading, with_loss
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
@@ -101,7 +101,8 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     detail = "; ".join(filter(None, (users, f"also: {also}" if also else "")))
     more = {"grave": first.grave, "detail": detail or None, "runbook": first.runbook, "gpus": (gpu.uuid,)}
     more |= {"since_words": since_words(first.since, first.earlier)}
-    yield problem(first.kind or "", subject, first.text, first.advice if first.advice != SEE else None, **more)
+    advice = with_loss("" if first.advice == SEE else first.advice or "", (error.advice for error in found))
+    yield problem(first.kind or "", subject, first.text, advice or None, **more)
 
 
 def _xid_words(xid: XidStatus) -> str:

@@ -63,6 +63,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
         summary += f": {each.text}" if each.runbook == "GpuNeedsReset" else ""
+        summary = each.text if each.runbook == "GpuReadingFailed" else summary
         words = (each.reason, fault.word, summary, advice, fault.action)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
@@ -232,12 +233,9 @@ class FaultsCollector(RegisteredCollector):
         if found != self._found:
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
             needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook])]
-            plan, uuids = self._place.in_one_line(needed), {need.device.uuid for need in needed}
-            advice: dict[str, list[str]] = {d.uuid: [] for d in tick.driver.devices}
-            for d, each in every:
-                parts = self._place.fill(each.advice, d.uuid), plan if d.uuid in uuids else ""
-                advice[d.uuid].append(". ".join(filter(None, parts)))
-            gpus = [((uuid,), _Gpu(*found[uuid][:2], words)) for uuid, words in advice.items()]
+            plan = self._place.in_one_line(needed)
+            words = ((d.uuid, [*self._place.alerted(d, found[d.uuid].faults, plan)]) for d in tick.driver.devices)
+            gpus = [((uuid,), _Gpu(*found[uuid][:2], advice)) for uuid, advice in words]
             rows = families(METRICS, gpus)
             self._section = Judged(self.name, rows, {uuid: gpu.faults for uuid, gpu in found.items()})
             self._found = found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpugauge.driver.vendors.peaks import peaks_of
-from gpugauge.driver.vendors.vendor import RESTART, Vendor
+from gpugauge.driver.vendors.vendor import Vendor
 from gpugauge.driver.vendors.xids import IN_LOG, XID_CLASSES, xid_labels
 
 NVIDIA = Vendor(
@@ -60,7 +60,7 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": f"{RESTART}; {{later}}; {{reset}}",
+        "94": "restart the program that has ended; {later}; {reset}",  # others are not affected
         "reset": "{reset}",
         "workflow": "follow NVIDIA's workflow for this code: "
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from gpugauge.driver.vendors.peaks import Peak
 
-RESTART = "restart what ran at that time from a checkpoint before it"
-"""Said of faulty memory: a program may have computed with wrong data."""
+RESTART = (
+    "what ran during the memory errors may have computed with wrong data: restart it from a checkpoint before them"
+)
+"""Said of faulty memory, whatever else is wrong with the GPU."""
 # What depends on the node, and what repairs a GPU, is filled in later (faults/repair.py).
 _OF_NODE = {name: f"{{{name}}}" for name in ("later", "hand", "reset", "reset_all", "reboot", "power", "forget")}
 
