@@ -23,7 +23,8 @@ GAINS = {
     name for name in NAMES if name.startswith(("training_expected_speedup", "training_loader_", "torch_loader_info"))
 }
 GAINS |= {"training_batch_headroom_ratio", "torch_phase", "gpu_temperature_limit_celsius", "gpu_pcie_width"}
-GAINS |= {"gpu_ecc_errors_total", "gpu_nvlink_errors_total"}
+GAINS |= {"gpu_ecc_errors_total", "gpu_nvlink_errors_total", "gpu_clocks_event_seconds_total"}
+GAINS |= {"gpu_clock_hertz", "gpu_clock_max_hertz"}
 SCENARIOS = ("node", "bottlenecks", "failing-card", "a100-mig", "loaders", "workstation")
 MOST = {"uuid": 25, "process": 21}
 

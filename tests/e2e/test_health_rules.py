@@ -112,6 +112,11 @@ HOT = (
     Row("gpu_temperature_celsius", {**UUID, "sensor": "gpu"}, 89, 50),
     Row("gpu_temperature_limit_celsius", {**UUID, "limit": "slowdown"}, 92, 92),
 )
+CLOCK = (
+    Row("gpu_clocks_event_seconds_total", {**UUID, "reason": "sw_thermal_slowdown"}, 0.3, 0.3, counter=True),
+    Row("gpu_clock_hertz", {**UUID, "domain": "graphics"}, 1.2e9, 1.98e9),
+    Row("gpu_clock_max_hertz", {**UUID, "domain": "graphics"}, 1.98e9, 1.98e9),
+)
 LINKS = tuple(
     Row("gpu_nvlink_errors_total", {**UUID, "kind": kind}, value, 0, counter=True)
     for kind, value in (("replay", 0.2), ("recovery_failed", 1 / 30), ("crc_flit", 0))
@@ -163,8 +168,9 @@ def test_faults(tmp_path: Path) -> None:
     )
     words = {"summary": FAULTS["GpuThrottled"].summary, "advice": "mend it", "reason": "sw_thermal_slowdown"}
     why = Row("gpu_problem_info", {**UUID, "problem": "GpuThrottled", **words}, 1, None)
-    text = f"Programs on it are slower. Reason: thermal slowdown (software). {heat}"
-    slowed = measured("GpuThrottled", 25, text, *HOT, begin, why, since=" or before")
+    text = "Programs on it are slower. Reason: thermal slowdown (software). For 30% of the last 15m. Its clock is at "
+    text += f"1.2GHz. Its highest is 1.98GHz. {heat}"
+    slowed = measured("GpuThrottled", 25, text, *HOT, *CLOCK, begin, why, since=" or before")
     figures = measured("GpuHot", 25, hot, *HOT), slowed, measured("GpuNvlinkErrors", 20, links, *LINKS)
     cases = [reset_with_users(), known_xid(), contained_error(), *figures, lost_gpu(), two_exporters()]
     check(tmp_path, cases, each_version=True)

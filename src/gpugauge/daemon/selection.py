@@ -14,8 +14,8 @@ from gpugauge.snapshot import Section, Snapshot
 # values of a label that are kept, or that series are left out until they are more than 0.
 _LEAN = """
 gpu_up gpu_info gpu_down_reason gpu_problem gpu_problem_info gpu_problems gpu_problem_since_timestamp_seconds
-gpu_reading_failed gpu_allocation_info
-gpu_xid_unrepaired_timestamp_seconds gpu_busy_seconds_total{engine=gpu} gpu_observed_seconds_total{engine=gpu}
+gpu_allocation_info gpu_xid_unrepaired_timestamp_seconds
+gpu_busy_seconds_total{engine=gpu} gpu_observed_seconds_total{engine=gpu}
 gpu_utilization_ratio gpu_memory_used_bytes gpu_memory_total_bytes gpu_power_watts gpu_temperature_celsius{sensor=gpu}
 gpu_mig_info gpu_process_info gpu_process_host_info gpu_process_memory_used_bytes gpu_process_start_timestamp_seconds
 gpu_process_cpu_seconds_total{part=process} torch_process_info torch_memory_ooms_total

@@ -167,7 +167,9 @@ def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
 def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     slowed = [reason for reason, share in health.slowed.items() if share >= limits.slowed_ratio]
     if slowed and (health.load or 0.0) >= limits.under_load_ratio:
-        text = f"clocks lowered: {', '.join(slowdowns(slowed))}"
+        share = 100 * max(health.slowed[reason] for reason in slowed)
+        lowered = "clocks lowered" + (f" for {share:.0f} % of the time" if share < 99.5 else "")
+        text = f"{lowered}: {', '.join(slowdowns(slowed))}"
         advice = f"check {' and '.join(dict.fromkeys(SLOWDOWNS[reason][1] for reason in slowed))}"
         yield Ailment(False, text, advice, "GpuThrottled", slowed[0], "gpu_slowed")
     width, most = health.lanes or (0, 0)

@@ -213,15 +213,13 @@ STORIES = (
     Story("TrainingRankBehind", JOB, ranks(2.0)),
     Story("TrainingOutOfMemory", JOB, _OOM, lasting=False),
     Story("AllocatedGpuUnused", ALLOCATED, _unused(), "info"),
-    *(_fault(name, lasting=True) for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot")),
+    *(
+        _fault(name, lasting=True)
+        for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot", "GpuReadingFailed")
+    ),
     *(_fault(name) for name in ("GpuRowRemapFailed", "GpuUncorrectedEcc", "GpuNvlinkErrors")),
     _fault("GpuNeedsReset", reason="node_reboot"),
     *map(_xid, (31, 119, 48, 79, 142)),
-    Story(
-        "GpuReadingFailed",
-        {**GPU, "reading": "ecc", "reason": "unknown"},
-        (INFO, Row("gpu_reading_failed", {**UUID, "reading": "ecc", "reason": "unknown"}, 1, None)),
-    ),
     Story("ExporterOutdated", _EXPORTER, (_same("gpu_up", 1, UUID), Row("gpu_problems", UUID, None, 0))),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),
     Story("DriverReleasedLong", _EXPORTER, (Row("gpugauge_driver_released", {}, 1, 0),)),

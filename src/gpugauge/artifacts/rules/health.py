@@ -12,7 +12,7 @@ from gpugauge.base.duration import format_duration
 from gpugauge.faults.table import FAULTS
 
 _LOST_SECONDS = 120  # for which a GPU does not answer
-_WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled"}  # must last for a while
+_WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled", "GpuReadingFailed"}  # must last for a while
 # Index of each GPU, to be joined on `Selectors.gpu`.
 IDENTITY = "gpugauge:gpu:info"
 # The words of the daemon, which change: an alert with another identity would resolve the one before.
@@ -54,23 +54,7 @@ def alerts(s: Selectors) -> list[Alert]:
         expr = _of_gpu(s, _judged(s, name, hold, *own))
         more: dict[str, Any] = {"words": _WORDS, "users": t.owners(lost=lost)}
         found.append(Alert(name, expr, summary, text, hold, when, fault.severity, fault.action, **more))
-    unread = Alert(
-        "GpuReadingFailed",
-        _of_gpu(s, _unread(s)),
-        f"{t.gpu()} {FAULTS['GpuReadingFailed'].summary}: {{{{ $labels.reading }}}}",
-        "The driver returns {{ $labels.reason }}. Alerts and views that need this part are blind. See the kernel log, "
-        "then drain and reboot the machine; in a container, restart it."
-        f"{t.users()}",
-        s.settle,
-        "the driver cannot read a part of a GPU, such as its memory errors",
-    )
-    return [*found, unread]
-
-
-def _unread(s: Selectors) -> str:
-    by, name = f"max by ({s.gpu}, reading, reason)", "gpu_reading_failed"
-    known = f"last_over_time({s(name, s.lookback)} offset {format_duration(s.settle)})"
-    return f"{by} ({s.present(name, s.lookback)})\nand on ({s.gpu}, reading) {known}"
+    return found
 
 
 def _of_gpu(s: Selectors, condition: str) -> str:
@@ -104,8 +88,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a faulty memory row could not be replaced, or nearly all pages that can be retired are",
         ),
         "GpuUncorrectedEcc": (
-            "They came after the driver was loaded or the GPU was reset. The program that read the memory has ended or "
-            "computed with wrong data.",
+            "They came after the driver was loaded or the GPU was reset.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (
@@ -124,6 +107,10 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
         "GpuThrottled": (
             f"Programs on it are slower.{Texts(s).reason_slowed()}",
             "a busy GPU lowers its clocks for a fifth of the time because of heat or a power brake",
+        ),
+        "GpuReadingFailed": (
+            "Alerts and views that need this part are blind.",
+            "the driver cannot read a part of a GPU, such as its memory errors",
         ),
     }
     for name, means in _XIDS.items():

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpugauge.artifacts.rules import recording as rec
 from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
+from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import LAUNCHERS
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
@@ -47,7 +48,12 @@ _HEAT = (
     ("gpu_temperature_limit_celsius", 'limit="slowdown"', f" Its limit is {_VALUE} °C."),
 )
 _FIGURES = {
-    **dict.fromkeys(("GpuHot", "GpuThrottled"), _HEAT),
+    "GpuHot": _HEAT,
+    "GpuThrottled": (
+        ("gpu_clock_hertz", 'domain="graphics"', " Its clock is at {{ .Value | humanize }}Hz."),
+        ("gpu_clock_max_hertz", 'domain="graphics"', " Its highest is {{ .Value | humanize }}Hz."),
+        *_HEAT,
+    ),
     "GpuPcieDegraded": (
         ("gpu_pcie_width", 'when="current"', f" It has {_VALUE} lanes now."),
         ("gpu_pcie_width", 'when="max"', f" It can have {_VALUE}."),
@@ -301,7 +307,12 @@ class Texts:
         """Return why the alert's GPU lowers its clocks, as the views say it."""
         found = self._query(f'topk(1, gpu_problem_info{{@gpu,problem="GpuThrottled",reason!=""{self._targets}}})')
         words = {reason: text for reason, (text, _) in SLOWDOWNS.items()}
-        return self._each(found, f" Reason: {cases('.Labels.reason', words, '{{ .Labels.reason }}')}.")
+        window = format_duration(self.selectors.patience)
+        seconds = f'gpu_clocks_event_seconds_total{{@gpu,reason=~"{"|".join(words)}"{self._targets}}}'
+        share = self._query(f"max(rate({seconds}[{window}])) >= 0.01")
+        for_share = f' For {{{{ printf "%.2f" .Value | humanizePercentage }}}} of the last {window}.'
+        reason = self._each(found, f" Reason: {cases('.Labels.reason', words, '{{ .Labels.reason }}')}.")
+        return reason + self._each(share, for_share)
 
     def reason_blind(self) -> str:
         """Return the reason for which the alert's exporter cannot read the driver."""
