@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pynvml
 import pytest
+from tests.contract import SOURCE
 from tests.doctor.cases import NO_DRIVER, case
 
+from gpugauge import catalog
 from gpugauge.doctor import machine
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.driver.advice import down_phrase, known_advice
@@ -288,3 +292,32 @@ def test_each_reason_has_words_of_its_own() -> None:
 )
 def test_cells_of_a_text(text: str, width: int) -> None:
     assert cells(text) == width
+
+
+def strings_outside_rows(tree: ast.Module) -> Iterator[str]:
+    """Yield the strings of a module that are neither in a row of the catalogue nor a docstring."""
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in {"gauge", "counter", "histogram"}:
+            inside |= {id(below) for below in ast.walk(node)}
+        elif isinstance(node, ast.Expr):
+            inside.add(id(node.value))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+            yield node.value
+
+
+def test_few_names_of_metrics_stand_outside_rows_and_rules() -> None:
+    names = {row.name for row in catalog.metrics()}
+    names |= {f"{name}_{part}" for name in names for part in ("sum", "count", "bucket")}
+    modules = [path for path in SOURCE.rglob("*.py") if path.parent.name != "rules"]
+    found = [
+        (path.name, name)
+        for path in modules
+        for text in strings_outside_rows(ast.parse(path.read_text()))
+        for name in names.intersection(re.findall(r"\w+", text))
+    ]
+
+    # What no GPU of a vendor has, two starts that a scrape reads, and names in texts for people.
+    assert len(found) <= 30, sorted(found)
+    assert ("amd.py", "gpu_cuda_cores") in found

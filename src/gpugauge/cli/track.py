@@ -14,7 +14,7 @@ import click
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpugauge.cli.common import duration, fail, url_option
-from gpugauge.exposition.trainings import ENERGY, HELD, LOST, MAX_BYTES, MEMORY, SECONDS, STEPS
+from gpugauge.exposition.trainings import END, ENERGY, HELD, LOST, MAX_BYTES, MEMORY, SECONDS, STEPS
 from gpugauge.report import kept, render
 from gpugauge.web.client import RequestError, request
 
@@ -33,7 +33,7 @@ class Sums(NamedTuple):
     def read(cls, url: str, query: str) -> Sums:
         """Return what the daemon has. Raises RequestError."""
         body = request(f"{url.rstrip('/')}/metrics?{query}", timeout_seconds=_TIMEOUT_SECONDS, max_bytes=32 * MAX_BYTES)
-        wanted = {HELD, LOST, MEMORY, SECONDS, STEPS, ENERGY, "training_end_info"}
+        wanted = {HELD, LOST, MEMORY, SECONDS, STEPS, ENERGY, END}
         found: defaultdict[str, dict[_Key, float]] = defaultdict(dict)
         try:
             for family in text_string_to_metric_families(body.decode()):
@@ -51,7 +51,7 @@ class Sums(NamedTuple):
     @property
     def runs(self) -> bool:
         """Whether a process of the job has not ended."""
-        ended = {process for _, process, _ in self.values.get("training_end_info", ())}
+        ended = {process for _, process, _ in self.values.get(END, ())}
         return any(process not in ended for _, process, _ in self.values.get(SECONDS, ()))
 
     @property

@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 
-from gpugauge.metric import Family
+from gpugauge.collectors.device import device, events, mig, problems, utilization
+from gpugauge.collectors.exporter import exporter
+from gpugauge.collectors.process import allocation, host, process
+from gpugauge.collectors.training import advice
+from gpugauge.collectors.training import collective_rows as collectives
+from gpugauge.collectors.training import session_rows as session
+from gpugauge.collectors.training import verdict_rows as verdict
+from gpugauge.metric import Family, Metric
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section, Snapshot
 
-# What the alert rules read, but gains and figures in their texts, and the basic values of each GPU. In braces: the
-# values of a label that are kept, or that series are left out until they are more than 0.
-_LEAN = """
-gpu_up gpu_info gpu_down_reason gpu_problem gpu_problem_info gpu_problems gpu_problem_since_timestamp_seconds
-gpu_allocation_info gpu_xid_unrepaired_timestamp_seconds
-gpu_busy_seconds_total{engine=gpu} gpu_observed_seconds_total{engine=gpu}
-gpu_utilization_ratio gpu_memory_used_bytes gpu_memory_total_bytes gpu_power_watts gpu_temperature_celsius{sensor=gpu}
-gpu_mig_info gpu_process_info gpu_process_host_info gpu_process_memory_used_bytes gpu_process_start_timestamp_seconds
-gpu_process_cpu_seconds_total{part=process} torch_process_info torch_memory_ooms_total
-training_start_timestamp_seconds training_state{state=training|unknown|held_idle|stalled} training_seconds_total
-training_gpu_held_seconds_total training_lost_seconds_total{>0} training_limited_by training_advice_info
-training_rank_position training_end_timestamp_seconds torch_local_work_seconds_total
-gpugauge_build_info gpugauge_snapshot_timestamp_seconds gpugauge_driver_up gpugauge_driver_released
-gpugauge_driver_released_until_timestamp_seconds gpugauge_collector_success gpugauge_attribution_source_up
-"""
-LEAN = {name: part.rstrip("}") for name, _, part in (word.partition("{") for word in _LEAN.split())}
+# What the alert rules read, but gains and figures in their texts, and the basic values of each GPU, by the values of a
+# label that are kept, or that series are left out until they are more than 0.
+_LEAN: Mapping[str, Sequence[Metric]] = {
+    "": (
+        *(device.UP, device.INFO, device.DOWN_REASON, device.READING_FAILED, device.MEMORY_USED, device.MEMORY_TOTAL),
+        *(device.POWER, utilization.UTILIZATION, mig.INFO, events.UNREPAIRED),
+        *(problems.PROBLEM, problems.PROBLEM_INFO, problems.PROBLEMS, problems.SINCE),
+        *(allocation.INFO, allocation.SOURCE_UP, process.INFO, process.MEMORY, process.START, host.INFO),
+        *(session.INFO, session.OOMS, session.START, session.END, session.LOCAL_WORK, collectives.RANK_POSITION),
+        *(verdict.SECONDS, verdict.HELD, verdict.LIMITED_BY, advice.TEXT),
+        *(exporter.BUILD, exporter.SNAPSHOT, exporter.DRIVER_UP, exporter.DRIVER_RELEASED, exporter.RELEASED_UNTIL),
+        exporter.SUCCESS,
+    ),
+    "engine=gpu": (utilization.BUSY, utilization.OBSERVED),
+    "sensor=gpu": (device.TEMPERATURE,),
+    "part=process": (host.CPU,),
+    "state=training|unknown|held_idle|stalled": (verdict.STATE,),
+    ">0": (verdict.LOST,),
+}
+LEAN = {row.name: part for part, rows in _LEAN.items() for row in rows}
 """By metric of the preset `lean`: which of its series are kept; "" for all."""
 
 

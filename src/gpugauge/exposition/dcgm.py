@@ -9,6 +9,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
+from gpugauge.collectors.device import device as gpu
+from gpugauge.collectors.device import events, mig
+from gpugauge.collectors.exporter import exporter
+from gpugauge.collectors.process import allocation
 from gpugauge.exposition.accept import negotiate
 from gpugauge.exposition.render import TEXT, Response, gzipped
 from gpugauge.exposition.text import go_float, label_set
@@ -108,10 +112,10 @@ def _load(name: str, text: str, engine: str) -> _Row:
 
 def _last_xid(device: _Device) -> float | None:
     """Return the code of the last Xid error that is recent or whose fault is not repaired, 0 without one."""
-    if not device.now.of("gpu_xid_errors_total", device.uuid):
+    if not device.now.of(events.ERRORS.name, device.uuid):
         return None
-    last = device.now.of("gpu_xid_last_timestamp_seconds", device.uuid)
-    times = device.now.of("gpu_xid_unrepaired_timestamp_seconds", device.uuid)
+    last = device.now.of(events.LAST.name, device.uuid)
+    times = device.now.of(events.UNREPAIRED.name, device.uuid)
     times |= {key: at for key, at in last.items() if key in times or at > device.now.timestamp - _XID_SECONDS}
     return float(max(times, key=lambda key: times[key])[0]) if times else 0.0
 
@@ -211,12 +215,12 @@ class DcgmExposition:
 
     def _devices(self, now: _Values) -> Iterator[tuple[_Device, Iterable[str]]]:
         """Yield each GPU and MIG device with its label sets: one for each container that it is allocated to."""
-        version = next((info["driver_version"] for info in now.infos["gpugauge_build_info"]), "")
+        version = next((info["driver_version"] for info in now.infos[exporter.BUILD.name]), "")
         holders = defaultdict[str, list[Mapping[str, str]]](list)
-        for info in now.infos["gpu_allocation_info"]:
+        for info in now.infos[allocation.INFO.name]:
             holders[info["uuid"]].append(info)
         gpus = {}
-        for info in now.infos["gpu_info"]:
+        for info in now.infos[gpu.INFO.name]:
             uuid = info["uuid"]
             gpus[uuid] = {
                 "gpu": info["index"],
@@ -228,7 +232,7 @@ class DcgmExposition:
                 "DCGM_FI_DRIVER_VERSION": version,
             }
             yield _Device(uuid, now, self._before), _label_sets(gpus[uuid], holders[uuid])
-        for info in now.infos["gpu_mig_info"]:
+        for info in now.infos[mig.INFO.name]:
             if parent := gpus.get(info["parent_uuid"]):
                 labels = {**parent, "GPU_I_PROFILE": info["profile"], "GPU_I_ID": info["gpu_instance"]}
                 device = _Device(info["uuid"], now, self._before, "gpu_mig_")

@@ -9,34 +9,39 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
+from gpugauge.collectors.device import device, utilization
+from gpugauge.collectors.exporter import exporter
+from gpugauge.collectors.process import host
+from gpugauge.collectors.process import process as on_gpu
+from gpugauge.collectors.training import advice
+from gpugauge.collectors.training import session_rows as session
+from gpugauge.collectors.training import verdict_rows as verdict
 from gpugauge.exposition.render import gzipped
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Snapshot
 
-HELD, LOST, SECONDS = "training_gpu_held_seconds_total", "training_lost_seconds_total", "training_seconds_total"
-CPU, CPUS = "gpu_process_cpu_seconds_total", "gpu_process_affinity_info"
-STEPS, STEP = "torch_steps_total", "torch_step_duration_seconds"
-COUNTERS = (
-    *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", "torch_phase_seconds_total"),
-    *("torch_data_wait_seconds_total", "torch_local_work_seconds_total"),
-    CPU,
-)
-HOST_MEMORY, HOST_LIMIT = "gpu_process_cgroup_memory_bytes", "gpu_process_cgroup_memory_limit_bytes"
-GAIN, ADVICE = "training_expected_speedup", "training_advice_info"
-SETTINGS = ("torch_build_info", "torch_parallel_info", "torch_settings_info", "torch_loader_info")
-MEMORY, PEAK, LIMIT = "gpu_process_memory_used_bytes", "torch_memory_allocated_peak_bytes", "torch_memory_limit_bytes"
+HELD, LOST, SECONDS = verdict.HELD.name, verdict.LOST.name, verdict.SECONDS.name
+CPU, CPUS = host.CPU.name, host.AFFINITY.name
+STEPS, STEP, PHASES = session.STEPS.name, session.STEP_DURATION.name, session.PHASE_SECONDS.name
+DATA_WAIT, LOCAL_WORK = session.DATA_WAIT.name, session.LOCAL_WORK.name
+COUNTERS = HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", PHASES, DATA_WAIT, LOCAL_WORK, CPU
+HOST_MEMORY, HOST_LIMIT = host.MEMORY.name, host.MEMORY_LIMIT.name
+LIMITED_BY, ADVICE, MISTAKE = verdict.LIMITED_BY.name, advice.TEXT.name, session.MISTAKE.name
+GAINS = verdict.SPEEDUP.name, verdict.SPEEDUP_LOWER.name, verdict.SPEEDUP_UPPER.name
+NEXT, LOADER_GAINS = verdict.SPEEDUP_NEXT.name, (verdict.LOADER_SPEEDUP.name, verdict.LOADER_SPEEDUP_LOWER.name)
+PROCESS, END, DECIDED = session.INFO.name, session.END_INFO.name, verdict.VERDICT.name
+BUILD, LOADER = exporter.BUILD.name, session.LOADER.name
+SETTINGS = session.BUILD.name, session.PARALLEL.name, session.SETTINGS.name, LOADER
+MEMORY, PEAK, LIMIT = on_gpu.MEMORY.name, session.PEAK.name, session.MEMORY_LIMIT.name
 GAUGES = (
-    *(CPUS, HOST_MEMORY, HOST_LIMIT),
-    *(MEMORY, PEAK, LIMIT, "torch_process_info", "training_end_info", "training_verdict_info", *SETTINGS),
-    *(f"{GAIN}_ratio", f"{GAIN}_lower_ratio", f"{GAIN}_upper_ratio", f"{GAIN}_info", "training_limited_by"),
-    *(ADVICE, "training_mistake", "training_loader_expected_speedup_ratio"),
-    "training_loader_expected_speedup_lower_ratio",
+    *(CPUS, HOST_MEMORY, HOST_LIMIT, MEMORY, PEAK, LIMIT, PROCESS, END, DECIDED, *SETTINGS),
+    *(*GAINS, NEXT, LIMITED_BY, ADVICE, MISTAKE, *LOADER_GAINS),
 )
-ENERGY, BUSY, OBSERVED = "gpu_energy_joules_total", "gpu_busy_seconds_total", "gpu_observed_seconds_total"
-INFO, TOTAL, POWER_LIMIT = "gpu_info", "gpu_memory_total_bytes", "gpu_power_limit_watts"
-OWNERS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
+ENERGY, BUSY, OBSERVED = device.ENERGY.name, utilization.BUSY.name, utilization.OBSERVED.name
+INFO, TOTAL = device.INFO.name, device.MEMORY_TOTAL.name
+OWNERS = host.INFO.name, on_gpu.INFO.name, PROCESS
 """The job of a process: the first one that knows decides."""
-RUN, RUN_LABEL = "torch_run_info", "gpugauge_run"
+RUN, RUN_LABEL = session.RUN.name, "gpugauge_run"
 
 MAX_BYTES = 1_000_000
 _MAX_MEMBER_BYTES = 1 << 20
@@ -95,12 +100,12 @@ class Trainings:
         for process in trainings:
             series = found["process", process]
             known = self._live.setdefault(process, {})
-            ended = any(name == "training_end_info" for name, _ in known)
+            ended = any(name == END for name, _ in known)
             held = {dict(labels)["uuid"] for (name, labels), _ in series if name == MEMORY}
             of_gpus = [((name, (*ls, ("uuid", u))), v) for u in held for (name, ls), v in found["uuid", u]]
             for key, value in [*series, *of_gpus]:
                 _see(known, key, snapshot.timestamp, value)
-            self.ends += not ended and any(name == "training_end_info" for name, _ in known)
+            self.ends += not ended and any(name == END for name, _ in known)
         for process in self._live.keys() - trainings:
             self._packed.append(self._pack(process))
             del self._live[process]

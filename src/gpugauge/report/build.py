@@ -9,7 +9,8 @@ from itertools import chain, combinations
 
 from gpugauge.base import serving
 from gpugauge.base.text import whole
-from gpugauge.exposition.trainings import ADVICE, GAIN, HELD, LIMIT, LOST, MEMORY, PEAK, SETTINGS, STEP, STEPS
+from gpugauge.exposition import trainings as names
+from gpugauge.exposition.trainings import HELD, LIMITED_BY, LOST, PROCESS, STEP
 from gpugauge.node.judged import Gain
 from gpugauge.report.curves import drawn
 from gpugauge.report.facts import Facts
@@ -31,7 +32,6 @@ from gpugauge.wire.shares import shares, with_waits
 _NO_FACTOR = {"unknown", "unused_gpus"}  # what is advised does not remove the loss
 _LEAST = 0.02  # share of the held time below which nothing is advised
 _WORTH = 0.1  # share of the held time from which the advice on a known cause comes before that on an unknown one
-_LOADER = "training_loader_expected_speedup"
 
 
 def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, source: Prometheus = NO_SERVER) -> Report:
@@ -53,7 +53,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     joules, left_out = energy(found, facts)
     step_shares, last = _shares(facts.values()), run_of(found, -1)
     ends = Counter(use.end_words for use in uses if use.end_words and use.process in last.facts)
-    made = {name for each in facts.values() for name, share in each.mean("training_mistake").items() if share > 0}
+    made = {name for each in facts.values() for name, share in each.mean(names.MISTAKE).items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
     return Report(
         simulated=found.simulated,
@@ -101,7 +101,7 @@ def overlapping(found: Found) -> list[str]:
     """Return the processes that trained while another one did that runs the same program and is no rank beside it."""
     spans: defaultdict[tuple[str, str], list[tuple[float, float, str]]] = defaultdict(list)
     for process, facts in found.facts.items():
-        reported, owner = facts.info("torch_process_info"), found.owners[process]
+        reported, owner = facts.info(PROCESS), found.owners[process]
         if reported and reported.get("world_size", "") in {"", "1"}:
             # Its begin and end are known to a sample.
             spans[owner.node, owner.command].append((facts.begin, facts.end - facts.interval, process))
@@ -150,9 +150,11 @@ def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _use(process: str, found: Found) -> ProcessUse:
     facts, owner = found.facts[process], found.owners[process]
-    reported, ended = facts.info("torch_process_info"), facts.info("training_end_info")
-    peaks, limits = ({key[0]: max(v for _, v in p) for key, p in facts.of(name).items()} for name in (PEAK, LIMIT))
-    peaks = peaks or {key[0]: max(v for _, v in points) for key, points in facts.of(MEMORY).items()}
+    reported, ended = facts.info(PROCESS), facts.info(names.END)
+    peaks, limits = (
+        {key[0]: max(v for _, v in p) for key, p in facts.of(name).items()} for name in (names.PEAK, names.LIMIT)
+    )
+    peaks = peaks or {key[0]: max(v for _, v in points) for key, points in facts.of(names.MEMORY).items()}
     fullest = max(peaks, key=lambda uuid: peaks[uuid], default=None)
     return ProcessUse(
         process=process,
@@ -166,7 +168,7 @@ def _use(process: str, found: Found) -> ProcessUse:
         uncounted_seconds=facts.uncounted,
         end_words=end_words(ended["reason"], ended["exit_code"], ended["signal"]) or None if ended else None,
         gpu_hours=_hours(facts),
-        steps=facts.sum(STEPS),
+        steps=facts.sum(names.STEPS),
         step_seconds=_step_seconds([facts]),
         step_shares=_shares([facts]),
         memory_peak_bytes=peaks[fullest] if fullest is not None else None,
@@ -185,9 +187,9 @@ def _shares(facts: Iterable[Facts]) -> dict[str, float]:
     waits: Counter[str] = Counter()
     peers: list[float] = []
     for each in facts:
-        phases.update(each.by("torch_phase_seconds_total"))
-        waits.update(each.by("torch_data_wait_seconds_total"))
-        local, steps = each.sum("torch_local_work_seconds_total"), each.sum(f"{STEP}_sum")
+        phases.update(each.by(names.PHASES))
+        waits.update(each.by(names.DATA_WAIT))
+        local, steps = each.sum(names.LOCAL_WORK), each.sum(f"{STEP}_sum")
         peers += [max(0.0, steps - local)] if local is not None and steps is not None else []
     return shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
 
@@ -201,31 +203,23 @@ def _change(found: Found) -> Change | None:
     cause = next(known, None) or next(iter(hours.lost), None)
     useful = hours.used / hours.held if hours.held else 0.0  # share of the time that is left without any loss
     if not hours.held:
-        waits = _shares(facts).get("data", 0.0)
-        cause = _usual(facts, "training_limited_by") or ("data_loading" if waits >= _WORTH else None)
-        useful = 1 - waits if cause == "data_loading" else 0.0
+        waits = _shares(facts).get("data", 0.0) >= WAITING_RATIO
+        cause = _usual(facts, LIMITED_BY) or ("data_loading" if waits else None)
     share = hours.lost.get(cause or "", 0.0) / hours.held if hours.held else 0.0
     if cause is None or (hours.held and share < _LEAST):
         return None
-    own = {
-        p: each for p, each in found.facts.items() if cause in each.by("training_limited_by") or cause in each.by(LOST)
-    }
-    own = own or dict(found.facts)
-    limited, owners = [*own.values()], [found.owners[process] for process in own]
-    gain, times = _gain(limited, cause), 1 / (1 - share) if share < 1 else 1.0
-    means = ([*chain(*(f.mean(f"{_LOADER}{part}_ratio").values() for f in limited))] for part in ("", "_lower"))
+    limited = [each for each in facts if cause in each.by(LIMITED_BY) or cause in each.by(LOST)] or facts
+    general, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
+    if cause == "unknown" and any(each.info(PROCESS) for each in limited):
+        general = UNEXPLAINED
+    means = ([*chain(*(f.mean(name).values() for f in limited))] for name in names.LOADER_GAINS)
     least, lower = (min(each, default=None) for each in means)
     if cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
-    if gain and useful > 0 and cause != "precision_unused":
-        expected, lower, upper = (min(each, 1 / useful) for each in (gain.expected, gain.lower, gain.upper))
-        gain = Gain(expected, lower, upper, gain.next)
-    at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
-    text = _usual(limited, ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
-    if cause == "unknown" and not _usual(limited, ADVICE, cause) and any(f.info("torch_process_info") for f in limited):
-        text = UNEXPLAINED
-    words = gain_words(at_most, cause, BATCH if LARGER_BATCH in text else "") if at_most else None
-    unseen = owners[0].ranks - len(facts)
+    text = _usual(limited, names.ADVICE, cause) or general
+    times = 1 / (1 - share) if share < 1 else 1.0
+    most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
+    unseen = (whole(limited[0].info(PROCESS).get("world_size", "")) or 0) - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
         gain, words = None, words and f"that shows the rank for which the others wait; without these waits, {words}"
         program = owners[0].command if owners[0].command.endswith(".py") else "train.py"
@@ -253,14 +247,14 @@ def _gain(facts: Sequence[Facts], cause: str) -> Gain | None:
     """Return the gain without a cause: a job is as fast as its slowest process. None if that of one is not known."""
     known: list[list[float]] = []
     for each in facts:
-        means = [each.mean(f"{GAIN}{part}_ratio") for part in ("", "_lower", "_upper")]
+        means = [each.mean(name) for name in names.GAINS]
         if all(cause in mean for mean in means):
             known.append([mean[cause] for mean in means])
-        elif cause in each.by("training_limited_by"):
+        elif cause in each.by(LIMITED_BY):
             return None
     if not known:
         return None
-    after = Counter(key[1] for each in facts for key in each.of(f"{GAIN}_info") if key[0] == cause)
+    after = Counter(key[1] for each in facts for key in each.of(names.NEXT) if key[0] == cause)
     expected, lower, upper = map(min, zip(*known, strict=True))
     return Gain(expected, lower, max(upper, expected), after.most_common(1)[0][0] if after else "")
 
@@ -269,9 +263,9 @@ def _settings(facts: Iterable[Facts]) -> dict[str, str]:
     """Return the settings of most processes."""
     counted: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for each in facts:
-        own = {key: each.info("torch_process_info").get(key, "") for key in ("torch", "cuda", "python", "world_size")}
-        for name in SETTINGS:
-            own |= {("loader " + key if "loader" in name else key): value for key, value in each.info(name).items()}
+        own = {key: each.info(PROCESS).get(key, "") for key in ("torch", "cuda", "python", "world_size")}
+        for name in names.SETTINGS:
+            own |= {("loader " + key if name == names.LOADER else key): value for key, value in each.info(name).items()}
         for key, value in own.items():
             counted[key.replace("_", " ")].update([value] if value else [])
     left_out = {"visible devices", "device nodes", "cuda visible devices", "nvidia visible devices"}

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpugauge.base.text import whole
 from gpugauge.exposition.trainings import (
+    BUILD,
     BUSY,
     COUNTERS,
     ENERGY,
@@ -17,14 +17,13 @@ from gpugauge.exposition.trainings import (
     MEMORY,
     OBSERVED,
     OWNERS,
-    POWER_LIMIT,
     SECONDS,
     TOTAL,
 )
 from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
-from gpugauge.report.source import BUILD, Prometheus, Range, Series, quoted
+from gpugauge.report.source import Prometheus, Range, Series, quoted
 from gpugauge.status.words import plural
 from gpugauge.workload.job import KINDS, called
 

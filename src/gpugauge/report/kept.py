@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from gpugauge.exposition.trainings import COUNTERS, GAUGES, MAX_BYTES, RUN, RUN_LABEL, members
+from gpugauge.exposition.trainings import BUILD, COUNTERS, GAUGES, MAX_BYTES, RUN, RUN_LABEL, members
 from gpugauge.report import build, jobs
 from gpugauge.report.model import Report
-from gpugauge.report.source import BUILD, Prometheus, Range, Series
+from gpugauge.report.source import Prometheus, Range, Series
 from gpugauge.web.client import RequestError, request
 
 _TIMEOUT_SECONDS = 10.0

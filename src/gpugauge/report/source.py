@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from gpugauge.web.client import RequestError, request
 
-BUILD = "gpugauge_build_info"
 _TIMEOUT_SECONDS = 60.0
 _MAX_BODY_BYTES = 512 << 20
 _MAX_SAMPLES = 1_000_000  # of one query; more are thinned

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import whole
+from gpugauge.exposition.trainings import DECIDED, PROCESS
 from gpugauge.report.jobs import Found
 from gpugauge.report.model import ProcessUse
 from gpugauge.status.words import duration, plural, runs
@@ -24,7 +25,7 @@ def gaps(found: Found, uses: Sequence[ProcessUse], running: Sequence[ProcessUse]
     if lost := sum(use.hook and use.end_words is None and use not in running for use in uses):
         yield f"How {plural(lost, 'process', 'es')} ended is not known, and nothing after the last sample counts."
     yield from _times(found, uses)
-    known = [facts.info("torch_process_info").get("world_size", "") for facts in found.facts.values()]
+    known = [facts.info(PROCESS).get("world_size", "") for facts in found.facts.values()]
     world, seen = max(whole(size) or 0 for size in known), {use.rank for use in uses} - {None}
     if seen and (missing := set(range(world)) - seen):
         shown = ", ".join(runs(missing)[:_MOST_RANGES])
@@ -34,7 +35,7 @@ def gaps(found: Found, uses: Sequence[ProcessUse], running: Sequence[ProcessUse]
             f"{plural(len(outside), 'process', 'es')} of {len(uses)} did not use the hook (gpugauge run): steps, waits "
             "and most causes are not known."
         )
-    verdicts = [facts.info("training_verdict_info").get("undecidable", "") for facts in found.facts.values()]
+    verdicts = [facts.info(DECIDED).get("undecidable", "") for facts in found.facts.values()]
     if undecided := {cause for causes in verdicts for cause in causes.split(",") if cause}:
         yield f"Neither shown nor excluded, for want of evidence: {', '.join(sorted(undecided))}."
     if left_out := plural(without_energy, "GPU") if without_energy else "":

@@ -37,7 +37,7 @@ def _partition(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
 
 # Exported for every GPU of the machine, also while it is down.
 IDENTITY: tuple[Metric, ...] = (
-    _device.gauge(
+    UP := _device.gauge(
         "gpu_up",
         "1 while the GPU responds, 0 while it is lost, hangs or is removed, also before the exporter started; absent "
         "while the driver is released or the GPU suspended. Until the uuid is known, the label has the PCI bus id or "
@@ -45,14 +45,14 @@ IDENTITY: tuple[Metric, ...] = (
         lambda d: None if d.reason in {RELEASED, SUSPENDED} else int(d.up),
         source="nvmlDeviceGetHandleByIndex, /sys/bus/pci, the state file",
     ),
-    _device.gauge(
+    DOWN_REASON := _device.gauge(
         "gpu_down_reason",
         f"1 with the reason for which the GPU is down: {', '.join(DOWN_REASONS)}, or the name of a return code of NVML "
         "such as gpu_is_lost. Absent while it is up.",
         lambda d: None if d.up or d.reason == RELEASED else {down_reason(d.reason): 1},
         "reason",
     ),
-    _device.gauge(
+    INFO := _device.gauge(
         "gpu_info",
         "Identity of the GPU; always 1. The index can change when another GPU is lost, the uuid cannot; a lost "
         "GPU whose index another one has now has none.",
@@ -62,7 +62,7 @@ IDENTITY: tuple[Metric, ...] = (
         source="nvmlDeviceGetName, nvmlDeviceGetPciInfo, nvmlDeviceGetMinorNumber, nvmlDeviceGetCudaComputeCapability, "
         "nvmlDeviceGetNumGpuCores",
     ),
-    _device.gauge(
+    READING_FAILED := _device.gauge(
         "gpu_reading_failed",
         f"1 with the name of the return code for each part of the GPU that cannot be read: {', '.join(sorted(PARTS))}. "
         "The series that need it are absent. Absent while all is well, and for parts that the GPU does not have.",
@@ -78,8 +78,12 @@ IDENTITY: tuple[Metric, ...] = (
 )
 
 READINGS: tuple[Metric, ...] = (
-    _memory.gauge("gpu_memory_total_bytes", "Total device memory of the GPU.", lambda d: d.memory_total_bytes),
-    _memory.gauge("gpu_memory_used_bytes", "Device memory allocated by all processes.", lambda d: d.memory_used_bytes),
+    MEMORY_TOTAL := _memory.gauge(
+        "gpu_memory_total_bytes", "Total device memory of the GPU.", lambda d: d.memory_total_bytes
+    ),
+    MEMORY_USED := _memory.gauge(
+        "gpu_memory_used_bytes", "Device memory allocated by all processes.", lambda d: d.memory_used_bytes
+    ),
     _memory.gauge("gpu_memory_free_bytes", "Device memory that is not allocated.", lambda d: d.memory_free_bytes),
     _memory.gauge(
         "gpu_memory_reserved_bytes",
@@ -93,7 +97,7 @@ READINGS: tuple[Metric, ...] = (
         lambda d: d.bar1_total_bytes,
     ),
     _bar1.gauge("gpu_bar1_used_bytes", "Mapped part of the BAR1 window.", lambda d: d.bar1_used_bytes),
-    _reading.gauge(
+    POWER := _reading.gauge(
         "gpu_power_watts",
         "Board power draw as reported by the driver: a mean over one second on Ampere and newer, except GA100.",
         lambda d: scaled(d.power_milliwatts, 1e-3),
@@ -128,14 +132,14 @@ READINGS: tuple[Metric, ...] = (
         "Highest power limit that can be set.",
         lambda d: scaled(d.power_limit_max_milliwatts, 1e-3),
     ),
-    _reading.counter(
+    ENERGY := _reading.counter(
         "gpu_energy_joules_total",
         "Energy consumed since the driver was loaded.",
         lambda d: scaled(d.energy_millijoules, 1e-3),
         source="nvmlDeviceGetTotalEnergyConsumption",
         devices="Volta and newer",
     ),
-    _reading.gauge(
+    TEMPERATURE := _reading.gauge(
         "gpu_temperature_celsius",
         "Temperature by sensor.",
         lambda d: by(gpu=d.temperature_celsius, memory=d.memory_temperature_celsius),

@@ -75,21 +75,21 @@ _device = Table["_State"]("uuid", source="nvmlEventSetWait_v2, /dev/kmsg")
 _exporter = Table[dict[str, int]]()
 
 DEVICE: tuple[Metric, ...] = (
-    _device.counter(
+    ERRORS := _device.counter(
         "gpu_xid_errors_total",
         "Xid errors, by the class of action that is recommended for them. Every class is exported from the start, "
         "with 0.",
         lambda c: c.classes,
         "class",
     ),
-    _device.gauge(
+    LAST := _device.gauge(
         "gpu_xid_last_timestamp_seconds",
         "Unix time of the last Xid error by code, with the class of action and the name in NVIDIA's catalogue. Errors "
         "from before the start of the exporter are those in the kernel log.",
         lambda c: {c.vendor.error_labels(xid): at for xid, at in c.last.items()},
         *("xid", "class", "xid_name"),
     ),
-    _device.gauge(
+    UNREPAIRED := _device.gauge(
         "gpu_xid_unrepaired_timestamp_seconds",
         "Unix time of the first Xid error by code, until the fault is repaired: the GPU was reset, the driver was "
         "loaded again, the machine was rebooted, or the driver requires no recovery action any more. Only codes whose "

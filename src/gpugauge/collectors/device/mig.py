@@ -47,7 +47,7 @@ DEVICE: tuple[Metric, ...] = (
 )
 
 INSTANCES: tuple[Metric, ...] = (
-    _instance.gauge(
+    INFO := _instance.gauge(
         "gpu_mig_info",
         "Identity of a MIG device: GPU (parent_uuid), profile, ids of its GPU instance and compute instance; always 1.",
         _info,

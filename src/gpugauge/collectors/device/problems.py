@@ -85,14 +85,14 @@ def _unread(device: Device) -> Iterator[Ailment]:
 
 _gpu = Table[_Gpu]("uuid")
 METRICS: tuple[Metric, ...] = (
-    _gpu.gauge(
+    PROBLEM := _gpu.gauge(
         "gpu_problem",
         "1 for each fault of the GPU that is there now, by the name of its alert (docs/runbook.md), with its severity. "
         "Absent for the other faults.",
         _names,
         *("problem", "severity"),
     ),
-    _gpu.gauge(
+    PROBLEM_INFO := _gpu.gauge(
         "gpu_problem_info",
         "The words of each series of gpu_problem; always 1. Xid errors have a series for each code. state is at most "
         "14 characters long, summary follows the name of the GPU, and action is what drains nodes should do: reset, "
@@ -100,14 +100,14 @@ METRICS: tuple[Metric, ...] = (
         _info,
         *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action"),
     ),
-    _gpu.gauge(
+    SINCE := _gpu.gauge(
         "gpu_problem_since_timestamp_seconds",
         "Unix time of the begin of the fault, or of the first look at it; earlier is true where it may have been there "
         "before. Absent for lost GPUs, and for Xid errors, which have times of their own.",
         _since,
         *("problem", "earlier"),
     ),
-    _gpu.gauge(
+    PROBLEMS := _gpu.gauge(
         "gpu_problems",
         "Number of faults of the GPU, 0 without one. Absent while the driver is released.",
         lambda g: len({each.runbook for each in g.faults}) if g.judged else None,

@@ -140,7 +140,7 @@ _sampled = Table["_State"]("uuid", source=f"{_SAMPLES}, {_RATES}")
 _engine = Table["_State"]("uuid", "engine", source=f"{_SAMPLES}, {_ENGINE_RATES}")
 
 METRICS: tuple[Metric, ...] = (
-    _sampled.gauge(
+    UTILIZATION := _sampled.gauge(
         "gpu_utilization_ratio",
         "Share of the last 5 seconds in which at least one kernel was running.",
         lambda c: c.ratio,
@@ -150,13 +150,13 @@ METRICS: tuple[Metric, ...] = (
         "Share of the last 5 seconds in which device memory was being read or written.",
         lambda c: c.mean("memory", c.reading.memory_utilization_percent),
     ),
-    _engine.counter(
+    BUSY := _engine.counter(
         "gpu_busy_seconds_total",
         "Time in which the engine was busy, integrated from all samples of the driver. Divide its rate by that of "
         "gpu_observed_seconds_total.",
         lambda c: {name: account.busy for name, account in c.live.items()},
     ),
-    _engine.counter(
+    OBSERVED := _engine.counter(
         "gpu_observed_seconds_total",
         "Time covered by the samples of gpu_busy_seconds_total, idle time included.",
         lambda c: {name: account.observed for name, account in c.live.items()},

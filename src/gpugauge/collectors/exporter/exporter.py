@@ -56,28 +56,28 @@ def _simulated(tick: Tick) -> bool:
 
 
 EXPORTER: tuple[Metric, ...] = (
-    _exporter.gauge(
+    BUILD := _exporter.gauge(
         "gpugauge_build_info",
         "Versions of the exporter, Python and driver, and the commit; always 1. simulated is true if the devices come "
         "from a scenario and not from a driver.",
         _build,
         *("version", "revision", "python", "driver_version", "simulated"),
     ),
-    _exporter.gauge(
+    SNAPSHOT := _exporter.gauge(
         "gpugauge_snapshot_timestamp_seconds", "Unix time at which the values were collected.", lambda t: t.timestamp
     ),
-    _exporter.gauge(
+    DRIVER_UP := _exporter.gauge(
         "gpugauge_driver_up",
         "1 while the driver responds, otherwise 0 with the reason.",
         lambda t: {t.driver.reason: int(t.driver.up)},
         "reason",
     ),
-    _exporter.gauge(
+    DRIVER_RELEASED := _exporter.gauge(
         "gpugauge_driver_released",
         "1 while the driver is released on request: no worker runs, and series of GPUs are absent.",
         lambda t: int(t.driver.reason == RELEASED),
     ),
-    _exporter.gauge(
+    RELEASED_UNTIL := _exporter.gauge(
         "gpugauge_driver_released_until_timestamp_seconds",
         "Unix time at which the release of the driver ends; absent if it is not released.",
         lambda t: t.driver.released_until,
@@ -102,7 +102,7 @@ EXPORTER: tuple[Metric, ...] = (
 )
 
 COLLECTORS: tuple[Metric, ...] = (
-    _collector.gauge(
+    SUCCESS := _collector.gauge(
         "gpugauge_collector_success",
         "1 if the last run of the collector succeeded. Threads of the daemon that have failed are here, too.",
         lambda h: int(h.success),

@@ -19,7 +19,7 @@ _exporter = Table[Workloads]()
 
 
 DEVICES: tuple[Metric, ...] = (
-    _device.gauge(
+    INFO := _device.gauge(
         "gpu_allocation_info",
         "The job or pod to which the GPU or MIG device is allocated, whether it is used or not; always 1. A shared "
         "device has several series.",
@@ -36,7 +36,7 @@ DEVICES: tuple[Metric, ...] = (
 )
 
 SOURCES: tuple[Metric, ...] = (
-    _exporter.gauge(
+    SOURCE_UP := _exporter.gauge(
         "gpugauge_attribution_source_up",
         "1 while the source of workload labels works, 0 while its labels are missing; the reason is in the log. Absent "
         "if the source does not apply.",

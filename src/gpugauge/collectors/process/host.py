@@ -37,7 +37,7 @@ def _info(p: HostProcess) -> dict[tuple[str, ...], float]:
 
 
 PROCESSES: tuple[Metric, ...] = (
-    _process.gauge(
+    INFO := _process.gauge(
         "gpu_process_host_info",
         "A process that uses a GPU or has loaded torch, with or without the hook; always 1. torch_build is the build "
         "of torch that it has loaded: cpu, cuda, rocm or empty. cuda_visible_devices is none if the variable is set "
@@ -47,7 +47,7 @@ PROCESSES: tuple[Metric, ...] = (
         *("pid", "container_pid", "torch_build", "cuda_visible_devices", "hook", *LABELS),
         source="/proc/PID/maps, /proc/PID/environ",
     ),
-    _part.counter(
+    CPU := _part.counter(
         "gpu_process_cpu_seconds_total",
         "CPU time by part: the main thread, the whole process (including the main thread), and its children, such as "
         "data loader workers.",
@@ -73,7 +73,7 @@ PROCESSES: tuple[Metric, ...] = (
     ),
     _process.gauge("gpu_process_threads", "Threads of the process.", lambda p: p.stat.threads),
     _status.gauge("gpu_process_affinity_cpus", "CPUs on which the process can run.", lambda p: p.bounds.cpus),
-    _status.gauge(
+    AFFINITY := _status.gauge(
         "gpu_process_affinity_info",
         "CPUs on which the process can run, as a list such as 0-7,16; always 1.",
         lambda p: {p.bounds.cpu_list: 1} if p.bounds.cpu_list else None,
@@ -96,13 +96,13 @@ PROCESSES: tuple[Metric, ...] = (
         "Memory of the process that is swapped out.",
         lambda p: p.bounds.swapped,
     ),
-    _process.gauge(
+    MEMORY := _process.gauge(
         "gpu_process_cgroup_memory_bytes",
         "Memory of the process's cgroup that cannot be reclaimed without swap: anonymous and shared memory.",
         lambda p: p.cgroup.memory,
         source="memory.stat",
     ),
-    _process.gauge(
+    MEMORY_LIMIT := _process.gauge(
         "gpu_process_cgroup_memory_limit_bytes",
         "Limit of the memory of the process's cgroup; absent without one.",
         lambda p: p.cgroup.memory_limit,

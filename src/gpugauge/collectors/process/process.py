@@ -44,7 +44,7 @@ class _Identity:
 
 
 USES: tuple[Metric, ...] = (
-    _use.gauge(
+    MEMORY := _use.gauge(
         "gpu_process_memory_used_bytes",
         'Device memory that the process holds on the GPU; process="other" is the sum of the processes without '
         "series of their own (gpu_process_hidden).",
@@ -67,14 +67,14 @@ ON_MIG: tuple[Metric, ...] = (
     ),
 )
 PROCESSES: tuple[Metric, ...] = (
-    _process.gauge(
+    INFO := _process.gauge(
         "gpu_process_info",
         "Identity of a process that uses a GPU, to be joined on process; always 1. Unknown workload labels are empty.",
         _Identity.info,
         *("pid", "container_pid", "kind", *LABELS),
         source=f"{_LISTS}, /proc",
     ),
-    _process.gauge(
+    START := _process.gauge(
         "gpu_process_start_timestamp_seconds",
         "Unix time at which the process started.",
         lambda i: i.started_at,

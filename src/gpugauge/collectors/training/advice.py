@@ -25,7 +25,7 @@ def _said(texts: Texts) -> dict[tuple[str, ...], int]:
 
 _texts = Table[Texts]("process")
 ADVICE: tuple[Metric, ...] = (
-    _texts.gauge(
+    TEXT := _texts.gauge(
         "training_advice_info",
         "What to do about a cause, in the words of status and page; always 1. Its figures are at most an hour old, and "
         "less while the training is young.",

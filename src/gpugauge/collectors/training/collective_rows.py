@@ -48,7 +48,7 @@ COLLECTIVES: tuple[Metric, ...] = (
         _in_flight,
         *_GROUP,
     ),
-    _process.gauge(
+    RANK_POSITION := _process.gauge(
         "training_rank_position",
         "Where a rank of a distributed training is that made no step, took no batch and changed no phase for 10 s: "
         "waiting (for other ranks), elsewhere, or silent (it does not answer), and the function of torch in which it "

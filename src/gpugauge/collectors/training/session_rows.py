@@ -100,7 +100,7 @@ LIVE: tuple[Metric, ...] = (
         _by_uuid(lambda d: d.allocated),
         source="torch.cuda.memory_stats allocated_bytes.all.current",
     ),
-    _device.gauge(
+    PEAK := _device.gauge(
         "torch_memory_allocated_peak_bytes",
         "Peak memory of tensors since the process started or the program reset the peak.",
         _by_uuid(lambda d: d.allocated_peak),
@@ -112,7 +112,7 @@ LIVE: tuple[Metric, ...] = (
         _by_uuid(lambda d: d.step_allocated),
         source="torch.cuda.memory_stats allocated_bytes.all.current",
     ),
-    _device.gauge(
+    MEMORY_LIMIT := _device.gauge(
         "torch_memory_limit_bytes",
         "Device memory that the allocator of torch may take: all of it, or the share that the program has set.",
         _by_uuid(lambda d: d.limit),
@@ -177,14 +177,14 @@ LIVE: tuple[Metric, ...] = (
         *("uuid", "index", "capability", "name"),
         source="torch.cuda.get_device_properties",
     ),
-    _process.gauge(
+    LOADER := _process.gauge(
         "torch_loader_info",
         "Options of the data loader of the training; always 1.",
         _facts(training.LOADER_FACTS),
         *(name.removeprefix("loader_") for name in training.LOADER_FACTS),
         source="torch.utils.data.DataLoader",
     ),
-    _process.gauge(
+    MISTAKE := _process.gauge(
         "training_mistake",
         "1 while the training program makes a known mistake that costs time, 0 while it does not; absent for a mistake "
         "that the reported facts do not decide (docs/verdict.md).",
@@ -195,14 +195,14 @@ LIVE: tuple[Metric, ...] = (
 
 # Also exported for some minutes after the end of the process, so that the last interval is scraped.
 LASTING: tuple[Metric, ...] = (
-    _process.gauge(
+    INFO := _process.gauge(
         "torch_process_info",
         "Facts that a training process reports about itself, its pid in the daemon's pid namespace, and its "
         "job; always 1.",
         _info,
         *("pid", "container_pid", *_FACTS, *JOB_LABELS),
     ),
-    _process.counter(
+    STEPS := _process.counter(
         "torch_steps_total",
         "Training steps, counted by the event in torch_step_source. Optimizers that step in one loop count like the "
         "one that steps most often; optimizers that are used one after another add up. Absent before the first step, "
@@ -210,7 +210,7 @@ LASTING: tuple[Metric, ...] = (
         training.steps,
         source="torch.optim.optimizer.register_optimizer_step_post_hook",
     ),
-    _process.histogram(
+    STEP_DURATION := _process.histogram(
         "torch_step_duration_seconds",
         "Time from one optimizer step to the next.",
         training.step_durations,
@@ -222,7 +222,7 @@ LASTING: tuple[Metric, ...] = (
         training.batches,
         source="torch.utils.data.DataLoader",
     ),
-    _process.counter(
+    DATA_WAIT := _process.counter(
         "torch_data_wait_seconds_total",
         "Time in which the training thread waited for batches, by the phase that they were for. The GPU can be busy in "
         "the meantime. Absent while no wait is known: the loader is not torch's, or another thread reads it.",
@@ -259,7 +259,7 @@ LASTING: tuple[Metric, ...] = (
         _by_uuid(lambda d: d.retries),
         source="torch.cuda.memory_stats num_alloc_retries",
     ),
-    _device.counter(
+    OOMS := _device.counter(
         "torch_memory_ooms_total",
         "Out-of-memory errors, including caught ones.",
         _by_uuid(lambda d: d.ooms),
@@ -277,13 +277,13 @@ LASTING: tuple[Metric, ...] = (
         _by_uuid(lambda d: d.device_frees),
         source="torch.cuda.memory_stats num_device_free",
     ),
-    _process.gauge(
+    START := _process.gauge(
         "training_start_timestamp_seconds",
         "Unix time of the first step, batch or watch() call of the process.",
         lambda s: s.hello.started,
     ),
     _process.gauge("training_last_step_timestamp_seconds", "Unix time of the last optimizer step.", training.last_step),
-    _process.gauge(
+    END := _process.gauge(
         "training_end_timestamp_seconds",
         "Unix time at which the process ended or its connection was lost; absent while it is connected.",
         lambda s: s.ended_at,
@@ -293,20 +293,20 @@ LASTING: tuple[Metric, ...] = (
         "Errors of the hook itself inside the process; at 10 errors it disables itself.",
         lambda s: s.snap.errors if s.snap else None,
     ),
-    _process.gauge(
+    BUILD := _process.gauge(
         "torch_build_info",
         "Build of torch, the precision of its matrix products, and the devices that are visible to it; always 1. "
         "Architectures and versions are reported as soon as the program uses CUDA.",
         _facts((*_BUILD, *_VISIBLE)),
         *(*_BUILD, *_VISIBLE),
     ),
-    _process.gauge(
+    PARALLEL := _process.gauge(
         "torch_parallel_info",
         "Distribution of the training: backend, wrapper, sharding, compilation, gradient scaling; always 1.",
         _facts(_PARALLEL),
         *_PARALLEL,
     ),
-    _process.gauge(
+    SETTINGS := _process.gauge(
         "torch_settings_info",
         "Settings of the training: autocast (yes where at least half of the steps use it), algorithms, the allocator "
         "of device memory and its configuration, the current device of the training thread after a step, and the "
@@ -314,8 +314,8 @@ LASTING: tuple[Metric, ...] = (
         _facts(_SETTINGS),
         *_SETTINGS,
     ),
-    _process.gauge("torch_run_info", "Ids of the run in experiment trackers; always 1.", _facts(_RUNS), *_RUNS),
-    _process.counter(
+    RUN := _process.gauge("torch_run_info", "Ids of the run in experiment trackers; always 1.", _facts(_RUNS), *_RUNS),
+    PHASE_SECONDS := _process.counter(
         "torch_phase_seconds_total",
         "Time that the training thread spent in each phase. The sum over all phases is the duration of the session.",
         lambda s: s.record.seconds if s.record else None,
@@ -336,7 +336,7 @@ LASTING: tuple[Metric, ...] = (
         training.exposed_wait,
         source="torch.cuda.Event",
     ),
-    _process.counter(
+    LOCAL_WORK := _process.counter(
         "torch_local_work_seconds_total",
         "Time of the steps without the waits for other ranks, measured in DistributedDataParallel and in collectives "
         "that block the process (gloo, mpi). Absent where the waits are not known.",
@@ -349,7 +349,7 @@ LASTING: tuple[Metric, ...] = (
         lambda s: s.snap.compilations if s.snap else None,
         source="torch._dynamo.callback",
     ),
-    _process.gauge(
+    END_INFO := _process.gauge(
         "training_end_info",
         "Why the process ended: the reason as in gpugauge_trainings_ended_total, and the exit code or the number of "
         "the signal, empty where the daemon cannot read it. Always 1; absent while the process is connected.",

@@ -50,13 +50,13 @@ def _loader(read: Callable[[Diagnosis], float | None]) -> Callable[[Judged], flo
 
 
 LIVE: tuple[Metric, ...] = (
-    _live.gauge(
+    STATE := _live.gauge(
         "training_state",
         "State of the process; exactly one state is 1.",
         lambda j: _STATE_VALUES[j.verdict.state],
         "state",
     ),
-    _cause.gauge(
+    LIMITED_BY := _cause.gauge(
         "training_limited_by",
         "1 for the main cause of the lost GPU time, which should be removed first; absent if no cause is large enough.",
         lambda j: {j.verdict.limited_by: 1} if j.verdict.limited_by else None,
@@ -66,7 +66,7 @@ LIVE: tuple[Metric, ...] = (
         "Share of the held GPU time that was lost to each cause in the last minute.",
         lambda j: j.verdict.causes,
     ),
-    _live.gauge(
+    VERDICT := _live.gauge(
         "training_verdict_info",
         "Confidence of the verdict: inside with the hook, outside without. undecidable lists the causes that cannot "
         "be determined, because the GPU does not have the performance counters, or the waits for batches are not "
@@ -89,23 +89,23 @@ LIVE: tuple[Metric, ...] = (
         "or the peak is not known.",
         lambda j: j.mfu,
     ),
-    _cause.gauge(
+    SPEEDUP := _cause.gauge(
         "training_expected_speedup_ratio",
         "Expected factor of the step rate if this cause alone was removed. Absent where the evidence does not decide "
         "it, and where it is below 1.05.",
         lambda j: {cause: gain.expected for cause, gain in j.gains.items()},
     ),
-    _cause.gauge(
+    SPEEDUP_LOWER := _cause.gauge(
         "training_expected_speedup_lower_ratio",
         "Lower bound of training_expected_speedup_ratio.",
         lambda j: {cause: gain.lower for cause, gain in j.gains.items()},
     ),
-    _cause.gauge(
+    SPEEDUP_UPPER := _cause.gauge(
         "training_expected_speedup_upper_ratio",
         "Upper bound of training_expected_speedup_ratio.",
         lambda j: {cause: gain.upper for cause, gain in j.gains.items()},
     ),
-    _live.gauge(
+    SPEEDUP_NEXT := _live.gauge(
         "training_expected_speedup_info",
         "The limit that a step meets next, after the cause was removed: another cause, gpu for the kernels themselves, "
         "or cpu for the computation on the CPU. Always 1.",
@@ -125,13 +125,13 @@ LIVE: tuple[Metric, ...] = (
         "will not help.",
         _loader(lambda loader: loader.workers),
     ),
-    _live.gauge(
+    LOADER_SPEEDUP := _live.gauge(
         "training_loader_expected_speedup_ratio",
         "Expected factor of the step rate with the recommended number of loader workers, or for worker_start with "
         "workers that stay; 1 if more will not help.",
         _loader(lambda loader: loader.speedup),
     ),
-    _live.gauge(
+    LOADER_SPEEDUP_LOWER := _live.gauge(
         "training_loader_expected_speedup_lower_ratio",
         "Lower bound of training_loader_expected_speedup_ratio. It is 1 where storage, or another thing that batches "
         "wait for, may not serve several workers at once.",
@@ -140,20 +140,20 @@ LIVE: tuple[Metric, ...] = (
 )
 
 LASTING: tuple[Metric, ...] = (
-    _process.counter(
+    SECONDS := _process.counter(
         "training_seconds_total",
         "Time of the process in each state, from the begin of its session; exact for states that are phases of the "
         "hook, however short.",
         lambda a: a.summary.seconds,
         "state",
     ),
-    _process.counter(
+    HELD := _process.counter(
         "training_gpu_held_seconds_total",
         "GPU time held by the process: number of GPUs times seconds, of GPUs whose load is known. The time of a GPU "
         "that several processes hold is divided among them, by their busy time.",
         lambda a: a.summary.held,
     ),
-    _process.counter(
+    LOST := _process.counter(
         "training_lost_seconds_total",
         "Lost GPU time by cause; the sum over all causes, including unknown, is the total lost GPU time.",
         lambda a: a.summary.lost,
