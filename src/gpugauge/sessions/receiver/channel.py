@@ -70,7 +70,8 @@ class Channel:
                 if error.errno != errno.ETOOMANYREFS:
                     self.running = False
                     break
-                descriptors.clear()  # the session has no record
+                while descriptors:  # the session has no record
+                    posix.close(descriptors.pop())
                 break
             for descriptor in descriptors:
                 posix.close(descriptor)

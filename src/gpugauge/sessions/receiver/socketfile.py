@@ -6,11 +6,17 @@ import _socket
 import posix
 
 _SO_PASSRIGHTS = 83  # Linux 6.16
-_RELEASE = [int("0" + "".join(filter(str.isdigit, part[:3]))) for part in posix.uname().release.split(".")[:2]]
-# Before Linux 6.9 the close of any Unix socket also closes what is in queues that nobody can read any more: the kernel
-# collects this garbage, of any user, in the thread that closes.
-COLLECTS_IN_CLOSE = _RELEASE < [6, 9]
 _CREDENTIALS_BYTES = _socket.CMSG_SPACE(12)
+
+
+def collects_in_close(release: str) -> bool:
+    """Return whether the close of any Unix socket also closes what is in queues that nobody can read any more: before
+    Linux 6.9 the kernel collects this garbage, of any user, in the thread that closes.
+    """
+    return [int("0" + "".join(filter(str.isdigit, part[:3]))) for part in release.split(".")[:2]] < [6, 9]
+
+
+COLLECTS_IN_CLOSE = collects_in_close(posix.uname().release)
 
 
 class SocketFile:

@@ -1,0 +1,342 @@
+"""The receiver of the hook's socket, in this process: identities, refusals, its path, what a datagram cannot carry."""
+
+from __future__ import annotations
+
+import _socket
+import contextlib
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.drawn import cases
+from tests.needs import require
+
+from gpugauge.sessions.receiver import peer, socketfile
+from gpugauge.sessions.receiver import protocol as p
+from gpugauge.sessions.receiver.channel import Channel
+from gpugauge.sessions.receiver.limits import Limits
+from gpugauge.sessions.receiver.loop import _BLOCKED_SECONDS, _MAX_UNWANTED, Receiver
+from gpugauge.sessions.receiver.main import main
+from gpugauge.sessions.receiver.peer import CgroupUser
+from gpugauge.sessions.receiver.rights import sort
+from gpugauge.sessions.receiver.socketfile import SocketFile, collects_in_close
+
+SECONDS = 20.0  # after which a test has failed
+
+
+def refused(body: bytes) -> tuple[int, str, str]:
+    """Return number, reason and detail of a datagram about refused connections."""
+    reason, _, detail = body[p.REFUSED.size :].partition(b"\0")
+    return p.REFUSED.unpack_from(body)[1], reason.decode(), detail.decode()
+
+
+class Running:
+    """A receiver, the daemon's end of its channel, and clients."""
+
+    def __init__(self, stack: contextlib.ExitStack, folder: Path, **options: float) -> None:
+        self.daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stack.enter_context(self.daemon).setblocking(False)
+        self.path, channel = folder / "s", _socket.socket(fileno=theirs.detach())
+        self.file = SocketFile(str(self.path), 0o666, 4096, None)
+        self.receiver = Receiver(Channel(channel), self.file, p.Options(**options))
+        self._stack = stack
+        stack.callback(lambda: self.file.socket.close())  # noqa: PLW0108 # it may be another one then
+        stack.callback(channel.close)
+        stack.callback(lambda: list(map(_socket.socket.close, (each.sock for each in self.receiver._peers.values()))))
+
+    def client(self, *messages: bytes) -> socket.socket:
+        """Connect and send messages."""
+        made = self._stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        made.connect(str(self.path))
+        for message in messages:
+            made.send(message)
+        return made
+
+    def after(self, turns: int = 3) -> list[tuple[int, int, bytes]]:
+        """Return kind, number and body of what the daemon gets in some turns."""
+        found = []
+        for _ in range(turns):
+            self.receiver.turn(0)
+            with contextlib.suppress(BlockingIOError):
+                while data := self.daemon.recv(p.MAX_DATAGRAM_BYTES):
+                    found.append((*p.HEADER.unpack_from(data), data[p.HEADER.size :]))
+        return found
+
+    def beat(self) -> list[tuple[int, int, bytes]]:
+        """Return the same with what is due every second."""
+        self.receiver._beat_due = 0.0
+        return self.after(1)
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    with contextlib.ExitStack() as made:
+        yield made
+
+
+@pytest.fixture
+def running(stack: contextlib.ExitStack, tmp_path: Path) -> Running:
+    made = Running(stack, tmp_path)
+    assert [kind for kind, *_ in made.after(1)][:1] == [p.READY]
+    return made
+
+
+def of(kind: int, found: list[tuple[int, int, bytes]]) -> list[tuple[int, bytes]]:
+    return [(number, body) for each, number, body in found if each == kind]
+
+
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[tuple[int, socket.socket]]:
+    """A process that connects and waits, and the connection."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(str(tmp_path / "c"))
+        server.listen()
+        pid = os.fork()
+        if pid == 0:
+            with contextlib.suppress(BaseException):
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(str(tmp_path / "c"))
+                time.sleep(SECONDS)
+            os._exit(0)
+        accepted, _ = server.accept()
+    with accepted:
+        yield pid, accepted
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_a_process_is_alive_until_it_ends(child: tuple[int, socket.socket]) -> None:
+    pid, sock = child
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    require(peer._alive(sock) is not None, "Linux 6.5: pidfds of peers")
+
+    assert peer._alive(sock) is True
+    assert peer.cgroup_at(pid) == peer.cgroup_at(os.getpid()) != ""
+    os.kill(pid, signal.SIGKILL)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    assert peer._alive(sock) is False
+    os.waitpid(pid, 0)
+    assert peer._alive(sock) is False
+    assert (peer.cgroup_at(pid), peer.cgroup_at(0)) == (peer.GONE, "")
+    assert peer.cgroup_at(1) == peer.cgroup_of(Path("/proc/1/cgroup").read_text())
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@cases(("number", "expected"), [(errno.ENOPROTOOPT, None), (errno.ESRCH, False)])
+def test_what_a_kernel_without_pidfds_of_peers_answers(number: int, expected: bool | None) -> None:
+    class Sock:
+        def getsockopt(self, *_: object) -> bytes:
+            raise OSError(number, "")
+
+    assert peer._alive(Sock()) is expected  # type: ignore[arg-type]  # a double
+
+
+def test_the_connection_of_a_process_that_has_ended_is_held_by_another_one(child: tuple[int, socket.socket]) -> None:
+    pid, _ = child
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    with here:
+        with there:
+            found = [peer._passed_on(here, *each) for each in ((pid, None), (os.getpid(), None), (pid, True))]
+            assert (found, peer._passed_on(here, pid, alive=False)) == ([True, False, False], True)
+        assert not peer._passed_on(here, pid, None)
+
+
+class Full:
+    """A socket whose next datagrams fail."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors, self.sent = list(errors), list[tuple[bytes, bool]]()
+
+    def setblocking(self, flag: bool) -> None: ...
+
+    def fileno(self) -> int:
+        return 0
+
+    def sendmsg(self, data: list[bytes], rights: list[Any], _: int) -> None:
+        if self.errors:
+            raise OSError(self.errors.pop(0), "")
+        self.sent.append((data[0][p.HEADER.size :], bool(rights)))
+
+
+def test_a_record_that_the_kernel_does_not_pass_on_is_closed_and_its_message_sent() -> None:
+    full, (record, other) = Full(errno.ETOOMANYREFS), os.pipe()
+    channel = Channel(full)  # type: ignore[arg-type]  # a double
+
+    channel.send(p.MESSAGE, 1, b"hello", [record])
+    channel.send(p.MESSAGE, 1, b"snap", [other])
+    assert (channel.running, channel.full) == (True, 2)
+    channel._flush()
+
+    assert full.sent == [(b"hello", False), (b"snap", True)]
+    for descriptor in (record, other):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+    gone = Channel(Full(errno.EPIPE))  # type: ignore[arg-type]  # a double
+    gone.send(p.ALIVE)
+    assert not gone.running
+
+
+def test_the_record_among_the_descriptors_of_a_message() -> None:
+    record, bare = (os.memfd_create(name, os.MFD_ALLOW_SEALING) for name in ("record", "bare"))
+    for descriptor in (record, bare):
+        os.truncate(descriptor, 4096)
+    fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    data = struct.pack("3i", bare, record, record) + b"\0\0"  # cut off
+
+    assert sort([(0, 0, data)], 4096) == (record, [bare, record])
+    assert sort([(0, 0, data)], 0) == (None, [bare, record, record])
+    assert sort([(0, 0, data)], 8192) == (None, [bare, record, record])
+    os.close(record)
+    os.close(bare)
+
+
+@cases(
+    ("release", "collects"),
+    [("5.15.0-1", True), ("6.8.12", True), ("6.9.0", False), ("6.18.44-fc", False), ("7.0-rc1", False)],
+)
+def test_kernels_that_collect_garbage_in_a_close(release: str, collects: bool) -> None:
+    assert collects_in_close(release) == collects
+
+
+def test_a_path_that_was_removed_is_opened_again(running: Running) -> None:
+    running.path.unlink()
+
+    ((_, said),) = of(p.REOPENED, running.beat())
+    assert said == b"the hook's socket was removed, and is opened again"
+    assert not of(p.REOPENED, running.beat())
+    running.client(b"hello")
+    assert [body for _, body in of(p.MESSAGE, running.after())] == [b"hello"]
+
+
+def test_new_connections_pass_descriptors_as_it_is_said(running: Running) -> None:
+    require(running.file.pass_descriptors(allowed=True), "Linux 6.16: connections without descriptors")
+    said = [running.file.pass_descriptors(allowed=flag) for flag in (False, True)]
+    running.file.pass_descriptors(allowed=False)
+    running.client(b"hello")
+    running.after()
+    (accepted,) = running.receiver._peers.values()
+
+    assert said == [True, True]
+    assert accepted.sock.getsockopt(_socket.SOL_SOCKET, socketfile._SO_PASSRIGHTS) == 0
+    assert not socketfile.close_may_block(accepted.sock)
+
+
+def test_who_goes_over_a_limit_is_refused_with_its_reason(running: Running) -> None:
+    first = running.client(b"hello")
+    ((number, _),) = of(p.MESSAGE, running.after())
+    running.daemon.send(p.HEADER.pack(p.CLOSE, number))
+    found = running.after() + running.beat()
+    assert of(p.ENDED, found) == [(number, b"rejected")]
+    assert not of(p.REJECTED, found)  # the daemon knows why
+    assert first.recv(1) == b""
+
+    running.client(b"x" * (p.Options.message_bytes + 1))
+    found = running.after() + running.beat()
+    assert [refused(body)[1] for _, body in of(p.REJECTED, found)] == ["oversized"]
+
+    spare = os.open("/dev/null", os.O_RDONLY)
+    for count, expected in ((_MAX_UNWANTED, []), (_MAX_UNWANTED + 1, ["malformed"])):
+        client = running.client()
+        socket.send_fds(client, [b"hello"], [spare] * count)
+        assert [refused(body)[1] for _, body in of(p.REJECTED, running.after() + running.beat())] == expected
+    os.close(spare)
+
+    owner = next(iter(running.receiver._peers.values())).owner
+    body = p.BAN_BODY.pack(owner.uid, 60.0) + owner.cgroup.encode()
+    running.daemon.send(p.HEADER.pack(p.BAN, 0) + body)
+    running.after()
+    running.client()
+    said = of(p.REJECTED, running.after() + running.beat())
+    assert [refused(body) for _, body in said] == [(1, "banned", "the user is banned for some minutes")]
+
+
+def test_a_burst_of_messages_is_taken_and_no_more(running: Running) -> None:
+    client, taken, said, until = running.client(), 0, list[tuple[int, bytes]](), time.monotonic() + SECONDS
+    client.setblocking(False)
+    while not said and time.monotonic() < until:
+        with contextlib.suppress(BlockingIOError, BrokenPipeError):
+            client.send(b"m")
+        found = running.after(1)
+        taken += len(of(p.MESSAGE, found))
+        said = of(p.ENDED, found)
+
+    assert said == [(1, b"rate")]
+    assert 300 <= taken < 300 + p.Options.rate * SECONDS
+
+
+def test_connections_that_come_too_often_are_turned_away_after_some(
+    stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few, slept = Running(stack, tmp_path, connections_by_user=2, connects=0.001), list[float]()
+    monkeypatch.setattr(time, "sleep", slept.append)
+    limits = Limits(few.receiver._options)
+    assert [limits.connects(("user", 1)) for _ in range(257)] == [False] * 256 + [True]
+
+    clients = [few.client(b"hello") for _ in range(300)]
+    found = few.after(5) + few.beat()
+    said = {reason: count for _, body in of(p.REJECTED, found) for count, reason, _ in [refused(body)]}
+
+    assert (len(of(p.OPENED, found)), said) == (2, {"connections": 254, "connect_rate": len(clients) - 256})
+    assert len(slept) == 1  # they are taken in batches
+    few.after(2)
+    assert len(slept) == 1
+
+
+def test_an_owner_whose_closes_block_is_banned_and_nobody_else(
+    running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.client(b"hello")
+    running.after()
+    (blocking,) = running.receiver._peers.values()
+    other = CgroupUser(blocking.owner.uid + 1, "/other")
+    began = {blocking.owner: time.monotonic() - 1.5, other: time.monotonic() - 0.5}
+    monkeypatch.setattr(running.receiver._closer, "_running", began)
+
+    found = running.beat()
+    assert _BLOCKED_SECONDS == 1.0
+    assert [p.BAN_BODY.unpack_from(body) for _, body in of(p.BANNED, found)] == [(blocking.owner.uid, 300.0)]
+    assert of(p.ENDED, found) == [(blocking.number, b"banned")]
+    assert not running.receiver._limits.banned(other)
+
+
+def test_the_entry_point_serves_until_the_daemon_ends(tmp_path: Path) -> None:
+    daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    path = tmp_path / "s"
+    pid = os.fork()
+    if pid == 0:
+        daemon.close()
+        main([str(theirs.detach()), "-1", str(path), "mode=384"])
+    theirs.close()
+    daemon.settimeout(SECONDS)
+    with daemon, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        kinds = [p.HEADER.unpack_from(daemon.recv(p.MAX_DATAGRAM_BYTES))[0]]
+        client.connect(str(path))
+        client.send(b"hello")
+        while p.MESSAGE not in kinds:
+            kinds.append(p.HEADER.unpack_from(daemon.recv(p.MAX_DATAGRAM_BYTES))[0])
+        assert path.stat().st_mode & 0o777 == 0o600
+        daemon.shutdown(socket.SHUT_RDWR)
+        assert os.waitpid(pid, 0)[1] == 0
+    assert (kinds[0], path.exists()) == (p.READY, False)
+
+
+def test_the_entry_point_reports_why_it_cannot_start(tmp_path: Path) -> None:
+    daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        main([str(theirs.detach()), "-1", str(tmp_path / "none" / "s")])
+    theirs.close()
+    with daemon:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        assert daemon.recv(p.MAX_DATAGRAM_BYTES) == p.HEADER.pack(p.FAILED, 0) + b"No such file or directory"
