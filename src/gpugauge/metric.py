@@ -29,7 +29,9 @@ class HistogramValue(NamedTuple):
 Value: TypeAlias = "float | int | HistogramValue"
 LabelValues: TypeAlias = "tuple[str, ...]"
 # Result of a row's reader for one subject: None (no series), one value, or values by the row's own labels.
-Reading: TypeAlias = "Value | Mapping[str, Value] | Mapping[tuple[str, ...], Value] | None"
+Reading: TypeAlias = (
+    "Value | Mapping[str, Value] | Mapping[tuple[str, str], Value] | Mapping[tuple[str, ...], Value] | None"
+)
 Subject = TypeVar("Subject")
 
 

@@ -9,10 +9,7 @@ from fnmatch import fnmatchcase
 from gpugauge.collectors.device import device, events, mig, problems, utilization
 from gpugauge.collectors.exporter import exporter
 from gpugauge.collectors.process import allocation, host, process
-from gpugauge.collectors.training import advice
-from gpugauge.collectors.training import collective_rows as collectives
-from gpugauge.collectors.training import session_rows as session
-from gpugauge.collectors.training import verdict_rows as verdict
+from gpugauge.collectors.training import advice, collective_rows, session_rows, verdict_rows
 from gpugauge.metric import Family, Metric
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import Section, Snapshot
@@ -22,19 +19,18 @@ from gpugauge.snapshot import Section, Snapshot
 _LEAN: Mapping[str, Sequence[Metric]] = {
     "": (
         *(device.UP, device.INFO, device.DOWN_REASON, device.READING_FAILED, device.MEMORY_USED, device.MEMORY_TOTAL),
-        *(device.POWER, utilization.UTILIZATION, mig.INFO, events.UNREPAIRED),
         *(problems.PROBLEM, problems.PROBLEM_INFO, problems.PROBLEMS, problems.SINCE),
         *(allocation.INFO, allocation.SOURCE_UP, process.INFO, process.MEMORY, process.START, host.INFO),
-        *(session.INFO, session.OOMS, session.START, session.END, session.LOCAL_WORK, collectives.RANK_POSITION),
-        *(verdict.SECONDS, verdict.HELD, verdict.LIMITED_BY, advice.TEXT),
+        *(session_rows.INFO, session_rows.OOMS, session_rows.START, session_rows.END, session_rows.LOCAL_WORK),
+        *(collective_rows.RANK_POSITION, verdict_rows.SECONDS, verdict_rows.HELD, verdict_rows.LIMITED_BY, advice.TEXT),
         *(exporter.BUILD, exporter.SNAPSHOT, exporter.DRIVER_UP, exporter.DRIVER_RELEASED, exporter.RELEASED_UNTIL),
-        exporter.SUCCESS,
+        *(exporter.SUCCESS, device.POWER, utilization.UTILIZATION, mig.INFO, events.UNREPAIRED),
     ),
     "engine=gpu": (utilization.BUSY, utilization.OBSERVED),
     "sensor=gpu": (device.TEMPERATURE,),
     "part=process": (host.CPU,),
-    "state=training|unknown|held_idle|stalled": (verdict.STATE,),
-    ">0": (verdict.LOST,),
+    "state=training|unknown|held_idle|stalled": (verdict_rows.STATE,),
+    ">0": (verdict_rows.LOST,),
 }
 LEAN = {row.name: part for part, rows in _LEAN.items() for row in rows}
 """By metric of the preset `lean`: which of its series are kept; "" for all."""

@@ -13,26 +13,25 @@ from gpugauge.collectors.device import device, utilization
 from gpugauge.collectors.exporter import exporter
 from gpugauge.collectors.process import host
 from gpugauge.collectors.process import process as on_gpu
-from gpugauge.collectors.training import advice
-from gpugauge.collectors.training import session_rows as session
-from gpugauge.collectors.training import verdict_rows as verdict
+from gpugauge.collectors.training import advice, session_rows, verdict_rows
 from gpugauge.exposition.render import gzipped
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Snapshot
 
-HELD, LOST, SECONDS = verdict.HELD.name, verdict.LOST.name, verdict.SECONDS.name
+HELD, LOST, SECONDS = verdict_rows.HELD.name, verdict_rows.LOST.name, verdict_rows.SECONDS.name
 CPU, CPUS = host.CPU.name, host.AFFINITY.name
-STEPS, STEP, PHASES = session.STEPS.name, session.STEP_DURATION.name, session.PHASE_SECONDS.name
-DATA_WAIT, LOCAL_WORK = session.DATA_WAIT.name, session.LOCAL_WORK.name
+STEPS, STEP, PHASES = session_rows.STEPS.name, session_rows.STEP_DURATION.name, session_rows.PHASE_SECONDS.name
+DATA_WAIT, LOCAL_WORK = session_rows.DATA_WAIT.name, session_rows.LOCAL_WORK.name
 COUNTERS = HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", PHASES, DATA_WAIT, LOCAL_WORK, CPU
 HOST_MEMORY, HOST_LIMIT = host.MEMORY.name, host.MEMORY_LIMIT.name
-LIMITED_BY, ADVICE, MISTAKE = verdict.LIMITED_BY.name, advice.TEXT.name, session.MISTAKE.name
-GAINS = verdict.SPEEDUP.name, verdict.SPEEDUP_LOWER.name, verdict.SPEEDUP_UPPER.name
-NEXT, LOADER_GAINS = verdict.SPEEDUP_NEXT.name, (verdict.LOADER_SPEEDUP.name, verdict.LOADER_SPEEDUP_LOWER.name)
-PROCESS, END, DECIDED = session.INFO.name, session.END_INFO.name, verdict.VERDICT.name
-BUILD, LOADER = exporter.BUILD.name, session.LOADER.name
-SETTINGS = session.BUILD.name, session.PARALLEL.name, session.SETTINGS.name, LOADER
-MEMORY, PEAK, LIMIT = on_gpu.MEMORY.name, session.PEAK.name, session.MEMORY_LIMIT.name
+LIMITED_BY, ADVICE, MISTAKE = verdict_rows.LIMITED_BY.name, advice.TEXT.name, session_rows.MISTAKE.name
+GAINS = verdict_rows.SPEEDUP.name, verdict_rows.SPEEDUP_LOWER.name, verdict_rows.SPEEDUP_UPPER.name
+LOADER_GAINS = verdict_rows.LOADER_SPEEDUP.name, verdict_rows.LOADER_SPEEDUP_LOWER.name
+NEXT = verdict_rows.SPEEDUP_NEXT.name
+PROCESS, END, DECIDED = session_rows.INFO.name, session_rows.END_INFO.name, verdict_rows.VERDICT.name
+BUILD, LOADER = exporter.BUILD.name, session_rows.LOADER.name
+SETTINGS = session_rows.BUILD.name, session_rows.PARALLEL.name, session_rows.SETTINGS.name, LOADER
+MEMORY, PEAK, LIMIT = on_gpu.MEMORY.name, session_rows.PEAK.name, session_rows.MEMORY_LIMIT.name
 GAUGES = (
     *(CPUS, HOST_MEMORY, HOST_LIMIT, MEMORY, PEAK, LIMIT, PROCESS, END, DECIDED, *SETTINGS),
     *(*GAINS, NEXT, LIMITED_BY, ADVICE, MISTAKE, *LOADER_GAINS),
@@ -41,7 +40,7 @@ ENERGY, BUSY, OBSERVED = device.ENERGY.name, utilization.BUSY.name, utilization.
 INFO, TOTAL = device.INFO.name, device.MEMORY_TOTAL.name
 OWNERS = host.INFO.name, on_gpu.INFO.name, PROCESS
 """The job of a process: the first one that knows decides."""
-RUN, RUN_LABEL = session.RUN.name, "gpugauge_run"
+RUN, RUN_LABEL = session_rows.RUN.name, "gpugauge_run"
 
 MAX_BYTES = 1_000_000
 _MAX_MEMBER_BYTES = 1 << 20

@@ -63,7 +63,8 @@ SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
 def chosen(status: Status, sort: str, reverse: bool, text: str) -> list[Process]:
     """Return the processes whose line, owner or advice contains a text, in an order of SORTS."""
     value, found = SORTS[sort], folded(_with(status, text), status.timestamp)
-    found.sort(key=lambda process: min(map(_order, process.gpus), default=2))  # of equal ones
+    order = {"bad": 0, "poor": 1}
+    found.sort(key=lambda process: min((order.get(gpu.level, 2) for gpu in process.gpus), default=2))  # of equal ones
     known = [process for process in found if value(process) is not None]
     known.sort(key=lambda process: value(process) or 0, reverse=(sort != "program") != reverse)
     return known + [process for process in found if value(process) is None]
@@ -96,10 +97,6 @@ def _owners(device: GpuStatus | MigStatus, users: Sequence[ProcessStatus]) -> st
     """Return whose programs use a device, or to whom it is allocated; of several owners the first, with the number."""
     found = [*dict.fromkeys(filter(None, map(owner_words, [p.workload for p in users] or device.allocated_to)))]
     return safe(f"{f'{len(found)} owners: ' if found[1:] else ''}{found[0]}") if found else "-"
-
-
-def _order(gpu: GpuStatus) -> int:
-    return {"bad": 0, "poor": 1}.get(gpu.level, 2)
 
 
 def _lost(facts: ProcessStatus) -> float | None:

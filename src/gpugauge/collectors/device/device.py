@@ -26,10 +26,6 @@ def _info(d: DeviceReading) -> dict[tuple[str, ...], float]:
     return {("" if d.index < 0 else str(d.index), minor, *text, multiprocessors): 1}
 
 
-def _failures(d: Device) -> dict[tuple[str, ...], float]:
-    return {(failure.reading, failure.reason): 1 for failure in d.failures}
-
-
 def _partition(d: DeviceReading) -> dict[tuple[str, ...], int] | None:
     compute, memory = d.value("compute_partition"), d.value("memory_partition")
     return {(compute or "", memory or ""): 1} if compute or memory else None
@@ -66,7 +62,7 @@ IDENTITY: tuple[Metric, ...] = (
         "gpu_reading_failed",
         f"1 with the name of the return code for each part of the GPU that cannot be read: {', '.join(sorted(PARTS))}. "
         "The series that need it are absent. Absent while all is well, and for parts that the GPU does not have.",
-        _failures,
+        lambda d: {(failure.reading, failure.reason): 1 for failure in d.failures},
         *("reading", "reason"),
     ),
     _device.gauge(

@@ -19,17 +19,13 @@ _DIGITS = re.compile(r"[\d.]+")
 Texts = Mapping[str, str]  # by cause
 
 
-def _said(texts: Texts) -> dict[tuple[str, ...], int]:
-    return dict.fromkeys(texts.items(), 1)
-
-
 _texts = Table[Texts]("process")
 ADVICE: tuple[Metric, ...] = (
     TEXT := _texts.gauge(
         "training_advice_info",
         "What to do about a cause, in the words of status and page; always 1. Its figures are at most an hour old, and "
         "less while the training is young.",
-        _said,
+        lambda texts: dict.fromkeys(texts.items(), 1),
         *("cause", "advice"),
     ),
 )

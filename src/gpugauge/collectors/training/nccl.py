@@ -34,17 +34,13 @@ _process = Table[Counted]("process", source="NCCL RAS")
 _dump = Table[Dump]("process", source="NCCL Inspector")
 
 
-def _behind(counted: Counted) -> dict[tuple[str, ...], int]:
-    return {(counted.said.rank, counted.said.host): counted.said.behind}
-
-
 NCCL: tuple[Metric, ...] = (
     _process.gauge(
         "training_nccl_collectives_behind",
         "Number of collectives by which the last rank in a communicator of the process has launched fewer than the "
         "first, as NCCL says, with its number there and its address, which are empty if none is behind. Absent unless "
         "NCCL was asked (verdict.enable_ras): while the GPUs of a training without the hook seem to wait.",
-        _behind,
+        lambda counted: {(counted.said.rank, counted.said.host): counted.said.behind},
         *("rank", "host"),
     ),
     _process.gauge(

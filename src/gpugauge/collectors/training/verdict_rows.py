@@ -41,10 +41,6 @@ def _verdict_info(judged: Judged) -> dict[tuple[str, ...], int]:
     return {(judged.verdict.confidence, ",".join(sorted(judged.verdict.undecidable))): 1}
 
 
-def _next(judged: Judged) -> dict[tuple[str, ...], int]:
-    return {(cause, gain.next): 1 for cause, gain in judged.gains.items()}
-
-
 def _loader(read: Callable[[Diagnosis], float | None]) -> Callable[[Judged], float | None]:
     return lambda judged: read(judged.loader) if judged.loader else None
 
@@ -109,7 +105,7 @@ LIVE: tuple[Metric, ...] = (
         "training_expected_speedup_info",
         "The limit that a step meets next, after the cause was removed: another cause, gpu for the kernels themselves, "
         "or cpu for the computation on the CPU. Always 1.",
-        _next,
+        lambda j: {(cause, gain.next): 1 for cause, gain in j.gains.items()},
         *("cause", "next"),
     ),
     _live.gauge(

@@ -112,17 +112,9 @@ def _bar1(call: Caller, handle: Any) -> tuple[int, int]:
     return total, used
 
 
-def _gpm_supported(call: Caller, handle: Any) -> bool:
-    return bool(call("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice)
-
-
 def _row_remapper(call: Caller, handle: Any) -> dict[str, int]:
     found = call("nvmlDeviceGetRowRemapperHistogram", handle)
     return {name: getattr(found, name) for name in ("max", "high", "partial", "low", "none")}
-
-
-def _mig_mode(call: Caller, handle: Any) -> tuple[bool | int, ...]:
-    return tuple(map(_as_flag, call("nvmlDeviceGetMigMode", handle)))
 
 
 def _fans(read: Callable[[Caller, Any, int], int]) -> Source:
@@ -221,7 +213,12 @@ CALLS = (
         _reasons("nvmlDeviceGetSupportedClocksEventReasons"),
         _reasons("nvmlDeviceGetSupportedClocksThrottleReasons"),  # before R535
     ),
-    _row("static", "gpm_supported", valid.ANY, _gpm_supported),
+    _row(
+        "static",
+        "gpm_supported",
+        valid.ANY,
+        lambda call, handle: bool(call("nvmlGpmQueryDeviceSupport", handle).isSupportedDevice),
+    ),
     Call("fast", {"utilization_percent": valid.PERCENT, "memory_utilization_percent": valid.PERCENT}, (_utilization,)),
     Call("normal", {f"memory_{part}_bytes": valid.BYTES for part in _MEMORY_PARTS}, (memory, _memory_v1)),
     Call("normal", {"bar1_total_bytes": valid.BYTES, "bar1_used_bytes": valid.BYTES}, (_bar1,)),
@@ -264,7 +261,11 @@ CALLS = (
         _named("nvmlDeviceGetComputeMode", valid.MODE, dict(enumerate(COMPUTE_MODES)).get),
     ),
     _row("slow", "persistence_mode", valid.FLAG, _flag("nvmlDeviceGetPersistenceMode")),
-    Call("slow", {"mig_mode": valid.FLAG, "mig_mode_pending": valid.FLAG}, (_mig_mode,)),
+    Call(
+        "slow",
+        {"mig_mode": valid.FLAG, "mig_mode_pending": valid.FLAG},
+        (lambda call, handle: tuple(map(_as_flag, call("nvmlDeviceGetMigMode", handle))),),
+    ),
     _row("slow", "display_active", valid.FLAG, _flag("nvmlDeviceGetDisplayActive")),
     _row("slow", "accounting_mode", valid.FLAG, _flag("nvmlDeviceGetAccountingMode")),
     _row("processes", "compute", valid.ANY, running("compute", "nvmlDeviceGetComputeRunningProcesses")),

@@ -44,10 +44,6 @@ def _bar1(device: Device, t: float) -> dict[str, Any]:
     return {"bar1Total": _BAR1_BYTES, "bar1Used": used, "bar1Free": _BAR1_BYTES - used}
 
 
-def _utilization(device: Device, t: float) -> dict[str, Any]:
-    return {engine: device.utilization(t, engine) for engine in ("gpu", "memory")}
-
-
 def _engine(name: str) -> DeviceFunction:
     return numbers(lambda device, t: (device.utilization(t, name), _SAMPLING_MICROSECONDS))
 
@@ -120,7 +116,9 @@ DEVICE_FUNCTIONS: dict[str, DeviceFunction] = {
     "nvmlDeviceGetNumGpuCores": number(lambda device, _t: device.figures["cores"]),
     "nvmlDeviceGetCpuAffinity": _cpu_affinity,
     "nvmlDeviceGetNumaNodeId": number(lambda device, _t: device.index // 4),
-    "nvmlDeviceGetUtilizationRates": structure(_utilization),
+    "nvmlDeviceGetUtilizationRates": structure(
+        lambda device, t: {engine: device.utilization(t, engine) for engine in ("gpu", "memory")}
+    ),
     "nvmlDeviceGetEncoderUtilization": _engine("encoder"),
     "nvmlDeviceGetDecoderUtilization": _engine("decoder"),
     "nvmlDeviceGetJpgUtilization": _engine("jpeg"),
