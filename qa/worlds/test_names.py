@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pynvml
@@ -28,6 +29,8 @@ from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES, xid_label
 from gpugauge.faults.table import NVLINK_CORRECTED, NVLINK_NEVER
 from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
 from gpugauge.hook.record import phase_index
+from gpugauge.report.compare import _answer
+from gpugauge.report.model import Report
 from gpugauge.status.model import GpuStatus, ProcessStatus, Status
 from gpugauge.status.problem import KINDS, problem
 from gpugauge.status.processes import level
@@ -321,3 +324,27 @@ def test_few_names_of_metrics_stand_outside_rows_and_rules() -> None:
     # What no GPU of a vendor has, two starts that a scrape reads, and names in texts for people.
     assert len(found) <= 30, sorted(found)
     assert ("amd.py", "gpu_cuda_cores") in found
+
+
+# By part of a step: the settings that change it, those that change it most first.
+CHANGES = {
+    "data": ("loader workers", "loader batch size", "loader prefetch"),
+    "peers": ("sharding", "parallel", "backend", "world size", "GPUs"),
+    "rest": (
+        *("autocast", "matmul dtype", "tf32 matmul", "compiled", "GPU", "deterministic", "cudnn benchmark"),
+        *("loader batch size", "sharding", "parallel", "allocator", "alloc conf", "grad scaler", "batch device"),
+        *("torch", "cuda"),
+    ),
+    "compiling": ("compiled", "torch"),
+}
+
+
+@pytest.mark.parametrize("part", CHANGES)
+def test_settings_that_explain_a_slower_step_in_their_order(part: str) -> None:
+    one, two = (Report.__new__(Report) for _ in range(2))
+    object.__setattr__(one, "step_seconds", 1.0)
+    object.__setattr__(two, "step_seconds", 2.0)
+    for first, second in pairwise(CHANGES[part]):
+        changed = dict.fromkeys((second, first), ("1", "2"))
+        listed = ", ".join(f"{name} 1 → 2" for name in (first, second))
+        assert _answer(one, two, {part: (0.5, 1.5)}, changed)[-1] == f"The change that explains it: {listed}."
