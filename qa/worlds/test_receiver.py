@@ -385,19 +385,33 @@ def test_an_inherited_socket_is_left_alone(stack: contextlib.ExitStack, tmp_path
     made = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
     made.bind(str(tmp_path / "i"))
     made.listen()
-    with contextlib.suppress(OSError):  # before Linux 6.16
-        made.setsockopt(socket.SOL_SOCKET, socketfile._SO_PASSRIGHTS, 0)
-    file = SocketFile(str(tmp_path / "i"), 0o600, 1, made.fileno())
-    allowed = file.pass_descriptors(allowed=True)
-    assert not allowed or made.getsockopt(socket.SOL_SOCKET, socketfile._SO_PASSRIGHTS) == 1
-    said = [file.missing()]
+    file = SocketFile(str(tmp_path / "i"), 0o600, 1, os.dup(made.fileno()))
+    if file.pass_descriptors(allowed=False):  # Linux 6.16
+        file = SocketFile(str(tmp_path / "i"), 0o600, 1, file.socket.detach())
+        assert made.getsockopt(socket.SOL_SOCKET, socketfile._SO_PASSRIGHTS) == 1
+    (tmp_path / "i").rename(tmp_path / "kept")
+    said = [file.missing(), file.missing()]
+    (tmp_path / "kept").rename(tmp_path / "i")
+    said.append(file.missing())
     (tmp_path / "i").unlink()
-    said += [file.missing(), file.missing()]
+    said.append(file.missing())
     file.shut()
-    file.socket.detach()
+    file.socket.close()
 
-    assert [text.partition(":")[0] for text in said] == ["", "the hook's socket was removed", ""]
-    assert "restart the socket unit" in said[1]
+    assert said[0].startswith("the hook's socket was removed: restart the socket unit")
+    assert said[1:] == ["", "", said[0]]
+
+
+def test_the_path_of_another_daemon_stays(stack: contextlib.ExitStack, tmp_path: Path) -> None:
+    first, second = Running(stack, tmp_path), Running(stack, tmp_path)
+    client = second.client(b"hello")
+    second.after()
+
+    first.receiver.shut()
+    assert second.path.exists()
+    second.receiver.shut()
+    assert not second.path.exists()
+    assert client.recv(1) == b""
 
 
 def test_a_path_that_cannot_be_opened(stack: contextlib.ExitStack, tmp_path: Path) -> None:

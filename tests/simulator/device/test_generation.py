@@ -4,19 +4,18 @@ import pytest
 
 from gpugauge.simulator.device.generation import Generation
 
+SINCE = """510 GetMemoryInfo_v2 GetNumGpuCores 520 GpmSampleGet GpmMigSampleGet 530 GetNumaNodeId
+535 GetCurrentClocksEventReasons GetSupportedClocksEventReasons GetJpgUtilization GetOfaUtilization
+565 GetFanSpeedRPM 570 GetTemperatureV"""
 
-@pytest.mark.parametrize(
-    ("version", "missing"),
-    [
-        ("470.256.02", {"nvmlDeviceGetMemoryInfo_v2", "nvmlGpmSampleGet", "nvmlDeviceGetTemperatureV"}),
-        ("535.183.01", {"nvmlDeviceGetTemperatureV"}),
-        ("570.124.06", set()),
-    ],
-)
-def test_functions_by_driver_version(version: str, missing: set[str]) -> None:
-    names = {"nvmlDeviceGetMemoryInfo_v2", "nvmlGpmSampleGet", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetUUID"}
 
-    assert {name for name in names if Generation(version).lacks(name)} == missing
+def test_functions_by_driver_version() -> None:
+    since = 0
+    for word in SINCE.split():
+        since = int(word) if word.isdigit() else since
+        function = f"nvml{word}" if "Gpm" in word else f"nvmlDevice{word}"
+        assert word.isdigit() or [Generation(f"{n}.1").lacks(function) for n in (since - 1, since)] == [True, False]
+    assert not Generation("470.256.02").lacks("nvmlDeviceGetUUID")
 
 
 @pytest.mark.parametrize(
@@ -35,8 +34,6 @@ def test_field_ids_change_their_meaning(version: str, expected: tuple[str | None
 
 
 def test_field_ids_by_driver_version() -> None:
-    accepted = {
-        version: Generation(version).has_field(230) for version in ("470.1.1", "535.1.1", "550.1.1", "580.95.05")
-    }
-
-    assert accepted == {"470.1.1": False, "535.1.1": False, "550.1.1": True, "580.95.05": True}
+    last = {"460.1": 160, "470.1": 160, "515.1": 169, "525.1": 172, "535.1": 200, "550.1": 234, "570.1": 268}
+    for version, number in (last | {"580.65": 274, "580.82": 307}).items():
+        assert [Generation(version).has_field(field) for field in (number, number + 1)] == [True, False], version
