@@ -162,13 +162,14 @@ def _scraped(
             unseen += plan.held(last, until)
             after = min((moment for moment in seen if moment >= until), default=None)
             if after is not None and last > start and at + 1 < len(starts):
-                # A counter that is higher after a restart than before it shows none.
+                # A counter that is higher after a restart than before shows none, and one that is absent after it may
+                # be late. What is missed so is no more than what the first scrape after the restart has.
                 last_start = max(each for each in starts if each <= after)
                 before, now = (
                     [plan.held(a, b), *(plan.lost(c, a, b) for c in CAUSES)]
                     for a, b in ((start, last), (last_start, after))
                 )
-                unseen += before[0] if all(a <= b for a, b in zip(before, now, strict=True)) else 0.0
+                unseen += before[0] if all(a <= b or not b for a, b in zip(before, now, strict=True)) else 0.0
         every.append(unseen)
     world.series += [Series(dict(labels), points) for labels, points in known.items()]
     return every
