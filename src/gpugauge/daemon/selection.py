@@ -18,7 +18,7 @@ from gpugauge.snapshot import Section, Snapshot
 # label that are kept, or that series are left out until they are more than 0.
 _LEAN: Mapping[str, Sequence[Metric]] = {
     "": (
-        *(device.UP, device.INFO, device.DOWN_REASON, device.READING_FAILED, device.MEMORY_USED, device.MEMORY_TOTAL),
+        *(device.UP, device.INFO, device.DOWN_REASON, device.MEMORY_USED, device.MEMORY_TOTAL),
         *(problems.PROBLEM, problems.PROBLEM_INFO, problems.PROBLEMS, problems.SINCE),
         *(allocation.INFO, allocation.SOURCE_UP, process.INFO, process.MEMORY, process.START, host.INFO),
         *(session_rows.INFO, session_rows.OOMS, session_rows.START, session_rows.END, session_rows.LOCAL_WORK),

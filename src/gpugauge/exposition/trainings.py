@@ -37,7 +37,7 @@ GAUGES = (
     *(*GAINS, NEXT, LIMITED_BY, ADVICE, MISTAKE, *LOADER_GAINS),
 )
 ENERGY, BUSY, OBSERVED = device.ENERGY.name, utilization.BUSY.name, utilization.OBSERVED.name
-INFO, TOTAL = device.INFO.name, device.MEMORY_TOTAL.name
+INFO, TOTAL, POWER_LIMIT = device.INFO.name, device.MEMORY_TOTAL.name, device.POWER_LIMIT.name
 OWNERS = host.INFO.name, on_gpu.INFO.name, PROCESS
 """The job of a process: the first one that knows decides."""
 RUN, RUN_LABEL = session_rows.RUN.name, "gpugauge_run"

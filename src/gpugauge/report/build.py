@@ -203,23 +203,29 @@ def _change(found: Found) -> Change | None:
     cause = next(known, None) or next(iter(hours.lost), None)
     useful = hours.used / hours.held if hours.held else 0.0  # share of the time that is left without any loss
     if not hours.held:
-        waits = _shares(facts).get("data", 0.0) >= WAITING_RATIO
-        cause = _usual(facts, LIMITED_BY) or ("data_loading" if waits else None)
+        waits = _shares(facts).get("data", 0.0)
+        cause = _usual(facts, LIMITED_BY) or ("data_loading" if waits >= _WORTH else None)
+        useful = 1 - waits if cause == "data_loading" else 0.0
     share = hours.lost.get(cause or "", 0.0) / hours.held if hours.held else 0.0
     if cause is None or (hours.held and share < _LEAST):
         return None
-    limited = [each for each in facts if cause in each.by(LIMITED_BY) or cause in each.by(LOST)] or facts
-    general, gain = CAUSES[cause].advice if cause in CAUSES else cause, _gain(limited, cause)
-    if cause == "unknown" and any(each.info(PROCESS) for each in limited):
-        general = UNEXPLAINED
+    own = {p: each for p, each in found.facts.items() if cause in each.by(LIMITED_BY) or cause in each.by(LOST)}
+    own = own or dict(found.facts)
+    limited, owners = [*own.values()], [found.owners[process] for process in own]
+    gain, times = _gain(limited, cause), 1 / (1 - share) if share < 1 else 1.0
     means = ([*chain(*(f.mean(name).values() for f in limited))] for name in names.LOADER_GAINS)
     least, lower = (min(each, default=None) for each in means)
     if cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
-    text = _usual(limited, names.ADVICE, cause) or general
-    times = 1 / (1 - share) if share < 1 else 1.0
-    most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
-    unseen = (whole(limited[0].info(PROCESS).get("world_size", "")) or 0) - len(facts)
+    if gain and useful > 0 and cause != "precision_unused":
+        expected, lower, upper = (min(each, 1 / useful) for each in (gain.expected, gain.lower, gain.upper))
+        gain = Gain(expected, lower, upper, gain.next)
+    at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
+    text = _usual(limited, names.ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
+    if cause == "unknown" and not _usual(limited, names.ADVICE, cause) and any(f.info(PROCESS) for f in limited):
+        text = UNEXPLAINED
+    words = gain_words(at_most, cause, BATCH if LARGER_BATCH in text else "") if at_most else None
+    unseen = owners[0].ranks - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
         gain, words = None, words and f"that shows the rank for which the others wait; without these waits, {words}"
         program = owners[0].command if owners[0].command.endswith(".py") else "train.py"

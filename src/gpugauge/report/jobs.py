@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gpugauge.base.text import whole
 from gpugauge.exposition.trainings import (
     BUILD,
     BUSY,
@@ -17,6 +18,7 @@ from gpugauge.exposition.trainings import (
     MEMORY,
     OBSERVED,
     OWNERS,
+    POWER_LIMIT,
     SECONDS,
     TOTAL,
 )

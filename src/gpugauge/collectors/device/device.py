@@ -58,7 +58,7 @@ IDENTITY: tuple[Metric, ...] = (
         source="nvmlDeviceGetName, nvmlDeviceGetPciInfo, nvmlDeviceGetMinorNumber, nvmlDeviceGetCudaComputeCapability, "
         "nvmlDeviceGetNumGpuCores",
     ),
-    READING_FAILED := _device.gauge(
+    _device.gauge(
         "gpu_reading_failed",
         f"1 with the name of the return code for each part of the GPU that cannot be read: {', '.join(sorted(PARTS))}. "
         "The series that need it are absent. Absent while all is well, and for parts that the GPU does not have.",
@@ -106,7 +106,7 @@ READINGS: tuple[Metric, ...] = (
         source="field 186",
         devices="Ampere and newer",
     ),
-    _reading.gauge(
+    POWER_LIMIT := _reading.gauge(
         "gpu_power_limit_watts",
         "Power limit in force.",
         lambda d: scaled(d.power_limit_milliwatts, 1e-3),
