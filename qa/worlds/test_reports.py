@@ -463,7 +463,7 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
     report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
 
     text = render.as_text(render.blocks(report), 200)
-    assert "It ran on the CPU and held no GPU." in text
+    assert "It ran on the CPU and held no GPU" in text
     assert f"Change first\n  {CAUSES['model_on_cpu'].advice[:20].capitalize()}" in text
     assert "GPU h" not in text.partition("Change first")[2]
 
@@ -474,13 +474,13 @@ def test_a_training_on_the_cpu_is_told_what_to_change() -> None:
         ("host_bound", "torch.compile(model, mode='reduce-overhead')", ["Then: no .item()", "Then: larger batches."]),
         (
             "waiting_for_peers",
-            "Start every rank with `gpugauge run -- python train.py`",
+            "Put `gpugauge run --` before the command that starts each rank",
             ["That shows the rank for which the others wait; without these waits, steps up to 2 times", "Then: "],
         ),
         (
             "throttled",
-            "Run the job on another GPU",
-            ["Also: ask the administrator of node-1:10478 to check cooling, "],
+            "Run the job on another GPU (sbatch --exclude=node-1): that on node-1 is slowed",
+            ["Also: ask the administrator to check cooling, "],
         ),
         ("", "", ["Nothing to change was found"]),
     ],
@@ -506,7 +506,7 @@ def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
     report = build.report(*jobs.of_job(double, "7", Range(NOW - 7 * 86400, NOW)), NOW)
 
     text = render.as_text(render.blocks(report), 200)
-    assert "For 75 % of its time it waited for data." in text
+    assert "held no GPU: for 75 % of its time it waited for data." in text
     assert "How much that gains is not known." in text
     assert "1 step of" in render.as_text(render.blocks(replace(report, steps=1.0)))
 

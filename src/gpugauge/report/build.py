@@ -23,7 +23,7 @@ from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import BATCH, gain_words
 from gpugauge.status.ended import end_words
 from gpugauge.status.measured_advice import LARGER_BATCH
-from gpugauge.status.words import HOOK_COMMAND, IDLE_ADVICE
+from gpugauge.status.words import IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.mistakes import MISTAKES
@@ -219,7 +219,7 @@ def _change(found: Found) -> Change | None:
         gain = Gain(least, lower, least, "") if least >= LEAST else None
     if gain and useful > 0 and cause != "precision_unused":
         expected, lower, upper = (min(each, 1 / useful) for each in (gain.expected, gain.lower, gain.upper))
-        gain = Gain(expected, lower, upper, gain.next)
+        gain = Gain(expected, lower, upper, gain.next if upper * useful < 0.999 else "")
     at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     text = _usual(limited, names.ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
     if cause == "unknown" and not _usual(limited, names.ADVICE, cause) and any(f.info(PROCESS) for f in limited):
@@ -228,13 +228,14 @@ def _change(found: Found) -> Change | None:
     unseen = owners[0].ranks - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
         gain, words = None, words and f"that shows the rank for which the others wait; without these waits, {words}"
-        program = owners[0].command if owners[0].command.endswith(".py") else "train.py"
-        command = HOOK_COMMAND.replace("train.py", program)
         missing = f"{unseen} of its {owners[0].ranks} ranks are not measured"
-        text = f"start every rank with `{command}`, on nodes with the exporter: {missing}; then {text}"
+        command = "put `gpugauge run --` before the command that starts each rank (python, torchrun)"
+        text = f"{command}, on nodes with the exporter: {missing}; then {text}"
     if cause == "throttled":
-        nodes = listed(sorted({owner.node for owner in owners}))
-        text = f"run the job on another GPU until this one is repaired; also ask the administrator of {nodes} to {text}"
+        nodes = sorted({owner.node.partition(":")[0] for owner in owners})
+        excluded = f" (sbatch --exclude={','.join(nodes)})" if owners[0].job.kind == "slurm" else ""
+        other = f"run the job on another GPU{excluded}: that on {listed(nodes)} is slowed"
+        text = f"{other}; also ask the administrator to {text}"
     if cause == "unused_gpus" and len({place for process in found.facts for place in found.of(process)}) == 1:
         pid = f" pid {owners[0].pid} on {owners[0].node}" if owners[0].pid else " it"
         text = IDLE_ADVICE.replace(" it", pid, 1)

@@ -89,9 +89,12 @@ def _answer(
     before, after = map(duration, parts[part])
     of = rise[part] / abs(b.step_seconds - a.step_seconds)
     share = "All" if of >= 0.995 else percent(of)
-    lines.append(f"{share} of the difference is {words.get(part, part)}: {before} → {after}.")
-    against = {name: -each for name, each in rise.items() if each < -_SAME * min(a.step_seconds, b.step_seconds)}
-    lines += [f"Against it: {words.get(name, name)}, by {duration(each)}." for name, each in against.items()]
+    against = min(rise, key=lambda each: rise[each])
+    if rise[against] < -_SAME * min(a.step_seconds, b.step_seconds):
+        other = f"{words.get(against, against)}: {' → '.join(map(duration, parts[against]))}"
+        lines.append(f"Most of the difference is {words.get(part, part)}: {before} → {after}; against it {other}.")
+    else:
+        lines.append(f"{share} of the difference is {words.get(part, part)}: {before} → {after}.")
     found = [name for prefix in _CHANGES.get(part, ()) for name in changed if name.startswith(prefix)]
     if "loader workers" in found:  # a loader without workers prefetches nothing
         found = [name for name in found if name != "loader prefetch"]

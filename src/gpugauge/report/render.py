@@ -18,7 +18,7 @@ from gpugauge.wire.shares import sentence
 
 _DIFFERENT_SHARE, _DIFFERENT_STEP = 0.1, 1.1  # from which ranks are listed
 _MOST_RANKS, _MOST_NAMES = 16, 4
-_SHOWN = 0.02  # share of the held time from which on a cause has a row
+_SHOWN, _SMALL = 0.02, 0.01  # share of the held time from which on a cause has a row, and the rest of them
 _LEAST_COLUMN = 16  # characters that the last column of a table has beside the others
 # By the share that is lost, as the glossary has the words.
 _SLOWED = 0.1
@@ -100,11 +100,9 @@ def _seen(report: Report, words: str) -> str:
 def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
-        waits, build = report.step_shares.get("data", 0.0), report.settings.get("torch", "")
-        why = f": its torch, {build}, is built without support for GPUs" * build.endswith("+cpu")
-        waited = f"For {percent(waits)} of its time it waited for data." if waits >= _SLOWED else ""
-        lines = [f"It ran on the CPU and held no GPU{why}.", *filter(None, [waited])]
-        return Block() if report.devices else Block(lines=lines)
+        waits = report.step_shares.get("data", 0.0)
+        waited = f": for {percent(waits)} of its time it waited for data" if waits >= _SLOWED else ""
+        return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
     held, lost = _rounded(found.held, found.held), _rounded(found.all_lost, found.held)
     if serving.only_serve(report.programs):
         return Block(lines=[f"An inference server, which is not judged: it held {hours(held, found.held)}."])
@@ -115,13 +113,12 @@ def _hours(report: Report) -> Block:
     more = "" if all(use.hook for use in report.processes) else ": the hook shows more (gpugauge run)"
     phrases = {"unknown": f"loses time that no measured value explains{more}"}
     large = {cause: each for cause, each in found.lost.items() if each >= _SHOWN * found.held}
-    named = [(phrases.get(cause, cause_phrase(cause)), _rounded(each, found.held)) for cause, each in large.items()]
-    rest = lost - sum(each for _, each in named)
-    named += [("loses the rest to smaller causes", rest)] * (_rounded(rest, found.held) > 0)
+    named = [(phrases.get(cause, cause_phrase(cause)), each) for cause, each in large.items()]
+    rest = lost - sum(_rounded(each, found.held) for _, each in named)
+    named += [("loses the rest to smaller causes", rest)] * (rest >= _SMALL * found.held)
     rows = [(hours(each, found.held), percent(each / found.held), phrase) for phrase, each in named] if large else []
-    of = f"{hours(lost, found.held).split()[0]} of {hours(held, found.held)} that it held"
-    used = hours(held - lost, found.held)
-    lines = [f"{judged}: {percent(found.lost_share)} of its GPU time was lost, {of}; {used} were used."]
+    of = f"{hours(lost, found.held).split()[0]} of {hours(held, found.held)} held"
+    lines = [f"{judged}: {percent(found.lost_share)} of its GPU time was lost, {of}."]
     return Block("", lines, [("lost", "share", "because the program"), *rows] if rows else [], frozenset({0, 1}))
 
 
@@ -155,11 +152,13 @@ def _figures(report: Report) -> Block:
         f"{size / _GIB:.1f} GiB" if size else "" for size in (report.memory_peak_bytes, report.memory_limit_bytes)
     )
     tensors = " in tensors" if all(use.hook for use in report.processes) else ""
+    build = report.settings.get("torch", "")
     kwh = None if report.energy_joules is None else report.energy_joules / 3.6e6
     cost = report.cost or Cost("", None, None, None, None)
     rows = [
         ("Steps", "; ".join(filter(None, (steps, shares)))),
         ("Memory", f"at most {memory}{f' of {limit}' if limit else ''}{tensors}, on the fullest GPU" if memory else ""),
+        ("torch", f"{build}, without support for GPUs" if build.endswith("+cpu") else ""),
         ("Energy", f"{amount(kwh, 'kWh')}, of the GPUs only"),
         ("Cost", f"{amount(cost.held, cost.currency)}, {amount(cost.lost, cost.currency)} of it for lost time"),
         ("With the PUE", amount(cost.kilowatt_hours, "kWh")),

@@ -80,8 +80,8 @@ def read(source: Prometheus, span: Range, by: str, prices: Prices) -> Top:
         )
     rows.sort(key=lambda row: (-row.gpu_hours.all_lost, row.name))
     unknown = [*missing, *sorted(source.warnings)]
-    if any(row.unmeasured for row in rows):
-        unknown.append("Ranks that were never seen, as in (+3 ranks), are in no figure.")
+    if unmeasured := max(row.unmeasured for row in rows):
+        unknown.append(f"Ranks that were never seen, as in (+{unmeasured} ranks), are in no figure.")
     if partly := [each for each in found.facts.values() if each.uncounted]:
         unknown.append(
             f"{plural(len(partly), 'process', 'es')} of {len(found.facts)} ran for a time that is in no counter, "
@@ -99,13 +99,15 @@ def blocks(top: Top, most: int) -> list[Block]:
     costs = ["held costs", "lost costs"] if priced else []
     unit = hours(total.held, total.held).partition(" ")[2]
     head = [top.by, *who, f"{unit} lost", "share", "because it mostly", *costs]
+    largest_row = max(row.gpu_hours.all_lost for row in top.rows)
+    digits = max(1.0, 3 * largest_row) if total.held >= 1 else total.held
     rows, titles = [], Counter(row.title for row in top.rows)
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
         prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
         programs = [name for name in row.programs if name not in row.title]
         named = [cut(listed({"user": row.users, "program": programs}[each], 2), 24) for each in who]
-        lost, mostly = hours(found.all_lost, total.held).split()[0], next(map(cause_phrase, found.lost), "-")
+        lost, mostly = hours(found.all_lost, digits).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
         which = f" on {listed(row.nodes, 1)}, {when(row.begin)}" if titles[row.title] > 1 else ""
         which += f" (+{row.unmeasured} ranks)" if row.unmeasured else ""
@@ -119,6 +121,7 @@ def blocks(top: Top, most: int) -> list[Block]:
     held, all_lost = (hours(each, total.held) for each in (total.held, total.all_lost))
     head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
     lines = [*[SIMULATED] * top.simulated, f"{head_line}{all_lost} ({percent(total.lost_share)}).{''.join(largest)}"]
+    lines += ["More on one of them: gpugauge report JOB."] * (top.by == "job")
     at = len(who)
     table = Block("GPU time", lines, [head, *rows], frozenset({1 + at, 2 + at, 4 + at, 5 + at}))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]

@@ -200,7 +200,7 @@ def throttled(subject: Subject) -> str | None:
         heat, most = gpu.temperature_celsius, gpu.temperature_gpu_max_celsius or gpu.temperature_slowdown_celsius
         at = ""
         if heat is not None and any("thermal" in reason for reason in active):
-            cool = ", so another part is hotter, such as its memory" * (heat < (most or 0.0) - _NEAR)
+            cool = " (its memory may be hotter)" * (heat < (most or 0.0) - _NEAR)
             at = f" at {heat:.0f} °C" + (f" of {most:.0f}{cool}" if most else "")
         reasons = ", ".join(SLOWDOWNS[reason][0] for reason in active)
         gpus += [f"GPU {gpu.index} lowers its clocks{at}: {reasons}"] if active else []
@@ -223,8 +223,8 @@ def waiting_for_peers(subject: Subject) -> str | None:
     ranks = subject.process.world_size
     if not ranks or ranks < 2:
         return None
-    one = f"the one of its {ranks} ranks that does not wait for the others, and what limits it"
-    return f"find {one}, {subject.site.on_nodes('status')}"
+    slow = f"find the slow one of its {ranks} ranks, which alone does not wait for the others"
+    return f"{slow}, {subject.site.on_nodes('status')}"
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {
