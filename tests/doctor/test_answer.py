@@ -150,7 +150,7 @@ def test_a_daemon_that_cannot_be_asked_leaves_the_question_open(monkeypatch: pyt
     shown = CliRunner().invoke(main, ["doctor", "4194305", "--url", "127.0.0.1:1"])
 
     words = " ".join(shown.output.split())
-    assert shown.exit_code == 1
+    assert shown.exit_code == 2
     assert "http://127.0.0.1:1/api/v1/status does not answer (Connection refused)" in words
     assert words.endswith(
         "The checks from outside found no problem. What limits it is not known: the daemon did not answer."
@@ -174,6 +174,7 @@ def test_the_command(width: int) -> None:
     assert "NVIDIA driver" not in brief.output
     assert "  pass  NVIDIA driver" in whole.output
     assert whole.output.index("What limits it") < whole.output.index("Machine")
+    assert [type(result.exception) for result in (brief, whole, data)] == [SystemExit] * 3
     document = json.loads(data.output)
     assert document["answer"]["process"]["process"] == program.process
     assert document["exit_code"] == data.exit_code == brief.exit_code == whole.exit_code

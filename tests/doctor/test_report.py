@@ -1,11 +1,12 @@
 import json
 from pathlib import Path
 
-from gpugauge.doctor.finding import exit_code, failure, ok, skipped, warning
+from gpugauge.doctor.finding import Finding, Level, failure, ok, skipped, warning
 from gpugauge.doctor.report import WIDTH_COLUMNS, document, lines
-from gpugauge.doctor.table import Entry
+from gpugauge.doctor.table import Entry, exit_code
 from gpugauge.verdict.causes import CAUSES
 from tests.doctor.cases import CUDA, case
+from tests.drawn import cases
 
 LONG = "a sentence that is much longer than the terminal is wide, so that it must be broken somewhere, " * 2
 ENTRIES = [
@@ -18,9 +19,24 @@ ENTRIES = [
 ]
 
 
-def test_exit_codes() -> None:
-    fine, bad = [ok("a", "b"), skipped("a", "b")], [warning("a", "b"), failure("a", "b")]
-    assert [exit_code(found) for found in ([], fine, [*fine, bad[0]], [*fine, *bad])] == [0, 0, 1, 2]
+@cases(
+    ("check", "level", "answered", "code"),
+    [
+        ("driver", "pass", True, 0),
+        ("driver", "skipped", True, 0),
+        ("driver", "failure", True, 1),
+        ("build", "failure", False, 1),
+        ("health", "warning", True, 1),
+        ("values", "warning", False, 1),
+        ("existence", "failure", False, 2),
+        ("use", "warning", False, 2),
+        ("use", "warning", True, 3),
+        ("state", "failure", True, 3),
+    ],
+)
+def test_exit_codes_are_those_of_the_status(check: str, level: Level, answered: bool, code: int) -> None:
+    entries = [Entry("a", "devices", ok("a", "b")), Entry("a", check, Finding(level, "a", "b"))]
+    assert exit_code(entries, answered=answered) == code
 
 
 def test_a_cause_gives_its_advice() -> None:
@@ -71,7 +87,7 @@ def test_the_first_and_the_last_line(tmp_path: Path) -> None:
 def test_json(tmp_path: Path) -> None:
     report = json.loads(document(case(tmp_path, torch=CUDA), ENTRIES))
 
-    assert (report["exit_code"], report["simulated"], report["torch"], report["timings"]) == (2, False, CUDA, None)
+    assert (report["exit_code"], report["simulated"], report["torch"], report["timings"]) == (1, False, CUDA, None)
     assert report["findings"][1] == {
         "group": "Machine",
         "check": "pcie",

@@ -17,8 +17,7 @@ from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.answer import answer as ask
 from gpugauge.doctor.answer import lines as answer_lines
 from gpugauge.doctor.case import Case, Options
-from gpugauge.doctor.finding import exit_code
-from gpugauge.doctor.table import Entry, examine
+from gpugauge.doctor.table import Entry, examine, exit_code
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import load_scenario
@@ -63,8 +62,9 @@ def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> 
     """Find out why PyTorch does not use the GPU.
 
     Checks this machine. If PID is given: shows what the running daemon knows of the process with this id (what it does,
-    where its steps go, what limits it, what to change and the expected gain), and then what the checks found. Exits
-    with 0 if nothing is wrong, with 1 after a warning or without an answer about PID, with 2 after a failure.
+    where its steps go, what limits it, what to change and the expected gain), and then what the checks found. Exits as
+    gpugauge status: with 0 if all is well, with 1 after a fault of a GPU or if PyTorch cannot use it, with 2 if no
+    daemon knows PID, with 3 after another warning or if only GPU time is wasted.
     """
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None
@@ -79,8 +79,7 @@ def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> 
     else:
         for line in _lines(case, said, entries, checks=checks):
             print(line, flush=True)  # noqa: T201  (click writes UTF-8 to an ASCII terminal)
-    unanswered = said is not None and said.process is None
-    sys.exit(max(exit_code(entry.finding for entry in kept), int(unanswered)))
+    sys.exit(exit_code(kept, answered=said is None or said.process is not None))
 
 
 def _lines(case: Case, said: StatusReply | None, entries: Iterable[Entry], *, checks: bool) -> Iterator[str]:

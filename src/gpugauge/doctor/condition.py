@@ -23,7 +23,7 @@ _MAX_SHOWN_PIDS = 4
 
 def obstacle(case: Case) -> str:
     """Return why the condition cannot be checked, or ""."""
-    return "" if case.driver.up else "only the daemon sees the GPUs" if case.gpus else "no GPU answers"
+    return "" if case.own[1] else "only the daemon sees the GPUs" if case.gpus else "no GPU answers"
 
 
 def unknown(case: Case) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from gpugauge.verdict.causes import CAUSES
 
 Level = Literal["pass", "warning", "failure", "skipped"]
-_EXIT_CODES: dict[Level, int] = {"pass": 0, "skipped": 0, "warning": 1, "failure": 2}
+_SEVERITIES: dict[Level, int] = {"pass": 0, "skipped": 0, "warning": 1, "failure": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Finding:
     @property
     def severity(self) -> int:
         """0 for pass and skipped, 1 for a warning, 2 for a failure."""
-        return _EXIT_CODES[self.level]
+        return _SEVERITIES[self.level]
 
 
 def ok(title: str, found: str) -> Finding:
@@ -50,8 +49,3 @@ def failure(title: str, found: str, advice: str = "", cause: str | None = None) 
 
 def _advice(cause: str | None) -> str:
     return CAUSES[cause].advice if cause else ""
-
-
-def exit_code(findings: Iterable[Finding]) -> int:
-    """Return the highest severity: 0, 1 or 2."""
-    return max((finding.severity for finding in findings), default=0)

@@ -11,8 +11,8 @@ from gpugauge.base.text import printable
 from gpugauge.doctor import DEFAULT_URL
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.case import Case
-from gpugauge.doctor.finding import Level, exit_code
-from gpugauge.doctor.table import Entry
+from gpugauge.doctor.finding import Level
+from gpugauge.doctor.table import Entry, exit_code
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import problem_words, to_do
 from gpugauge.terminal.style import BOLD, DIM, GREEN, RED, YELLOW
@@ -96,7 +96,7 @@ def _summary(entries: Sequence[Entry], answered: bool, case: Case) -> str:
     if case.is_bare and worst == ["graphics_devices"]:
         return "There is no GPU here. The checks found no other problem."
     total = " and ".join(f"{n} {level}{'s' if n > 1 else ''}" for level, n in counts.items() if n)
-    first = next(e.finding for e in entries if e.finding.severity == exit_code(x.finding for x in entries))
+    first = next(e.finding for e in entries if e.finding.severity == max(x.finding.severity for x in entries))
     where = first.found.partition(":")[0].partition(" (")[0] if first.found.startswith("GPU") else ""
     return f"{total[0].upper()}{total[1:]}. Begin with: {printable(', '.join(filter(None, (first.title, where))))}."
 
@@ -110,7 +110,7 @@ def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = No
         {
             "version": __version__,
             "simulated": case.simulated or bool(case.reported and case.reported.simulated),
-            "exit_code": exit_code(entry.finding for entry in entries),
+            "exit_code": exit_code(entries, answered=said is None or said.process is not None),
             **({"answer": said.plain()} if said else {}),
             "findings": findings,
             "repair": [step for problem in case.gpu_problems for step in problem.steps],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -151,6 +151,9 @@ PROCESS = (
         reported.not_reported,
     ),
 )
+# Names of checks: what they find is a fault of a GPU, or is none, whatever its level.
+_FAULTS = {check.__name__ for check in (*FAULTS.checks, condition.values)}
+_NO_FAULTS = {check.__name__ for check in (process.existence, reported.daemon, reported.state, reported.parameters)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,14 @@ def examine(case: Case) -> Iterator[Entry]:
         for check in group.checks:
             for finding in _guarded(case, check, check.__name__):
                 yield Entry(group.heading, check.__name__, finding)
+
+
+def exit_code(entries: Iterable[Entry], *, answered: bool = True) -> int:
+    """Return the exit code, as that of `gpugauge status`; `answered` is False if nothing is known of the process."""
+    found = [entry for entry in entries if entry.finding.severity]
+    if any(e.check in _FAULTS or (e.finding.level == "failure" and e.check not in _NO_FAULTS) for e in found):
+        return 1
+    return 2 if not answered else 3 if found else 0
 
 
 def _groups(options: Options) -> Iterator[Group]:
