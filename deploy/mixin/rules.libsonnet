@@ -207,7 +207,7 @@ local template = [
       },
       {
         "record": "gpugauge:job_user:info",
-        "expr": "topk by (@cluster@, workload_job_kind, workload_namespace, workload_job) (1, sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, workload_user) (count_over_time(gpugauge:job_programs:processes{workload_namespace=\"\",workload_job_kind!~\"container|compose\",workload_user!=\"\"}[1h]))) > bool 0\nor on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:process_job:info)"
+        "expr": "topk by (@cluster@, workload_job_kind, workload_namespace, workload_job) (1, sum by (@cluster@, workload_job_kind, workload_namespace, workload_job, workload_user) (count_over_time(gpugauge:job_programs:processes{workload_namespace=\"\",workload_job_kind!~\"pod|container|compose\",workload_user!=\"\"}[1h]))) > bool 0\nor on (@cluster@, workload_job_kind, workload_namespace, workload_job) max by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:process_job:info)"
       },
       {
         "record": "gpugauge:user_training_lost:gpus",

@@ -242,6 +242,7 @@ def test_without_the_hook(tmp_path: Path) -> None:
             without_hook(0, idle=1),
             firing("", 60, 29, 29, {"alertname": "GpuHeldIdle", **identity}),
         ),
+        unnamed_pod(),
         case("servers of a job do not lower its load", [*without_hook(0.9), *server], firing("", 60, 60, None, {})),
         *(
             case(f"trainings are chosen: {number}", without_hook(0.3), low(fires), parameters)
@@ -309,6 +310,14 @@ def launch() -> Case:
     agent = [replace(row, labels={**row.labels, "process": "p9", "workload_command": "torchrun"}) for row in rows[:1]]
     name = "a launch by torchrun has the name of its program"
     return case(name, [*rows, *agent], known.expected[0], Parameters(threshold=0.4))
+
+
+def unnamed_pod() -> Case:
+    """In a container the user is a number, and may change."""
+    pod = {"workload_job_kind": "pod", "workload_job": "5b1c0d1e-8a2b-4b5e-9c47-1f2e3d4c5b6a"}
+    rows = named(without_hook(0.3), "gpu_process_host_info", **pod, workload_namespace="")
+    expected = firing("", 60, 1, 1, {"alertname": LOW.alert, "severity": LOW.severity, **pod})
+    return case("a pod whose namespace is not known has no user", rows, expected)
 
 
 BLIND = next(story for story in STORIES if story.alert == "ExporterBlind")

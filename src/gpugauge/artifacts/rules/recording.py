@@ -213,7 +213,7 @@ def _programs(s: Selectors) -> str:
 
 def _job_user(s: Selectors) -> str:
     """Return 1 for each job with its user, without one where that may change: in pods and containers."""
-    of_one = 'workload_namespace="",workload_job_kind!~"container|compose",workload_user!=""'
+    of_one = 'workload_namespace="",workload_job_kind!~"pod|container|compose",workload_user!=""'
     seen = f"count_over_time({PROGRAMS}{{{of_one}}}[{format_duration(s.memory)}])"
     user = f"topk by ({s.job}) (1, sum by ({s.job}, workload_user) ({seen})) > bool 0"
     return f"{user}\nor on ({s.job}) max by ({s.job}) ({PROCESS_JOB})"
