@@ -111,6 +111,19 @@ def test_hook_and_daemon_know_the_same_values_of_the_switch(
     assert starts_hook(Procfs(str(tmp_path)), 10) != off
 
 
+def test_files_of_a_process_that_may_hang_are_read_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Those for which fs/proc/base.c and task_mmu.c take the lock of the memory, or that of an exec.
+    names = {"cmdline", "environ", "io", "maps"}
+    proc(tmp_path).process(10)
+    made, in_time = Procfs(str(tmp_path)), dict[str, bytes]()
+    for name in (*names, "stat", "status", "statm", "cgroup", "comm"):
+        (tmp_path / "10" / name).write_text("1\n")
+        monkeypatch.setattr(made._in_time, "read", lambda work, _, name=name: in_time.setdefault(name, work()))
+        assert (made.read(10, name), made.read_once(10, name)) == (b"1\n", b"1\n")
+
+    assert in_time.keys() == names
+
+
 def test_phases_by_their_common_names() -> None:
     expected = {name: phase for phase, names in PHASE_NAMES.items() for name in (phase, *names.split())}
 
