@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from pydantic import TypeAdapter
 from tests.contract import SOURCE
 from tests.doctor.cases import NO_DRIVER, case
 
@@ -31,6 +32,8 @@ from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
 from gpugauge.hook.record import phase_index
 from gpugauge.report.compare import _answer
 from gpugauge.report.model import Report
+from gpugauge.settings.yaml_text import parse
+from gpugauge.simulator.scenario.gpuspec import Bytes
 from gpugauge.status.model import GpuStatus, ProcessStatus, Status
 from gpugauge.status.problem import KINDS, problem
 from gpugauge.status.processes import level
@@ -361,3 +364,12 @@ def test_settings_that_explain_a_slower_step_in_their_order(part: str) -> None:
         changed = dict.fromkeys((second, first), ("1", "2"))
         listed = ", ".join(f"{name} 1 → 2" for name in (first, second))
         assert _answer(one, two, {part: (0.5, 1.5)}, changed)[-1] == f"The change that explains it: {listed}."
+
+
+def test_words_of_yaml_and_units_of_sizes() -> None:
+    words = {"": None, "~": None, "Null": None, "True": True, "FALSE": False, "yes": "yes", "0x1f": 31, "1e3": 1000.0}
+    units = {"B": 2, "KB": 2000, "MB": 2 * 10**6, "GB": 2 * 10**9, "KiB": 2048, "MiB": 2 << 20, "GiB": 2 << 30}
+    size = TypeAdapter(Bytes).validate_python
+
+    assert [repr(parse(f"a: {word}", "f").tree["a"]) for word in words] == [repr(value) for value in words.values()]
+    assert {unit: size(f"2{unit}") for unit in units} == {unit: size(f"2.0 {unit}") for unit in units} == units
