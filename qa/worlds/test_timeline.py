@@ -278,3 +278,16 @@ def check_seconds(made: Timeline, found: Sequence[Shown]) -> None:
 
 def test_rows_of_the_timeline_are_exported() -> None:
     assert {"torch_phase_seconds_total", "torch_data_wait_seconds_total"} <= ROWS.keys()
+
+
+def test_a_process_that_cannot_be_judged_is_named_with_the_error(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    collector, made = VerdictCollector(STALLED), Timeline(BY_TURNS)
+    collector.collect(tick(1.0, made.section(1.0)))
+    assert not caplog.records
+    monkeypatch.setattr("gpugauge.collectors.training.verdict.evidence", lambda *_: int("none"))
+
+    collector.collect(tick(20.0, made.section(20.0)))
+    assert [record.message for record in caplog.records] == ["a process cannot be judged"]
+    assert "ValueError: invalid literal" in str(vars(caplog.records[0]))
