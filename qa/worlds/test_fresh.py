@@ -112,7 +112,8 @@ def observe(seed: int) -> tuple[list[Scraper], list[list[float]], Node, int]:
 
             def answer(own: list[float] = own, period: float = period, known: bool = known) -> None:
                 if known:
-                    own.append(node.age(min(period, 5.0) if together else period))
+                    # In equal turn they look like one scraper, for which no more is read than is due.
+                    own.append(node.age(min(period / len(scrapers), 5.0) if together else period))
 
             node.timeline.scrape(max(0.0, at), scraper.address, answer)
             scrapes += 1

@@ -1,4 +1,4 @@
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from random import Random
 
 import pytest
@@ -71,6 +71,26 @@ def test_scrapers_behind_one_address_are_learned_as_several(period: float, offse
     due = [forecast.expected(begin, begin + period, INTERVAL) for begin in (8 * period + each - 1 for each in offsets)]
     assert expected
     assert due == pytest.approx([8 * period + offset for offset in offsets], abs=0.1)
+
+
+@cases(
+    ("gaps", "period"),
+    [
+        ([60] * 10 + [30, 30, 60, 30, 30, 30], 30),
+        ([5] * 20 + [25, 5], 5),
+        ([59.86, 119.94, 60.05, 59.95], 60),
+        *(
+            [[30 * (1 + (dice.random() < 0.1)) + dice.uniform(-0.3, 0.3) for _ in range(100)], 30]
+            for dice in map(Random, range(20))
+        ),
+    ],
+)
+def test_a_period_is_not_taken_for_a_multiple_of_it(gaps: list[float], period: float) -> None:
+    forecast = ScrapeForecast()
+    for at in accumulate(gaps, initial=0.0):
+        forecast.record_scrape("a", at)
+
+    assert [scraper.gap for scraper in forecast._scrapers] == pytest.approx([period], abs=0.3)
 
 
 def test_scrape_is_near_only_at_its_tick() -> None:

@@ -13,12 +13,17 @@ _MAX_SCRAPERS, _MAX_SCRAPES = 8, 16
 # How much earlier or later than expected a scraper may come: the share of its period, and seconds. One that has missed
 # a period is that much less likely.
 _JITTER_PERIODS, _MAX_JITTER_SECONDS, _MISSED_SECONDS = 0.15, 1.5, 0.1
+# Gaps that differ by less from each other are taken for equal.
+_UNEQUAL_SECONDS = 0.2
 # By how much its jitter may exceed that of its last scrapes, and what each scrape leaves of this.
 _JITTER_MARGIN, _JITTER_FADING = 1.5, 0.9
 # The least weights of a scrape in the expected time and in the period. The first scrapes weigh the same.
 _LEAST_WEIGHT, _LEAST_PERIOD_WEIGHT = 0.35, 0.05
-# Periods without a scrape after which a scraper is considered gone.
+# Periods without a scrape after which a scraper is gone. It is known again for a quarter as many as its scrapes.
 _MAX_MISSED_PERIODS = 3
+# Several scrapers behind one address: the scrapes of each that show them, and the share of the jitter of the one that
+# they were taken for by which their gaps may differ. One scraper with jitter has equal gaps now and then.
+_PHASE_SCRAPES, _PHASE_JITTER = 4, 0.125
 # As a share of the interval: how much later a tick may be for a scrape, and the smallest gap between two ticks. An
 # earlier scrape is served by the tick before it.
 _TOLERANCE_INTERVALS = 0.125
@@ -60,12 +65,19 @@ class _Scraper(NamedTuple):
         """Return by how much a scrape now is later than expected, in seconds."""
         return now - self.at - self.rounds(now) * self.gap
 
+    def covers(self, other: _Scraper) -> bool:
+        """Return whether the period of another one is a multiple of this one's, and its next scrapes are expected."""
+        first = other.rounds(self.last) + 1
+        ats = (other.at + rounds * other.gap for rounds in (first, first + 1))
+        multiple = self.address == other.address and other.gap > 1.5 * self.gap
+        return multiple and all(abs(self.off(at)) <= _jitter(self.gap) for at in ats)
+
     def after(self, now: float) -> _Scraper:
         """Return the scraper after a scrape now."""
         rounds, off, n = self.rounds(now), self.off(now), self.scrapes + 1
         at = now - off + max(_LEAST_WEIGHT, (4 * n - 2) / (n * n + n)) * off
         gap = self.gap + max(_LEAST_PERIOD_WEIGHT, 6 / (n * n + n)) * off / rounds
-        missed = self.missed + rounds - 1 if rounds > 1 else 0
+        missed = self.missed + min(rounds - 1, _MAX_MISSED_PERIODS) if rounds > 1 else 0
         if missed > _MAX_MISSED_PERIODS:  # time and again: its period is a longer one now
             gap, missed = rounds * gap, 0
         early, late = max(-off, _JITTER_FADING * self.early), max(off, _JITTER_FADING * self.late)
@@ -76,29 +88,36 @@ def _jitter(gap: float) -> float:
     return min(_JITTER_PERIODS * gap, _MAX_JITTER_SECONDS)
 
 
-def _phases(address: str, times: list[float]) -> list[_Scraper]:
-    """Return two or more scrapers with one period that come in turn, by three scrapes of each."""
-    for count in range(2, len(times) // 3 + 1):
-        gaps = [after - before for before, after in zip(times[-3 * count :], times[-2 * count :], strict=False)]
+def _phases(address: str, times: list[float], most: float) -> list[_Scraper]:
+    """Return two or more scrapers with one period that come in turn; their gaps differ by `most` seconds at most."""
+    for count in range(2, len(times) // _PHASE_SCRAPES + 1):
+        last = times[-_PHASE_SCRAPES * count :]
+        gaps = [after - before for before, after in zip(last, last[count:], strict=False)]
         off = max(gaps) - min(gaps)
-        if off <= _MISSED_SECONDS:
+        if off <= most:
             return [_Scraper(address, at, at, sum(gaps) / len(gaps), off / 2, off / 2) for at in times[-count:]]
     return []
 
 
-def _begin(address: str, times: list[float]) -> list[_Scraper]:
-    """Return the scraper whose third scrape is the last one of an address: the one with the most equal gaps, if any."""
-    now = times[-1]
-    gaps = [(abs(now - 2 * b + a), (now - a) / 2, (a + b + now) / 3) for a, b in combinations(times[:-1], 2) if a < b]
-    fitting = sorted((off, gap, middle) for off, gap, middle in gaps if off <= _jitter(gap))
-    return [_Scraper(address, now, middle + gap, gap, off / 2, off / 2) for off, gap, middle in fitting[:1]]
+def _begin(address: str, seen: dict[float, bool]) -> list[_Scraper]:
+    """Return the scraper whose third scrape is the last one of an address, if any: by the most equal gaps of scrapes
+    for which none was known. Of such ones it has the shortest period: others can be multiples of it.
+    """
+    *times, now = seen
+    found = (((now - a) / 2, abs(now - 2 * b + a), (a, b)) for a, b in combinations(times, 2))
+    fitting = sorted(
+        (int(off / _UNEQUAL_SECONDS) + seen[a] + seen[b], gap, off, (a + b + now) / 3)
+        for gap, off, (a, b) in found
+        if off <= _jitter(gap)
+    )
+    return [_Scraper(address, now, middle + gap, gap, off / 2, off / 2) for *_, gap, off, middle in fitting[:1]]
 
 
 class ScrapeForecast:
     """Predicts scrapes from past ones. One thread records, others read. Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._scrapes: dict[str, list[float]] = {}  # the last times by address
+        self._scrapes: dict[str, dict[float, bool]] = {}  # by address, the last times, and whether a scraper was known
         self._scrapers: tuple[_Scraper, ...] = ()  # replaced as a whole
         self._last_scrape = -_VIEWER_SECONDS
         self._viewed_until = self._awaited_until = -_VIEWER_SECONDS  # by people, and by scrapers without a period
@@ -110,29 +129,36 @@ class ScrapeForecast:
     def record_scrape(self, address: str, now: float) -> bool:
         """Record a scrape from an address, and return whether it was expected at about this time."""
         self._last_scrape = now
-        times = self._scrapes[address] = [*self._scrapes.pop(address, []), now][-_MAX_SCRAPES:]
+        seen = dict([*self._scrapes.pop(address, {}).items(), (now, False)][-_MAX_SCRAPES:])
+        self._scrapes[address], times = seen, [*seen]
         if len(self._scrapes) > _MAX_SCRAPERS:
             del self._scrapes[next(iter(self._scrapes))]
-        known = [scraper for scraper in self._scrapers if scraper.rounds(now) <= _MAX_MISSED_PERIODS]
+        known = [each for each in self._scrapers if each.rounds(now) <= max(_MAX_MISSED_PERIODS, each.scrapes // 4)]
         fitting = [each for each in known if each.address == address and abs(each.off(now)) <= _jitter(each.gap)]
         if fitting:
+            seen[now] = True
             old = min(fitting, key=lambda each: abs(each.off(now)) + _MISSED_SECONDS * each.rounds(now))
             self._scrapers, self.period = (*(each for each in known if each is not old), old.after(now)), old.gap
             if abs(old.off(now)) <= _MISSED_SECONDS:
                 return True
+            most = _PHASE_JITTER * (old.early + old.late)
         else:
-            self._scrapers = (*known, *_begin(address, times))[-_MAX_SCRAPERS:]  # two equal gaps can be chance
+            most = _MISSED_SECONDS
+            for new in _begin(address, seen):  # two equal gaps can be chance
+                known = [*(each for each in known if not new.covers(each)), new]
+            self._scrapers = tuple(known[-_MAX_SCRAPERS:])
             gaps = (1.5 * (after - before) for before, after in pairwise(times[-3:]))
             awaited = [seconds for seconds in gaps if seconds <= _MAX_VIEWER_SECONDS]
             self._awaited_until = max(self._awaited_until, now + max([_VIEWER_SECONDS, *awaited]))
-        if phases := _phases(address, times):
+        if phases := _phases(address, times, most):
             self._scrapers = (*(each for each in self._scrapers if each.address != address), *phases)[-_MAX_SCRAPERS:]
         return bool(fitting)
 
     def scraped_by_all(self, since: float, now: float) -> bool:
         """Return whether a scrape was recorded since then, and one of each scraper that is not gone."""
         known = [(scraper.last, scraper.gap) for scraper in self._scrapers]
-        known += [(times[-1], times[-1] - times[-2:][0]) for times in self._scrapes.values()]  # 0 after a single scrape
+        lasts = [[*seen][-2:] for seen in self._scrapes.values()]
+        known += [(times[-1], times[-1] - times[0]) for times in lasts]  # 0 after a single scrape
         active = [last for last, gap in known if now - last <= (_MAX_MISSED_PERIODS * gap or _MAX_VIEWER_SECONDS)]
         return all(last >= since for last in (*active, self._last_scrape))
 
