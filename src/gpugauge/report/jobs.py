@@ -8,20 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpugauge.base.text import whole
-from gpugauge.exposition.trainings import (
-    BUILD,
-    BUSY,
-    COUNTERS,
-    ENERGY,
-    GAUGES,
-    INFO,
-    MEMORY,
-    OBSERVED,
-    OWNERS,
-    POWER_LIMIT,
-    SECONDS,
-    TOTAL,
-)
+from gpugauge.exposition import trainings as names
 from gpugauge.report.counters import Rise, once, rises
 from gpugauge.report.facts import Facts
 from gpugauge.report.model import JobId
@@ -68,12 +55,12 @@ class Device:
         """Return the energy in a range of time, None if it is not known, or that of other programs, too."""
         others = [self.users[process] for process in self.users.keys() - set(ours)]
         alone = not any(a + self.step < end and b - self.step > begin for a, b in others)
-        return self._within(ENERGY, begin, end) if alone else None
+        return self._within(names.ENERGY, begin, end) if alone else None
 
     def busy(self, begin: float, end: float) -> float | None:
         """Return the share of a range of time in which kernels ran, None if it is not known."""
-        observed = self._within(OBSERVED, begin, end)
-        return (self._within(BUSY, begin, end) or 0.0) / observed if observed else None
+        observed = self._within(names.OBSERVED, begin, end)
+        return (self._within(names.BUSY, begin, end) or 0.0) / observed if observed else None
 
     def _within(self, name: str, begin: float, end: float) -> float | None:
         # What a counter had at its first sample is not of this time.
@@ -97,7 +84,9 @@ class Found:
     def of(self, process: str) -> list[tuple[str, str]]:
         """Return the GPUs of a process."""
         node = self.owners[process].node
-        return [(node, uuid) for (uuid,) in sorted(self.facts[process].of(MEMORY)) if (node, uuid) in self.devices]
+        return [
+            (node, uuid) for (uuid,) in sorted(self.facts[process].of(names.MEMORY)) if (node, uuid) in self.devices
+        ]
 
 
 def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
@@ -110,7 +99,7 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
         tail = rest if head in KINDS else tail
         matcher = f"workload_job=~{quoted(f'(.*[/ ])?{tail}(-[0-9a-f-]+)?')}"
     found: dict[str, Owner] = {}
-    for metric in OWNERS:
+    for metric in names.OWNERS:
         by_count = sorted(source.counts(metric, matcher, span), key=lambda series: series.points[0][1])
         for process, new in {series.labels.get("process", ""): _owner(series.labels) for series in by_count}.items():
             old = found.get(process, new)
@@ -162,15 +151,15 @@ def read(
         of[series.labels.get("process", "")].append(series)
     facts = {process: Facts(of[process], span.start) for process in alive}
     devices = _devices(source, [each for process in facts for each in of[process]], narrow)
-    nodes = {each.labels.get("instance", "") for each in source.counts(BUILD, 'simulated="true"', narrow)}
+    nodes = {each.labels.get("instance", "") for each in source.counts(names.BUILD, 'simulated="true"', narrow)}
     return Found(found, facts, devices, any(found[process].node in nodes for process in facts))
 
 
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:
-    uuids = sorted({each.labels.get("uuid", "") for each in series if each.name == MEMORY})
+    uuids = sorted({each.labels.get("uuid", "") for each in series if each.name == names.MEMORY})
     of: defaultdict[tuple[str, str], list[Series]] = defaultdict(list)
-    found = source.gauges([INFO, TOTAL, POWER_LIMIT, MEMORY], "uuid", uuids, span)
-    for each in [*found, *source.counters([ENERGY, BUSY, OBSERVED], "uuid", uuids, span)]:
+    found = source.gauges([names.INFO, names.TOTAL, names.POWER_LIMIT, names.MEMORY], "uuid", uuids, span)
+    for each in [*found, *source.counters([names.ENERGY, names.BUSY, names.OBSERVED], "uuid", uuids, span)]:
         if each.labels.get("engine", "gpu") == "gpu":
             of[each.labels.get("instance", ""), each.labels.get("uuid", "")].append(each)
     devices = {place: _device(series, span, source.step(span)) for place, series in of.items()}
@@ -178,14 +167,16 @@ def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[
 
 
 def _device(series: Sequence[Series], span: Range, step: float) -> Device:
-    info = {each.name: each for each in series if each.name in {INFO, TOTAL, POWER_LIMIT}}
-    labels = info[INFO].labels if INFO in info else {}
-    memory, watts = (info[name].points[-1][1] if name in info else None for name in (TOTAL, POWER_LIMIT))
-    counted = once(each for each in series if each.name in {ENERGY, BUSY, OBSERVED})
+    info = {each.name: each for each in series if each.name in {names.INFO, names.TOTAL, names.POWER_LIMIT}}
+    labels = info[names.INFO].labels if names.INFO in info else {}
+    memory, watts = (info[name].points[-1][1] if name in info else None for name in (names.TOTAL, names.POWER_LIMIT))
+    counted = once(each for each in series if each.name in {names.ENERGY, names.BUSY, names.OBSERVED})
     rose = {key[0]: rises(points, span.start) for key, points in counted.items()}
     held: defaultdict[str, list[float]] = defaultdict(list)
     for each in series:
-        held[each.labels.get("process", "")] += [second for second, _ in each.points] if each.name == MEMORY else []
+        held[each.labels.get("process", "")] += (
+            [second for second, _ in each.points] if each.name == names.MEMORY else []
+        )
     users = {process: (min(seconds), max(seconds)) for process, seconds in held.items() if seconds}
     return Device(labels.get("name", ""), labels.get("index", ""), memory, watts, rose, users, step)
 
@@ -197,7 +188,7 @@ def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
         job = chosen(found, name)
     except NoJobError as error:
         ran = {process: owner for process, owner in owners(source, span).items() if owner.command == name}
-        times = read(source, ran, span, (SECONDS,), ()).facts
+        times = read(source, ran, span, (names.SECONDS,), ()).facts
         if not times:
             raise NoJobError(error) from None
         newest = ran[max(times, key=lambda process: times[process].end)].job
@@ -205,7 +196,7 @@ def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
             source.warnings.add(f"{name} also ran in {plural(others, 'other job')}: this is the one that ran it last.")
         return of_job(source, newest.text, span)
     ours = {process: owner for process, owner in found.items() if owner.job == job}
-    known = read(source, ours, span, COUNTERS, GAUGES)
+    known = read(source, ours, span, names.COUNTERS, names.GAUGES)
     if not known.facts:
         seen = ", ".join(sorted({f"{owner.command} on {owner.node}" for owner in ours.values()})[:_LISTED])
         what = "has no counters of a training: no scrape found one of its processes training"

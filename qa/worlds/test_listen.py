@@ -8,9 +8,9 @@ import socket
 from typing import Any
 
 import pytest
+from tests.drawn import seeds
 
 from gpugauge.web import listen
-from tests.drawn import seeds
 
 # The last two are of documentation (RFC 5737, RFC 3849): no machine has them.
 ADDRESSES = ("127.0.0.1", "127.0.0.2", "::1", "192.0.2.1", "2001:db8::1")

@@ -8,7 +8,6 @@ import socket
 import time
 
 import pytest
-
 from tests.drawn import seeds
 from tests.serving import routes, serving
 
