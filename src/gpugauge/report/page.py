@@ -13,6 +13,7 @@ from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.draw import text
 
 _HEIGHT = 100
+_CODE = re.compile(r"`([^`]+)`|[a-z][\w.]+\([^)]*\)|\b\w+=\w+|\bsbatch --[^)]+|\bgpugauge \w+(?=\.$)")
 _Layers = Sequence[tuple[str, str, Sequence[float | None]]]  # the name, the colour and the values of each
 
 
@@ -44,7 +45,7 @@ def _block(block: Block, at: int) -> str:
 
 
 def _line(line: str) -> str:
-    return re.sub("`([^`]+)`", r"<code>\1</code>", text(line))
+    return _CODE.sub(lambda found: f"<code>{found[1] or found[0]}</code>", text(line))
 
 
 def _row(row: Sequence[str], tag: str, block: Block) -> str:
