@@ -21,12 +21,9 @@ from qa.worlds.oracle import evidence
 from qa.worlds.trainings import CAUSES as TRUE_CAUSES
 from qa.worlds.trainings import Training, main_cause, saves_as_much, speedups
 
-# Causes that take turns are not seen apart in the means of a minute.
-TAKING_TURNS = {name for name, row in ROWS.items() if row.rhythm not in RHYTHMS[:4]}
-
 
 def test_statements_are_right() -> None:
-    found = [scores(name, PUBLISHED_SEEDS[:1], 6) for name in ROWS if name not in TAKING_TURNS]
+    found = [scores(name, PUBLISHED_SEEDS[:1], 6) for name in ROWS]
     named = {faults: sum(row[faults].named for row in found) for faults in (1, 2)}
     right = {faults: sum(row[faults].right for row in found) / named[faults] for faults in (1, 2)}
     healthy = sum(row[0].runs - row[0].caused for row in found)
@@ -43,9 +40,11 @@ def test_statements_are_right() -> None:
 def test_statements_of_each_row_are_right(name: str) -> None:
     found = scores(name, PUBLISHED_SEEDS, 25)
 
-    assert found[1].right_share >= (0.8 if name in TAKING_TURNS else 0.97)
-    assert found[2].right_share >= (0.7 if name in TAKING_TURNS else 0.8)
-    assert found[0].blamed_share <= 0.03
+    # Two faults that come and go within seconds look like one steady one.
+    turns = ROWS[name].rhythm in RHYTHMS[4:]
+    assert found[1].right_share >= (0.95 if turns else 0.97)
+    assert found[2].right_share >= (0.88 if turns else 0.93)
+    assert found[0].blamed_share <= (0.03 if name == "strong noise" else 0.01)
 
 
 def test_on_amd_a_cause_is_named_as_on_a_gpu_with_all_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +113,7 @@ _UNDECIDABLE = {
     "no counters, no local_work": _GPM | _RANKS,
     "exposed wait missing": set[str](),
     "waits missing": {"data_loading", *_GAPS},
-    "thread not seen": {"waiting_elsewhere"},
+    "thread not seen": {"waiting_elsewhere", "host_bound"},
 }
 
 

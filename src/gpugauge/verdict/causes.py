@@ -22,6 +22,7 @@ COMPILE = (
     "torch.compile(model, mode='reduce-overhead'), which uses CUDA graphs; then no .item() and no printing in each step"
 )
 """The changes that take Python out of a step, the first of them first."""
+_LEAST_OFFLOADED = 0.3  # load of a GPU below which offloading alone does not explain its gaps
 _SMALL = 0.1  # share of the waits for CPU or storage that excludes them
 
 
@@ -46,6 +47,10 @@ NEEDED: Mapping[str, tuple[str, _Missing]] = {
     "peers": (
         "the rank's own work in its steps, if there are other ranks",
         lambda e, _: (e.world_size or 1) > 1 and e.local_work is None,
+    ),
+    "offload": (
+        "where parameters are on the CPU, a load of 30 % or more: slow code of the program leaves less",
+        lambda e, d: e.offloads and ((d.busy if d.own_busy is None else d.own_busy) or 0.0) < _LEAST_OFFLOADED,
     ),
     "thread": ("the sleep of the training thread", lambda e, _: e.asleep is None),
     "throttling": ("throttling by the cgroup", lambda e, _: e.cpu_throttled is None),
@@ -148,7 +153,7 @@ _ALL = (
         ("gpu", "simulated"),
         "waits for its own Python code",
         "yellow",
-        needs=("load", "waits", "copies", "thread CPU"),
+        needs=("load", "waits", "copies", "thread CPU", "thread", "offload"),
         removed={"host": 0.0, "serial": False},
         measured="the GPU is idle {idle} of the time, the waits for batches take {data_wait}, copies {transfer}",
     ),
@@ -170,7 +175,7 @@ _ALL = (
         ("simulated",),
         "works on the CPU with what is offloaded",
         "light-orange",
-        needs=("load", "waits"),
+        needs=("load", "waits", "offload"),
         removed={"host": 0.0, "serial": False},
         measured="the GPU is idle {idle} of the time, and {parameters_on_cpu} of the parameters are on the CPU",
     ),

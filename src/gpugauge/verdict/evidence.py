@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
+_VARIES = 0.1  # spread of load or pace from which on several causes may take turns
 COUNTS = ("retries", "ooms", "unused", "held")
 _SHARES = ("data_wait", "asleep", "local_work", "cpu_throttled", "memory_pressure")
 # What people see of several GPUs.
@@ -24,7 +25,7 @@ class DeviceEvidence(NamedTuple):
     measured: bool = True  # whether the driver reports its load, which it does not for MIG devices
     own_busy: float | None = None  # of this process, if the driver reports it
     unowned_busy: float = 0.0  # of no known process, for example of one that has just started
-    spread: float = 0.0  # between the lowest and the highest load of an interval of the window
+    spread: float = 0.0  # between the lowest and the highest load, or SM activity, of an interval of the window
     shared: bool = False  # other processes have memory on it
     part: float = 1.0  # that this process holds of it; the parts of all processes are at most 1
     overlaps: bool = False  # … and its processes compute at the same time (MPS)
@@ -60,6 +61,7 @@ class Evidence(NamedTuple):
     worked: bool = False  # a phase of training or evaluating was seen, or a wait for a batch has ended
     steps: float | None = None  # in the window
     steps_ever: float | None = None
+    pace: float = 0.0  # between the most and the fewest steps of an interval of the window, as a share of their mean
     batches: float | None = None  # in the window
     batches_ever: float | None = None
     since_progress: float | None = None  # since the last step or batch
@@ -100,6 +102,16 @@ class Evidence(NamedTuple):
     def judged_devices(self) -> int:
         """The number of held GPUs whose load the driver reports. Of the others no loss can be seen."""
         return sum(device.measured for device in self.devices) + self.unused_devices
+
+    @property
+    def offloads(self) -> bool:
+        """Whether most parameters are on the CPU, while the GPU computes with them."""
+        return self.parameters.get("cpu", 0.0) > 0.5 * sum(self.parameters.values())
+
+    @property
+    def varies(self) -> bool:
+        """Whether load or pace vary within the window: several causes may take turns, unseen in means."""
+        return max(self.pace, *(device.spread for device in self.devices), 0.0) >= _VARIES
 
     def known(self) -> dict[str, float]:
         """Return the known values that people see, those of several GPUs as one: shares, and COUNTS that are not 0."""

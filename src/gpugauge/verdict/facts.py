@@ -31,6 +31,7 @@ _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipytho
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
 _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
 _LEAST_HELD = 0.01  # share of the time for which a process has a GPU that others use: it has memory on it
+_VARYING = (("busy", "observed"), ("sm_active", "profiled"))  # counters of a GPU whose ratio shows what takes turns
 _SHORT_PAUSE = 0.02  # share of an interval between two ticks; with a shorter pause it is one of the training
 
 
@@ -88,6 +89,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     if (hung := min(window.span, training.open_wait(session))) >= OPEN_SECONDS:
         step_seconds, local = (step_seconds or 0.0) + hung, local if step_seconds else 0.0
     peers = 1.0 - min(1.0, local / step_seconds) if local is not None and step_seconds else None
+    workers = whole(facts.get("loader_workers", ""))
     loading = {part: rise(track, seconds) for part, seconds in LOADING.items()}
     loaded = sum(seconds or 0.0 for part, seconds in loading.items() if part != "threads")
     return Evidence(
@@ -101,6 +103,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         worked=_worked(session),
         steps=None if steps_ever is None else full.session(process).rise(training.steps) or 0.0,
         steps_ever=steps_ever,
+        pace=0.0 if mixed else _pace(window, process, max(1, workers or 0)),
         batches=None if batches_ever is None else full.session(process).rise(training.batches) or 0.0,
         batches_ever=batches_ever,
         since_progress=now - progress.at if progress else None,
@@ -108,7 +111,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         data_wait=of_training(track.rate(waited_for_training)),
         data_wait_exposed=of_training(track.rate(training.exposed_wait)),
         pinned=pinned,
-        loader_workers=whole(facts.get("loader_workers", "")),
+        loader_workers=workers,
         loader_queued=_ratio(loading["runqueue"], loaded),
         loader_storage=_ratio(loading["storage"], loaded),
         asleep=of_training(track.rate(training.asleep)),
@@ -239,18 +242,37 @@ def device(window: Window, uuid: str) -> DeviceEvidence:
         known = window.cache[key] = DeviceEvidence(
             busy=_ratio(track.rise(lambda gpu: gpu.busy), track.rise(lambda gpu: gpu.observed)),
             measured=uuid in window.node.loads,
-            spread=_spread(window, uuid),
+            spread=max(_spread(window, partial(_grown, uuid, *names)) for names in _VARYING),
             sm_active=_ratio(track.rise(lambda gpu: gpu.sm_active), track.rise(lambda gpu: gpu.profiled)),
         )
     return known
 
 
-def _spread(window: Window, uuid: str) -> float:
-    """Return the difference between the highest and the lowest load of a GPU between two points of the window."""
-    pairs = (pair for piece in window.pieces for pair in pairwise(point.gpus.get(uuid) for point in piece))
-    ratios = (_ratio(_more(a.busy, b.busy), _more(a.observed, b.observed)) for a, b in pairs if a and b)
-    loads = [ratio for ratio in ratios if ratio is not None]
-    return max(loads) - min(loads) if loads else 0.0
+def _spread(window: Window, share: Callable[[Point, Point], float | None]) -> float:
+    """Return the difference between the highest and the lowest value of a share between two points of the window."""
+    found = [share(*pair) for piece in window.pieces for pair in pairwise(piece)]
+    known = [value for value in found if value is not None]
+    return max(known) - min(known) if known else 0.0
+
+
+def _grown(uuid: str, part: str, whole: str, before: Point, after: Point) -> float | None:
+    a, b = before.gpus.get(uuid), after.gpus.get(uuid)
+    rises = (_more(getattr(a, name), getattr(b, name)) for name in (part, whole)) if a and b else (None, None)
+    return _ratio(*rises)
+
+
+def _pace(window: Window, process: str, burst: int) -> float:
+    """Return the spread of the steps between two points as a share of their mean, less a `burst` of steps that may be
+    counted before or after a point: the batches of several workers come together.
+    """
+
+    def steps(before: Point, after: Point) -> float | None:
+        counts = [training.steps(point.sessions[process]) for point in (before, after)]
+        return (_more(*counts) or 0.0) / (after.at - before.at)
+
+    mean = window.session(process).rate(training.steps)
+    interval = window.span / max(1, sum(len(piece) - 1 for piece in window.pieces))
+    return max(0.0, _spread(window, steps) / mean - burst / (mean * interval)) if mean and interval else 0.0
 
 
 def _more(before: float | None, after: float | None) -> float | None:

@@ -9,7 +9,7 @@ from gpugauge.node.judged import Verdict
 from gpugauge.verdict.causes import CAUSES, NEEDED
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.possible import possible
-from gpugauge.verdict.savings import LEAST_SHARE, Loss, of_device, why_it_waits
+from gpugauge.verdict.savings import LEAST_SHARE, ROOTS, SLOWED, Loss, of_device, why_it_waits
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, facts_of, transition
 
 # Ratios from 0 to 1.
@@ -17,9 +17,11 @@ _MIN_PRIMARY_SHARE = 0.12  # saving from which a cause is reported as the limit
 _MIN_SURE_SHARE = 0.1  # … and what it saves at least, whatever the measured values are exactly
 _MIN_LEAD_SHARE = 0.05  # by which it must exceed the cause reported before
 _MIN_UNKNOWN_SHARE = 0.25  # of all that is lost, from which the limit is reported as unknown
-_MIN_UNSTEADY_SHARE = 0.4  # … and where the load varies: what takes turns with other causes is not seen in the means
+_MIN_DOUBTFUL_SHARE = 0.4  # … and where load or pace vary, or kernels are slow and no counters show how they fill
 _MOST_OTHER = 0.9  # what it must save at least of the saving of each other one, likewise
-_UNSTEADY = 0.15  # spread of the load from which on several causes may take turns
+_TURNS = 1.25  # what it must save at least of what each other one saves if they take turns, too fast to be seen
+_WITHHELD_MOST = 0.5  # saving from which on withheld CPU or memory is the reason of what it slows down
+_KERNELS = frozenset({"throttled", "contention"})  # slow ones, without counters
 _SPINS = 0.98  # busy share of a GPU on which a kernel waits
 _WAITS = frozenset({"waiting_for_peers", "slow_network"})
 _OUTSIDE = frozenset({"counters"})  # evidence that is not of the hook, or of a training that steps
@@ -48,12 +50,19 @@ def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> boo
     """Return whether a cause saves the most with all evidence that is possible, or was reported before."""
     if named == "unknown" or state != "training" or (before and named == before.limited_by):
         return True
-    unsteady = any(device.spread >= _UNSTEADY for device in e.devices)
+    loss = _loss(e, state)
+    saved = loss.savings.get(named, 0.0)
+    explained = {named, *(SLOWED if named in ROOTS and saved > _WITHHELD_MOST else ())}
+    if saved < _TURNS * max([turn for name, turn in loss.turns.items() if name not in explained], default=0.0):
+        return False
+    if named in _KERNELS and saved < _MIN_DOUBTFUL_SHARE and any(device.sm_active is None for device in e.devices):
+        return False
     for other in possible(e):
         savings = _loss(other, state).savings
-        least, others = _MIN_SURE_SHARE, {name: saved for name, saved in savings.items() if name != named}
-        if unsteady:
-            least = max(_MIN_UNSTEADY_SHARE, 2.0 * max(others.values(), default=0.0))
+        others = {name: saving for name, saving in savings.items() if name != named}
+        least = _MIN_SURE_SHARE
+        if e.varies:
+            least = max(_MIN_DOUBTFUL_SHARE, 2.0 * max(others.values(), default=0.0))
         elif named not in _WAITS:
             if others.get(why_it_waits(e), 0.0) >= _MIN_PRIMARY_SHARE:
                 return False
@@ -90,12 +99,13 @@ def _loss(e: Evidence, state: str) -> Loss:
         return Loss(unused | {"unknown": max(0.0, idle / held - e.paused)})
     shares: defaultdict[str, float] = defaultdict(float, unused)
     savings = shares.copy()
+    turns = savings.copy()
     for loss in (of_device(e, device) for device in e.devices):
         # In pauses nothing is lost, and their removal is no saving.
-        for total, part, of in ((shares, loss.shares, 1.0 - e.paused), (savings, loss.savings, 1.0)):
+        for total, part, of in zip((shares, savings, turns), loss, (1.0 - e.paused, 1.0, 1.0), strict=True):
             for name, share in part.items():
                 total[name] += of * share / held
-    return Loss(shares, savings)
+    return Loss(shares, savings, turns)
 
 
 def _spins(e: Evidence) -> bool:

@@ -15,6 +15,8 @@ TOLERANCE = 0.11  # of a measured share
 _PAGEABLE = 0.65  # of copies of memory that is not pinned, at 6 to 16 GB/s instead of 10 (shares.py)
 _MIXED = 0.05  # share of pauses in the evidence from which on their load matters
 _FULL = 0.85  # of the multiprocessors, by kernels that are large enough
+_OWN = (0.5, 0.1)  # of the load of a GPU that others use, if it is not known by process
+_LEAST_CALL = 0.2  # of the time that a call of the allocator to the driver is assumed to take (savings.py)
 
 _E = TypeVar("_E", Evidence, DeviceEvidence)
 
@@ -46,6 +48,11 @@ def possible(e: Evidence) -> Iterator[Evidence]:
         # A collective that waits keeps the GPU busy, and hardly any of its multiprocessors.
         spins = max((d.busy or 0.0) - (d.sm_active or 0.0) / _FULL for d in e.devices)
         yield e._replace(local_work=1.0 - max(0.0, spins))
+    for part in _OWN if any(device.shared and device.own_busy is None for device in e.devices) else ():
+        yield e._replace(devices=tuple(d._replace(own_busy=part * (d.busy or 0.0)) for d in e.devices))
+    if e.device_allocs and e.device_frees:
+        allocs, frees = (_LEAST_CALL * calls for calls in (e.device_allocs, e.device_frees))
+        yield e._replace(device_allocs=allocs, device_frees=frees)
     if any(device.shared for device in e.devices):  # its counters are those of all processes
         yield e._replace(devices=tuple(_less(device, sm_active=_FULL * others_busy(device)) for device in e.devices))
     if e.mixed >= _MIXED:  # the GPU was busy in all of the pauses

@@ -41,14 +41,17 @@ ROOTS: Mapping[str, Callable[[Evidence], float | None]] = {
     "cpu_limited": lambda e: e.cpu_throttled,
     "memory_swap_io": lambda e: e.memory_pressure,
 }
-_SLOWED = frozenset({"data_loading", "host_bound", "offloaded", "unknown"})
+SLOWED = frozenset({"data_loading", "host_bound", "offloaded", "unknown"})
 
 
 class Loss(NamedTuple):
-    """`shares` divide the lost time by cause. `savings` are the shares that the removal of one cause alone saves."""
+    """`shares` divide the lost time by cause. `savings` are the shares that the removal of one cause alone saves, and
+    `turns` those that it saves if the causes take turns: shares are means, which hide it.
+    """
 
     shares: Mapping[str, float] = {}
     savings: Mapping[str, float] = {}
+    turns: Mapping[str, float] = {}
 
 
 def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
@@ -62,17 +65,22 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     computing = min(1.0, (own - waiting) / (1.0 - shared))
     working = min(1.0, (device.busy - shared - waiting) / (1.0 - shared))  # with busy time of no known process
     gap = max(0.0, 1.0 - working - waiting)
-    in_gaps = _with_root_cause(_gaps(e, device, gap, computing))
+    in_gaps = _gaps(e, device, gap, computing)
+    in_gaps = in_gaps if e.varies else _with_root_cause(in_gaps)
     slower = slow_kernels(e, device, own - waiting, shared)
     # Gaps show that the training does not wait for the GPU, except those that follow the kernels in each step.
-    serial = gap if in_gaps.get("transfer") and not e.pinned else in_gaps.get("memory_pressure", 0.0)
+    after = e.offloads or (in_gaps.get("transfer") and not e.pinned)
+    serial = gap if after else in_gaps.get("memory_pressure", 0.0)
     idle = max(0.0, 1.0 - device.busy - serial)
     weight = 0.0 if loader_limits(e, gap) else max(0.0, 1.0 - idle / _SERIAL)
     most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else 1.0  # the thread loads even with faster kernels
     on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
     lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
     shares, waits = _divided(gap, in_gaps) | _divided(lost, on_device), {why_it_waits(e): waiting}
-    return Loss(shares | waits, in_gaps | on_device | waits)
+    seen = {"data_loading": min(gap, _waited(e) or 0.0), "transfer": min(gap, device.transfer or 0.0)}
+    seen |= {name: in_gaps.get(name, 0.0) for name in ("memory_pressure", "waiting_elsewhere")} | _withheld(e, gap)
+    turns = seen | {_own(e): gap - max(seen.values())} | {name: computing * part for name, part in slower.items()}
+    return Loss(shares | waits, in_gaps | on_device | waits, turns | waits)
 
 
 def why_it_waits(e: Evidence) -> str:
@@ -136,15 +144,21 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
         # Copies from pageable memory do not overlap: without them, the host works while kernels run.
         transfer = copied + min(left - copied, computing) if copied else 0.0
         host = left - copied - wait if copied else host
+    if e.offloads:  # the optimizer follows the kernels, and the next step the optimizer
+        host = min(host, left - wait - (0.0 if e.pinned else copied))
+        transfer = transfer if e.pinned else copied
     # With steps from the hook, the waits for the loader are known and the rest of the gaps is work of the host. Copies
     # from pinned memory overlap with kernels; other copies may fill the gaps unless the PCIe traffic is known.
     copies_known = device.transfer is not None or e.pinned is True
     known = e.inside and e.steps != 0 and waited is not None and copies_known
     most = left if e.pinned else left - copied
     asleep = elsewhere(e, max(0.0, most - wait))
-    own = "offloaded" if e.parameters.get("cpu", 0.0) > 0.5 * sum(e.parameters.values()) else "host_bound"
     found = {"data_loading": wait, "transfer": transfer, "memory_pressure": pressure, "waiting_elsewhere": asleep}
-    return found | {own if known else "unknown": max(0.0, host - asleep)} | _withheld(e, most)
+    return found | {_own(e) if known else "unknown": max(0.0, host - asleep)} | _withheld(e, most)
+
+
+def _own(e: Evidence) -> str:
+    return "offloaded" if e.offloads else "host_bound"
 
 
 def elsewhere(e: Evidence, most: float) -> float:
@@ -188,4 +202,4 @@ def _with_root_cause(savings: dict[str, float]) -> dict[str, float]:
     withheld = 1.0 - math.prod(1.0 - savings.get(name, 0.0) for name in ROOTS)
     if not withheld or withheld < _ROOT_CAUSE * max(savings.values()):
         return savings
-    return {name: saved for name, saved in savings.items() if name not in _SLOWED}
+    return {name: saved for name, saved in savings.items() if name not in SLOWED}
