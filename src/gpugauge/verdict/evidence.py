@@ -113,6 +113,11 @@ class Evidence(NamedTuple):
         """Whether load or pace vary within the window: several causes may take turns, unseen in means."""
         return max(self.pace, *(device.spread for device in self.devices), 0.0) >= _VARIES
 
+    @property
+    def doubtful(self) -> bool:
+        """Whether evidence is missing that separates slow code from a wait, or the own load from that of others."""
+        return self.offloads or self.asleep is None or any(d.shared and d.own_busy is None for d in self.devices)
+
     def known(self) -> dict[str, float]:
         """Return the known values that people see, those of several GPUs as one: shares, and COUNTS that are not 0."""
         found = {name: getattr(self, name) for name in _SHARES}

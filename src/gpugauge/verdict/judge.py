@@ -19,7 +19,7 @@ _MIN_LEAD_SHARE = 0.05  # by which it must exceed the cause reported before
 _MIN_UNKNOWN_SHARE = 0.25  # of all that is lost, from which the limit is reported as unknown
 _MIN_DOUBTFUL_SHARE = 0.4  # … and where load or pace vary, or kernels are slow and no counters show how they fill
 _MOST_OTHER = 0.9  # what it must save at least of the saving of each other one, likewise
-_TURNS = 1.25  # what it must save at least of what each other one saves if they take turns, too fast to be seen
+_TURNS = 1.25  # … of what each other one saves if they take turns, too fast to be seen, where evidence is doubtful
 _WITHHELD_MOST = 0.5  # saving from which on withheld CPU or memory is the reason of what it slows down
 _KERNELS = frozenset({"throttled", "contention"})  # slow ones, without counters
 _SPINS = 0.98  # busy share of a GPU on which a kernel waits
@@ -53,7 +53,8 @@ def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> boo
     loss = _loss(e, state)
     saved = loss.savings.get(named, 0.0)
     explained = {named, *(SLOWED if named in ROOTS and saved > _WITHHELD_MOST else ())}
-    if saved < _TURNS * max([turn for name, turn in loss.turns.items() if name not in explained], default=0.0):
+    turns = max([turn for name, turn in loss.turns.items() if name not in explained], default=0.0)
+    if (e.varies or e.doubtful) and saved < _TURNS * turns:
         return False
     if named in _KERNELS and saved < _MIN_DOUBTFUL_SHARE and any(device.sm_active is None for device in e.devices):
         return False

@@ -16,7 +16,7 @@ _PAGEABLE = 0.65  # of copies of memory that is not pinned, at 6 to 16 GB/s inst
 _MIXED = 0.05  # share of pauses in the evidence from which on their load matters
 _FULL = 0.85  # of the multiprocessors, by kernels that are large enough
 _OWN = (0.5, 0.1)  # of the load of a GPU that others use, if it is not known by process
-_LEAST_CALL = 0.2  # of the time that a call of the allocator to the driver is assumed to take (savings.py)
+_LEAST_CALL = 0.45  # of the time that a call of the allocator to the driver is assumed to take (savings.py)
 
 _E = TypeVar("_E", Evidence, DeviceEvidence)
 
