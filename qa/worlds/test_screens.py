@@ -63,7 +63,9 @@ def test_lines_of_top(seed: int, width: int) -> None:
     for _, line, _ in (*gpus, *lines):
         assert columns(line) <= width
         assert line.isprintable()
-    parts = {gpu.uuid: [uuid for uuid, _, _ in gpu.mig] if gpu.up else [] for gpu in drawn.gpus}
+    grave = {uuid for problem in status.problems if problem.grave for uuid in problem.gpus}
+    ordered = sorted(drawn.gpus, key=lambda gpu: gpu.uuid not in grave)
+    parts = {gpu.uuid: [uuid for uuid, _, _ in gpu.mig] if gpu.up else [] for gpu in ordered}
     assert [key for key, _, _ in gpus] == [key for uuid, mig in parts.items() for key in (uuid, *mig)]
     assert {key for key, _, _ in lines} == {program.process for program in drawn.programs}
     by_key = {program.process: program for program in drawn.programs}

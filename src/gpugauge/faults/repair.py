@@ -160,6 +160,20 @@ class Site(NamedTuple):
             return
         marks, users = {need.mark for need in needs}, users or {}
         kinds = self.managers.union(user.kind for found in users.values() for user in found)
+        now = [need for need in needs if need.mark != "reboot" or not need.later]
+        urgent = {need.mark for need in now if not need.later}
+        if (
+            len(now) < len(needs)
+            and "reset" in urgent
+            and marks <= {"reset", "hand", "reboot"}
+            and not kinds & {*_MANAGERS}
+        ):
+            # Programs on other GPUs go on: no manager has ended them.
+            yield from self.plan(now, users, simulated=simulated)
+            waiting = [need for need in needs if need not in now]
+            yield f"when all programs of the node have ended: systemctl reboot, which {_also(waiting)}"
+            yield from _under_load(waiting)
+            return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
         reboot = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
         ended = users if reboot or marks & {"reset_all", "power"} else {need.device.uuid for need in needs}
@@ -187,9 +201,7 @@ class Site(NamedTuple):
         else:
             yield f"check that all is well{', ' if ': ' in self.check else ': '}{self.check}"
             yield from (f"only if so: {each}" for each in back)
-        late = ((n, n.fault) for n in needs if n.fault and n.fault.after)
-        shown = ((n, f.word, n.device.vendor.fill(f.after, n.name)) for n, f in late)
-        yield from dict.fromkeys(f"GPU {n.name} ({word}), under load: {command}" for n, word, command in shown)
+        yield from _under_load(needs)
 
     def _drained(self, kinds: Collection[str], programs: str, *, later: bool) -> tuple[list[str], list[str]]:
         """Return the steps that drain the node, and the commands that give it back. `programs` is the step that ends
@@ -227,11 +239,22 @@ def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> str:
     return f"{ask}{f' ({said})' if said else ''}{kill}"
 
 
+def _under_load(needs: Iterable[Need]) -> Iterator[str]:
+    """Yield what shows under load that the repair of each GPU was one."""
+    late = ((n, n.fault) for n in needs if n.fault and n.fault.after)
+    shown = ((n, f.word, n.device.vendor.fill(f.after, n.name)) for n, f in late)
+    yield from dict.fromkeys(f"GPU {n.name} ({word}), under load: {command}" for n, word, command in shown)
+
+
+def _also(needs: Iterable[Need]) -> str:
+    """Return what a reboot does for GPUs."""
+    also = (f"{n.text or 'repairs'} GPU {n.name}{f' ({n.fault.word})' if n.fault else ''}" for n in needs)
+    return " and ".join(dict.fromkeys(also))
+
+
 def _reboot(needs: Sequence[Need], resets: int) -> str:
     """Return the step that reboots a node of which other GPUs need resets."""
-    found = (need for need in needs if need.mark == "reboot")
-    also = (f"{n.text or 'repairs'} GPU {n.name}{f' ({n.fault.word})' if n.fault else ''}" for n in found)
-    words = " and ".join(dict.fromkeys(also))
+    words = _also(need for need in needs if need.mark == "reboot")
     why = f"it also {words}" if words else "services of the cluster read the GPUs, too"
     ends = _REBOOT.partition("which ")[2]
     return f"systemctl reboot, in place of the reset{'s' if resets > 1 else ''}; {why}; it {ends}"

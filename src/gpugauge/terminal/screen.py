@@ -137,9 +137,12 @@ def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
 
 
 def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
-    """Return the heading and a line for each GPU, followed by its MIG devices: uuid, text and level."""
+    """Return the heading and a line for each GPU, those with faults first, each followed by its MIG devices: uuid, text
+    and level.
+    """
     found: list[tuple[str, list[str], str]] = []
-    for gpu in status.gpus:
+    faulty = {uuid for problem in status.problems if problem.grave for uuid in problem.gpus}
+    for gpu in sorted(status.gpus, key=lambda gpu: gpu.uuid not in faulty):
         found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.level))
         found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]
     grid = Grid(_GPUS, [row for _, row, _ in found], width)

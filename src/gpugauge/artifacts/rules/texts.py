@@ -52,7 +52,12 @@ _FIGURES = {
     "GpuThrottled": (
         ("gpu_clock_hertz", 'domain="graphics"', " Its clock is at {{ .Value | humanize }}Hz."),
         ("gpu_clock_max_hertz", 'domain="graphics"', " Its highest is {{ .Value | humanize }}Hz."),
-        *_HEAT,
+        _HEAT[0],
+        (
+            "gpu_temperature_limit_celsius",
+            'limit="gpu_max"',
+            f" Its chip may have {_VALUE} °C: if it is cooler, another part is hot, such as its memory.",
+        ),
     ),
     "GpuPcieDegraded": (
         ("gpu_pcie_width", 'when="current"', f" It has {_VALUE} lanes now."),

@@ -60,7 +60,8 @@ NVIDIA = Vendor(
     error_labels=xid_labels,
     in_log=IN_LOG,
     error_advice={
-        "94": "restart the program that has ended; {later}; {reset}",  # others are not affected
+        # Others are not affected.
+        "94": "restart the program that has ended: its pid is in `dmesg | grep Xid`; {later}; {reset}",
         "reset": "{reset}",
         "workflow": "follow NVIDIA's workflow for this code: "
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
