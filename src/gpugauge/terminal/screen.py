@@ -48,6 +48,7 @@ _PROCESSES: Sequence[Column[Process]] = (
     Column("OWNER", lambda process, _: safe(process.owner) or "-", least=16, rank=1),
 )
 
+_FAULTS = {"gpu_down", "gpu_health", "xid"}  # kinds of problems of which a GPU stands first
 # By name: the value by which processes are sorted, the largest first; None comes last.
 SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
     "lost": lambda p: _lost(p.facts),
@@ -141,7 +142,7 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     and level.
     """
     found: list[tuple[str, list[str], str]] = []
-    faulty = {uuid for problem in status.problems if problem.grave for uuid in problem.gpus}
+    faulty = {uuid for problem in status.problems if problem.kind in _FAULTS for uuid in problem.gpus}
     for gpu in sorted(status.gpus, key=lambda gpu: gpu.uuid not in faulty):
         found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.level))
         found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]
