@@ -111,6 +111,7 @@ def measured(name: str, begin: int, text: str, *rows: Row, since: str = "") -> C
 HOT = (
     Row("gpu_temperature_celsius", {**UUID, "sensor": "gpu"}, 89, 50),
     Row("gpu_temperature_limit_celsius", {**UUID, "limit": "slowdown"}, 92, 92),
+    Row("gpu_temperature_limit_celsius", {**UUID, "limit": "gpu_max"}, 87, 87),
 )
 CLOCK = (
     Row("gpu_clocks_event_seconds_total", {**UUID, "reason": "sw_thermal_slowdown"}, 0.3, 0.3, counter=True),
@@ -169,7 +170,8 @@ def test_faults(tmp_path: Path) -> None:
     words = {"summary": FAULTS["GpuThrottled"].summary, "advice": "mend it", "reason": "sw_thermal_slowdown"}
     why = Row("gpu_problem_info", {**UUID, "problem": "GpuThrottled", **words}, 1, None)
     text = "Programs on it are slower. Reason: thermal slowdown (software). For 30% of the last 15m. Its clock is at "
-    text += f"1.2GHz. Its highest is 1.98GHz. {heat}"
+    text += "1.2GHz. Its highest is 1.98GHz. It is at 89 °C. Its chip may have 87 °C: if it is cooler, another part "
+    text += "is hot, such as its memory."
     slowed = measured("GpuThrottled", 25, text, *HOT, *CLOCK, begin, why, since=" or before")
     figures = measured("GpuHot", 25, hot, *HOT), slowed, measured("GpuNvlinkErrors", 20, links, *LINKS)
     cases = [reset_with_users(), known_xid(), contained_error(), *figures, lost_gpu(), two_exporters()]

@@ -61,7 +61,7 @@ def places_and_loss() -> Case:
     texts = {
         "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
-        "description": f"{LOST}. What to do: more loader workers, pinned "
+        "description": f"{LOST}. What to do: more loader workers; also pinned "
         f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost so far. Mean over 15m. "
         f"On node-1 GPU 0, 1; pods trainer-0; programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -105,7 +105,7 @@ def many_places() -> Case:
         "summary": f"Training jobset ml/llm in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
-        "description": f"{LOST}. What to do: more loader workers, pinned "
+        "description": f"{LOST}. What to do: more loader workers; also pinned "
         f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost "
         f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
         f"programs fit.py. Since {LOW_BEGIN}.",
