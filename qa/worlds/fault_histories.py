@@ -147,7 +147,7 @@ def _action(rng: random.Random, history: History, machine: Machine, with_action:
 
 def _pending(_: random.Random, history: History, machine: Machine, _a: bool) -> None:
     history.gpu["health"]["remapped_rows"] = {"uncorrectable": 1, "pending": 1}
-    _fires(history, machine, "GpuNeedsReset", labels={"reason": "row_remap_pending"})
+    _fires(history, machine, "GpuResetPending", labels={"reason": "row_remap_pending"})
 
 
 def _failure(_: random.Random, history: History, machine: Machine, _a: bool) -> None:

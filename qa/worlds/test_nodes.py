@@ -65,9 +65,13 @@ def state(node: Node, gpu: Gpu) -> tuple[str, str]:
     wasted = any(map(wasting, here)) and not any(map(useful, here))
     states = (
         (not gpu.up, ("bad", "down")),
-        (gpu.reset or gpu.remapping_failed, ("bad", "errors")),
+        (gpu.xid == 79, ("bad", "errors")),
+        (gpu.remapping_failed, ("bad", "faulty memory")),
+        (gpu.reset, ("bad", "needs reset")),
         (wasted, ("bad", "wasted")),
-        (gpu.faulty, ("poor", "errors")),
+        (gpu.uncorrected, ("poor", "memory errors")),
+        (gpu.xid == 48, ("poor", "errors")),
+        (gpu.remapping_pending, ("poor", "reset pending")),
         (lowered(gpu), ("poor", "clocks lowered")),
         (any(p.cause and useful(p) for p in here), ("poor", "slowed")),
         (gpu in node.unexplained, ("poor", "low load")),
@@ -101,7 +105,7 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
     unknown, early = sum(p.condition == "unhooked" and not p.serves for p in node.programs), node.unjudged
     assert (" well" in answer, facts["problems"] == []) == (quiet and not unknown and not early, quiet)
     assert (f"{early} process{'es' if early > 1 else ''} not judged yet" in answer) == bool(early)
-    grave = any(not g.up or g.reset or g.remapping_failed for g in node.gpus)
+    grave = any(not g.up or g.reset or g.remapping_failed or g.xid == 79 for g in node.gpus)
     grave = grave or bool(on_cpu) or any(map(wasting, node.programs))
     judging = any(p.condition == "judging" for p in node.programs)
     assert facts["level"] == ("bad" if grave else "poor" if not quiet else "none" if unknown or judging else "good")
@@ -187,12 +191,12 @@ def test_the_errors_of_a_gpu_are_one_problem_with_the_advice_of_the_gravest(seed
         (gpu,) = [gpu for gpu in node.gpus if gpu.uuid in problem["gpus"]]
         said = f"{problem['text']} {problem['detail'] or ''}"
         errors = (
-            (gpu.up and gpu.reset, "requires a reset", ""),
-            (gpu.up and gpu.remapping_failed, "remapping of a faulty memory row failed", ""),
-            (gpu.xid == 48, "Xid 48 (Double bit ECC error) at ", "workflow for this code"),
             (gpu.xid == 79, "Xid 79 (GPU has fallen off the bus) at ", ""),
-            (gpu.up and gpu.remapping_pending, "waits to be remapped", "programs on it are not affected"),
+            (gpu.up and gpu.remapping_failed, "remapping of a faulty memory row failed", ""),
+            (gpu.up and gpu.reset, "requires a reset", ""),
             (gpu.up and gpu.uncorrected, "uncorrected memory error", "check the kernel log"),
+            (gpu.xid == 48, "Xid 48 (Double bit ECC error) at ", "workflow for this code"),
+            (gpu.up and gpu.remapping_pending, "waits to be remapped", "programs on it are not affected"),
         )
         for true, words, _ in errors:
             assert (words in said) == bool(true)

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpugauge.doctor.table import examine
 from gpugauge.driver.advice import down_advice, unread_advice
 from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading, ProcessReading
 from gpugauge.driver.vendors.nvidia import NVIDIA
+from gpugauge.driver.vendors.xids import XID_CLASSES
 from gpugauge.faults import repair
 from gpugauge.faults.repair import Site, User, needs, site
 from gpugauge.faults.table import FAULTS, GpuHealth, ailments, lost, xid_fault
@@ -214,8 +216,8 @@ def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results
     said = dict(zip(faults, Site().alerted(gpu, faults, "PLAN"), strict=True))
     needing = {each for each in faults if needs(gpu, [each.advice])}
     shown = {each for each in needing if "PLAN" in said[each]}
-    critical = {each for each in needing if FAULTS[each.runbook].severity == "critical"}
     explained = {name for each in faults for name in FAULTS[each.runbook].explains}
+    critical = {e for e in needing if FAULTS[e.runbook].severity == "critical" and e.runbook not in explained}
 
     assert bool(shown) == bool(needing)
     assert len(shown - critical) <= (not critical)
@@ -226,10 +228,19 @@ def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results
     assert all("PLAN" not in said[each] and "repair is in" not in said[each] for each in {*faults} - needing)
     for each in needing - shown:
         assert any(f"The repair is in the alert {one.runbook}, and in gpugauge status" in said[each] for one in shown)
-    ranks = {each: (each.runbook not in explained, bool(FAULTS[each.runbook].action)) for each in needing}
-    assert critical or not needing or {ranks[each] for each in shown} == {max(ranks.values())}
+    places = {each: (each.runbook in explained, [*FAULTS].index(each.runbook)) for each in needing}
+    assert critical or not needing or {places[each] for each in shown} == {min(places.values())}
     wrong = any("wrong data" in each.advice for each in faults)
     assert all(("wrong data" in said[each]) == wrong for each in shown)
+
+
+def test_a_fault_is_critical_if_its_repair_cannot_wait_for_the_jobs() -> None:
+    actions = (ailments(GpuHealth(action, lanes=(8, 16), load=1.0, link_load=1.0)) for action in NVIDIA.recovery)
+    xids = filter(None, (xid_fault(xid, NVIDIA) for codes in XID_CLASSES.values() for xid in codes))
+    every = [*JUDGED, *chain.from_iterable(actions), *xids, *(lost(reason, NVIDIA) for reason in DOWN_REASONS)]
+    waits = {(each.grave, need.later) for each in every for need in needs(device(0), [each.advice])}
+
+    assert waits == {(True, False), (False, True)}
 
 
 def test_a_gpu_without_an_index_is_reset_by_its_uuid() -> None:

@@ -46,7 +46,7 @@ def test_alerts_with_an_action_go_to_what_drains_nodes_and_to_people() -> None:
     first = CONFIG["route"]["routes"][0]
     (pattern,) = [match[1] for matcher in first["matchers"] if (match := re.fullmatch(r'action=~"(.*)"', matcher))]
 
-    assert actions == {"reset", "drain"}
+    assert actions == {"reset", "reset_later", "drain"}
     assert [action for action in actions if not re.fullmatch(pattern, action)] == []
     assert (first["receiver"], first["continue"]) == ("drain", True)
     assert {"instance", "uuid"} <= set(first["group_by"])

@@ -82,7 +82,7 @@ def found(root: Path, check: Check, **reading: Any) -> Finding:
         (
             condition.health,
             {"retired_pages": {"single_bit": 58, "double_bit": 2}},
-            "warning",
+            "failure",
             None,
             "GPU 1: 60 of at most 64 memory pages are retired",
         ),

@@ -89,8 +89,8 @@ def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chai
     alerts = chain.alerts(chain.bad)
     reset, xid = alerts["GpuNeedsReset 4"], alerts["GpuXidReset 1"]
 
-    assert alerts.keys() - wanted == {"GpuXidReset 2"}  # the failed remap is Xid 64
-    assert reset["annotations"]["summary"].startswith("GPU 4 (GPU-")
+    assert alerts.keys() - wanted == {"GpuXidReset 2", "GpuResetPending 4"}  # the failed remap is Xid 64
+    assert reset["annotations"]["summary"].startswith("GPU 4 on ")
     host, _, _ = chain.bad.rpartition(":")
     summary = f"on {host} needs a reset: the driver requires a reboot of the node after an error"
     assert reset["annotations"]["summary"].endswith(summary)
@@ -100,7 +100,7 @@ def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chai
 
 
 def test_a_failing_gpu_fires_until_its_reset(chain: Chain) -> None:
-    wanted = {"GpuNeedsReset 1", "GpuUncorrectedEcc 1", "GpuNvlinkErrors 1", "GpuXidWorkflow 1"}
+    wanted = {"GpuNeedsReset 1", "GpuResetPending 1", "GpuUncorrectedEcc 1", "GpuNvlinkErrors 1", "GpuXidWorkflow 1"}
     wait_for(lambda: wanted == chain.alerts(chain.failing).keys(), ERROR + SLOW + 20, f"{wanted} fire")
     assert chain.second >= ERROR
     summary = chain.alerts(chain.failing)["GpuNeedsReset 1"]["annotations"]["summary"]

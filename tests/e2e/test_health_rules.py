@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 BY_NAME = {story.alert: story for story in STORIES}
 SINCE_THE_FIRST_SCRAPE = " Since 1970-01-01 00:00:00 UTC."
 TO_DO = " What to do: mend it. The alert ends about 15m after the repair."
-WHERE = f"GPU 3 (GPU-0) on node-1 in cluster {HERE}"
+WHERE = f"GPU 3 on node-1 in cluster {HERE}"
 
 
 def case(name: str, rows: Iterable[Row], *expected: dict[str, Any], phases: Phases = (("bad", 61),)) -> Case:
@@ -38,9 +38,9 @@ def texts(
 SLURM_JOB = {"workload_job_kind": "slurm", "workload_job": "1000/7", "workload_user": "ann"}
 
 
-def also(*summaries: str) -> list[Row]:
+def also(**summaries: str) -> list[Row]:
     """Return further faults of the GPU."""
-    found = [{**UUID, "problem": f"Gpu{number}", "summary": text} for number, text in enumerate(summaries)]
+    found = [{**UUID, "problem": name, "summary": text} for name, text in summaries.items()]
     return [Row("gpu_problem_info", labels, 1, None) for labels in found]
 
 
@@ -51,7 +51,11 @@ def reset_with_users() -> Case:
     ended = {"workload_job_kind": "launch", "workload_job": "node-1/1000/torchrun-7", "workload_user": "1000"}
     rows = [
         *story.rows,
-        *also("had Xid 48 (Double bit ECC error)", "had uncorrected memory errors"),
+        *also(
+            GpuXidWorkflow="had Xid 48 (Double bit ECC error)",
+            GpuUncorrectedEcc="had uncorrected memory errors",
+            GpuPcieDegraded="has an alert of its own",
+        ),
         Row("gpu_xid_unrepaired_timestamp_seconds", {**UUID, "class": "workflow", "xid": "48"}, 600, None),
         Row("gpu_process_info", {"process": "p0", "pid": "4", "workload_command": "fit.py", **pod}, 1, 1),
         Row("gpu_process_info", {"process": "p1", "pid": "5", **pod, "workload_pod": "train-1"}, 1, 1),
@@ -62,12 +66,14 @@ def reset_with_users() -> Case:
     ]
     rows = [replace(row, labels={**row.labels, "instance": "node-1:10478"}) for row in rows]
     description = (
-        "A reset ends the programs on the GPU. The GPU also had Xid 48 (Double bit ECC error), had uncorrected memory "
+        "It ends the programs on the GPU. The GPU also had Xid 48 (Double bit ECC error), had uncorrected memory "
         f"errors.{TO_DO} Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid "
         f"7, user 1000). Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
     )
 
-    expected = texts(story, f"{WHERE} needs a reset", description, users="1000, ann", instance="node-1:10478")
+    expected = texts(
+        story, f"{WHERE} {FAULTS['GpuNeedsReset'].summary}", description, users="1000, ann", instance="node-1:10478"
+    )
     return case("the text of a reset has the other faults and the users", rows, expected)
 
 
@@ -128,7 +134,7 @@ def lost_gpu() -> Case:
     story = BY_NAME["GpuLost"]
     rows = [
         *story.rows,
-        *also("had Xid 48 (Double bit ECC error)"),
+        *also(GpuXidWorkflow="had Xid 48 (Double bit ECC error)"),
         Row("gpu_down_reason", {**UUID, "reason": "gpu_is_lost"}, 1, None),
         Row("gpu_process_info", {"process": "p0", "pid": "6", **SLURM_JOB}, None, 1),
         Row("gpu_process_memory_used_bytes", {"process": "p0", **UUID}, None, 1e9),
@@ -163,7 +169,8 @@ def two_exporters() -> Case:
 def test_faults(tmp_path: Path) -> None:
     heat = "It is at 89 °C. Its limit is 92 °C."
     hot = f"From that temperature on it lowers its clocks. {heat}"
-    links = "A link had to repeat or retrain, or corrects very many errors. Counted: 2 recovery failed, 12 replay."
+    links = "Transfers between GPUs are slower, or fail. Counted since the driver was loaded: 2 recovery failed, 12 "
+    links += "replay. A reset clears these counts: note them before it."
     begin = Row(
         "gpu_problem_since_timestamp_seconds", {**UUID, "problem": "GpuThrottled", "earlier": "true"}, 1500, None
     )

@@ -41,6 +41,7 @@ def test_alertmanager_accepts_the_configuration_and_routes_by_cause() -> None:
     assert route("alertname=TrainingLimitedByThrottled", "severity=warning") == "platform"
     assert route("alertname=TrainingLimitedByDataLoading", "severity=warning") == "owners"
     assert route("alertname=GpuLost", "severity=critical", "action=drain") == "drain,on-call"
-    assert route("alertname=GpuNeedsReset", "severity=warning", "action=reset") == "drain,platform"
+    assert route("alertname=GpuNeedsReset", "severity=critical", "action=reset") == "drain,on-call"
+    assert route("alertname=GpuResetPending", "severity=warning", "action=reset_later") == "drain,platform"
     assert route("alertname=GpuNvlinkErrors", "severity=warning") == "platform"
     assert route("alertname=SomethingElse") == "platform"

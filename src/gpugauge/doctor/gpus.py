@@ -6,7 +6,7 @@ After a GPU that hangs or ends the worker, a new worker reads the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,8 +59,8 @@ def computing(device: Device) -> list[int]:
     return sorted({process.pid for process in device.reading.processes or () if process.kind != "graphics"})
 
 
-def _faults(device: Device) -> Iterator[Ailment]:
-    """Yield the faults that a GPU has if it worked all the time in the state of its reading."""
+def _faults(device: Device) -> list[Ailment]:
+    """Return the faults that a GPU has if it worked all the time in the state of its reading."""
     reading, action = device.reading, device.reading.recovery_action
     slowed = dict.fromkeys((reason for reason in reading.clocks_event_reasons or () if reason in SLOWDOWNS), 1.0)
     health = health_of(device)._replace(slowed=slowed, load=1.0, was_narrow=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from gpugauge.driver.api import Device
 from gpugauge.driver.vendors.vendor import RESTART
-from gpugauge.faults.table import FAULTS, Ailment, Fault
+from gpugauge.faults.table import FAULTS, Ailment, Fault, order
 from gpugauge.settings.kinds import DEFAULT_PORT
 from gpugauge.settings.model import Settings
 from gpugauge.workload.users import shares_host_users
@@ -65,10 +65,6 @@ def needs(device: Device, advice: Iterable[str], fault: Fault | None = None) -> 
     name = device.uuid if device.reading.index < 0 else device.reading.index
     found = [(*mark, "{later}" in each) for each in advice for mark in _MARK.findall(each)]
     return [Need(device, name, mark, text, fault, later) for mark, text, later in found if mark != "later"]
-
-
-def _rank(fault: Fault) -> tuple[bool, bool]:
-    return fault.severity != "critical", not fault.action
 
 
 def with_loss(advice: str, others: Iterable[str | None]) -> str:
@@ -138,13 +134,13 @@ class Site(NamedTuple):
         explained = {name for each in faults for name in FAULTS[each.runbook].explains}
         needing = sorted(
             (each for each in faults if needs(device, [each.advice])),
-            key=lambda each: (each.runbook in explained, _rank(FAULTS[each.runbook])),
+            key=lambda each: (each.runbook in explained, order(each.runbook)),
         )
         advice = [self.fill(each.advice, device.uuid) for each in faults]
         for each, own in zip(faults, advice, strict=True):
             if each not in needing:
                 yield own
-            elif each is needing[0] or FAULTS[each.runbook].severity == "critical":
+            elif each is needing[0] or (each.grave and each.runbook not in explained):
                 yield ". ".join(filter(None, (with_loss(own, advice), plan)))
             else:
                 also = f"The repair is in the alert {needing[0].runbook}, and in gpugauge status"

@@ -12,7 +12,7 @@ from gpugauge.driver.vendors.vendor import RESTART
 from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
-Action = Literal["", "reset", "drain"]
+Action = Literal["", "reset", "reset_later", "drain"]
 
 
 class Fault(NamedTuple):
@@ -31,35 +31,35 @@ class Fault(NamedTuple):
 
 
 _XIDS = ("GpuXidReset", "GpuXidWorkflow", "GpuXidApplication")
-_EFFECTS = ("GpuThrottled", "GpuHot", "GpuPcieDegraded", "GpuNvlinkErrors", "GpuNeedsReset", "GpuUncorrectedEcc")
-_RESET_EXPLAINS = ("GpuUncorrectedEcc", "GpuNvlinkErrors", *_XIDS)
-_REPLACED_EXPLAINS = ("GpuNeedsReset", "GpuUncorrectedEcc", *_XIDS)
+_EFFECTS = ("GpuThrottled", "GpuHot", "GpuPcieDegraded", "GpuNvlinkErrors", "GpuNeedsReset", "GpuResetPending")
+_LOST_EXPLAINS = (*_EFFECTS, "GpuUncorrectedEcc", *_XIDS, "GpuXidNode", "GpuXidOther")
+_RESET_EXPLAINS = ("GpuResetPending", "GpuUncorrectedEcc", "GpuNvlinkErrors", *_XIDS)
+_REPLACED_EXPLAINS = ("GpuNeedsReset", "GpuResetPending", "GpuUncorrectedEcc", *_XIDS)
+# The gravest first. What must be repaired at once is critical; the repair of the others waits until the jobs end.
 _ROWS = (
-    Fault("GpuLost", "critical", "down", "does not answer", "drain", (*_EFFECTS, *_XIDS, "GpuXidNode", "GpuXidOther")),
-    Fault("GpuNeedsReset", "warning", "errors", "needs a reset", "reset", _RESET_EXPLAINS),
-    Fault("GpuRowRemapFailed", "warning", "errors", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS),
-    Fault("GpuUncorrectedEcc", "warning", "errors", "had uncorrected memory errors", "reset"),
+    Fault("GpuLost", "critical", "down", "does not answer", "drain", _LOST_EXPLAINS),
+    Fault("GpuXidNode", "critical", "errors", "had an Xid error", "drain"),
     Fault(
-        *("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
-        after="{link_errors}",
+        "GpuRowRemapFailed", "critical", "faulty memory", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS
     ),
-    Fault(
-        *("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
-        after="{width}",
-    ),
-    Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
+    Fault("GpuNeedsReset", "critical", "needs reset", "needs a reset", "reset", _RESET_EXPLAINS),
+    Fault("GpuXidReset", "critical", "errors", "had an Xid error", "reset"),
+    Fault("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),
+    Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
+    Fault("GpuResetPending", "warning", "reset pending", "needs a reset when its jobs have ended", "reset_later"),
+    Fault("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors", after="{link_errors}"),
     Fault(
         *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
         explains=("GpuHot",),
     ),
-    Fault("GpuXidApplication", "info", "errors", "had an Xid error"),
-    Fault("GpuXidReset", "warning", "errors", "had an Xid error", "reset"),
-    Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
-    Fault("GpuXidNode", "critical", "errors", "had an Xid error", "drain"),
-    Fault("GpuXidOther", "info", "errors", "had an Xid error"),
+    Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
+    Fault("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could", after="{width}"),
     Fault("GpuReadingFailed", "warning", "slow", "cannot be read in part"),
+    Fault("GpuXidApplication", "info", "errors", "had an Xid error"),
+    Fault("GpuXidOther", "info", "errors", "had an Xid error"),
 )
 FAULTS = {fault.name: fault for fault in _ROWS}
+_ORDER = {name: place for place, name in enumerate(FAULTS)}
 DEFAULTS = Faults()
 """The thresholds without settings."""
 NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")
@@ -91,12 +91,11 @@ _NARROW = (
 
 
 class Ailment(NamedTuple):
-    """A fault of one GPU. `grave`: it is not usable until something is done. `runbook` is the name of the fault, and
-    `kind` that of a problem of the node (status/problem.py). `reason` has no figures, so that it seldom changes.
-    `since` is the Unix time of its begin; one that was `earlier` may have been there before.
+    """A fault of one GPU. `runbook` is the name of the fault, and `kind` that of a problem of the node
+    (status/problem.py). `reason` has no figures, so that it seldom changes. `since` is the Unix time of its begin; one
+    that was `earlier` may have been there before.
     """
 
-    grave: bool
     text: str
     advice: str  # as `Site.fill` takes it
     runbook: str
@@ -105,6 +104,11 @@ class Ailment(NamedTuple):
     xid: tuple[str, str] = ("", "")  # code and name
     since: float | None = None
     earlier: bool = False
+
+    @property
+    def grave(self) -> bool:
+        """Whether the GPU is not usable until something is done."""
+        return FAULTS[self.runbook].severity == "critical"
 
 
 class GpuHealth(NamedTuple):
@@ -129,38 +133,48 @@ class GpuHealth(NamedTuple):
     vendor: Vendor = VENDORS[0]
 
 
-def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> Iterator[Ailment]:
-    """Yield what is wrong with a GPU that answers, the gravest first."""
+def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> list[Ailment]:
+    """Return what is wrong with a GPU that answers, the gravest first."""
+    return sorted(_found(health, limits), key=lambda each: order(each.runbook))
+
+
+def order(name: str) -> int:
+    """Return the place of a fault among all, the gravest first; one that is none is the last."""
+    return _ORDER.get(name, len(_ORDER))
+
+
+def _found(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     vendor = health.vendor
     replace = vendor.fill(_REPLACE)
     if (action := health.recovery_action) != "none":
         otherwise = action.replace("_", " "), f"see {vendor.name}'s documentation"
         wanted, advice = vendor.recovery.get(action, otherwise)
         text = f"the driver requires {wanted} after an error"
-        yield Ailment(True, text, vendor.fill(advice), "GpuNeedsReset", action)
+        yield Ailment(text, vendor.fill(advice), "GpuNeedsReset", action)
     if health.remapping_failed:
-        yield Ailment(True, "the remapping of a faulty memory row failed", replace, "GpuRowRemapFailed")
+        yield Ailment("the remapping of a faulty memory row failed", replace, "GpuRowRemapFailed")
     if health.retired_pages >= limits.retired_pages:
         text = f"{health.retired_pages:.0f} of at most 64 memory pages are retired"
-        yield Ailment(False, text, replace, "GpuRowRemapFailed", "retired_pages")
+        yield Ailment(text, replace, "GpuRowRemapFailed", "retired_pages")
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
         advice = "programs on it are not affected; {later}; {reset}"
-        yield Ailment(False, text, advice, "GpuNeedsReset", "row_remap_pending")
+        yield Ailment(text, advice, "GpuResetPending", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"
-        yield Ailment(False, text, "{later}; {reset}", "GpuNeedsReset", "page_retirement_pending")
+        yield Ailment(text, "{later}; {reset}", "GpuResetPending", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        advice = vendor.fill(f"check the kernel log for {{errors}}; {RESTART}; then {{reset}}")
-        yield Ailment(False, text, advice, "GpuUncorrectedEcc")
+        # Where more is needed, the driver says so: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
+        advice = vendor.fill(f"check the kernel log for {{errors}}; {RESTART}; {{later}}; then {{reset}}")
+        yield Ailment(text, advice, "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
-        yield Ailment(False, found, vendor.fill(_LINK), "GpuNvlinkErrors")
+        yield Ailment(found, vendor.fill(_LINK), "GpuNvlinkErrors")
     temperature, limit = health.temperature, health.slowdown_temperature
     if temperature is not None and limit is not None and temperature >= limit - limits.near_slowdown_celsius:
         near = "near" if temperature < limit else "not below"
         text = f"it is at {temperature:.0f} °C, {near} its slowdown temperature ({limit:.0f} °C)"
-        yield Ailment(False, text, f"check {COOLING}", "GpuHot")
+        yield Ailment(text, f"check {COOLING}", "GpuHot")
     yield from _under_load(health, limits)
 
 
@@ -171,16 +185,16 @@ def _under_load(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
         lowered = "clocks lowered" + (f" for {share:.0f} % of the time" if share < 99.5 else "")
         text = f"{lowered}: {', '.join(slowdowns(slowed))}"
         advice = f"check {' and '.join(dict.fromkeys(SLOWDOWNS[reason][1] for reason in slowed))}"
-        yield Ailment(False, text, advice, "GpuThrottled", slowed[0], "gpu_slowed")
+        yield Ailment(text, advice, "GpuThrottled", slowed[0], "gpu_slowed")
     width, most = health.lanes or (0, 0)
     if width < most and (health.was_narrow or (health.link_load or 0.0) >= limits.under_load_ratio):
         text = f"its PCIe link has {width} of {most} lanes: copies between host and GPU take longer"
-        yield Ailment(False, text, _NARROW, "GpuPcieDegraded", kind="narrow_link")
+        yield Ailment(text, _NARROW, "GpuPcieDegraded", kind="narrow_link")
 
 
 def lost(reason: str, vendor: Vendor) -> Ailment:
     """Return the fault of a GPU that is down for a reason of the driver."""
-    return Ailment(True, down_phrase(reason), down_advice(reason, vendor) or "", "GpuLost", reason, "gpu_down")
+    return Ailment(down_phrase(reason), down_advice(reason, vendor) or "", "GpuLost", reason, "gpu_down")
 
 
 def xid_fault(xid: int, vendor: Vendor) -> Ailment | None:
@@ -189,7 +203,7 @@ def xid_fault(xid: int, vendor: Vendor) -> Ailment | None:
     text = f"Xid {code}" + (f" ({name})" if name else "")
     fault = f"GpuXid{kind.capitalize()}"
     advice = vendor.fill(vendor.error_advice.get(code) or vendor.error_advice.get(kind, ""))
-    return Ailment(False, text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
+    return Ailment(text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
 
 
 def _nvlink_words(health: GpuHealth, limits: Faults) -> str:

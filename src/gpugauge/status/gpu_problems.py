@@ -9,6 +9,7 @@ from typing import Any
 from gpugauge.driver.advice import REMEMBERED, down_phrase
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import SEE, Need, Site, User, heading, with_loss
+from gpugauge.faults.table import FAULTS, order
 from gpugauge.status.details import last_use
 from gpugauge.status.history import WASTED_RATIO
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, Problem, ProcessStatus, XidStatus
@@ -86,8 +87,8 @@ def _is_hidden(gpu: GpuStatus) -> bool:
 def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     """Yield the gravest error of a GPU with its advice; the others are its evidence."""
     found = [fault for fault in gpu.faults if fault.kind == "gpu_health"]
-    xids = [FaultStatus(False, _xid_words(xid), xid.advice, xid.runbook, kind="xid") for xid in reversed(gpu.xids)]
-    found = [*(e for e in found if e.grave), *(e for e in xids if e.advice), *(e for e in found if not e.grave)]
+    xids = [_xid(xid) for xid in reversed(gpu.xids)]
+    found = sorted((*found, *(e for e in xids if e.advice)), key=lambda each: order(each.runbook or ""))
     if not gpu.up and gpu.down_reason != SUSPENDED:
         text = down_phrase(gpu.down_reason)
         found.insert(0, FaultStatus(True, text, gpu.advice, "GpuLost", kind="gpu_down", since=gpu.last_seen))
@@ -105,8 +106,10 @@ def _errors(gpu: GpuStatus, subject: str) -> Iterator[Problem]:
     yield problem(first.kind or "", subject, first.text, advice or None, **more)
 
 
-def _xid_words(xid: XidStatus) -> str:
-    return f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {clock(xid.last)}"
+def _xid(xid: XidStatus) -> FaultStatus:
+    grave = xid.runbook in FAULTS and FAULTS[xid.runbook].severity == "critical"
+    text = f"{xid.text.replace(': ', ' (', 1)}{')' if ': ' in xid.text else ''} at {clock(xid.last)}"
+    return FaultStatus(grave, text, xid.advice, xid.runbook, kind="xid")
 
 
 def _users(gpu: GpuStatus) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpugauge.faults import table as faults
 from gpugauge.status.model import Problem
 from gpugauge.verdict.causes import ON_CPU, STALLS
 
@@ -37,8 +38,9 @@ def order(found: Problem) -> tuple[float, ...]:
     wastes time; of a kind, those with most GPUs and the largest share.
     """
     ratio = 1.0 if found.ratio is None else found.ratio
+    fault = faults.order(found.runbook or "")
     later = not found.grave or found.kind == "repair"
-    return found.kind in WASTE, later, KINDS.index(found.kind), -len(found.gpus), -ratio
+    return found.kind in WASTE, later, KINDS.index(found.kind), fault, -len(found.gpus), -ratio
 
 
 def section_of_training(state: str | None, cause: str | None) -> str | None:

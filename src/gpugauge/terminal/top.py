@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
@@ -13,7 +14,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpugauge.status.model import Status
+from gpugauge.status.model import GpuStatus, Status
 from gpugauge.status.words import plural
 from gpugauge.terminal import screen
 from gpugauge.terminal.columns import wrap
@@ -150,8 +151,10 @@ class Top(App[None]):
         self._draw()
 
     def action_help(self) -> None:
-        """Show all keys for a while."""
-        self.clear_notifications()
+        """Show all keys for a while, or no longer."""
+        if self.screen.query("Toast"):
+            self.clear_notifications()
+            return
         keys = [key for key in self.BINDINGS if isinstance(key, Binding)]
         self.notify("\n".join(f"{k.key_display or k.key:>6}  {k.description} {k.tooltip}" for k in keys), timeout=30.0)
 
@@ -269,17 +272,23 @@ class Top(App[None]):
         self.query_one("#detail-lines", Static).update(Text.from_ansi("\n".join(details)))
 
     def _details(self, status: Status) -> list[str]:
-        """Return what is known of the chosen line; of a process, as `gpugauge doctor` prints it, and of its GPUs."""
+        """Return what is known of the chosen line; of a process, as `gpugauge doctor` prints it, and of its GPUs, of
+        which those with faults come first.
+        """
         key = _chosen_key(self.query_one(f"#{self._list}", OptionList)) or ""
         process, gpu = self._shown.get(key), screen.gpu_of(status, key)
         chosen = status.problems[int(key)] if self._list == "problems" and key else None
         lines = [line for line, _ in screen.problem_lines(chosen, self._width)] if chosen else []
+        gpus = process.gpus if process else [gpu] if gpu else []
+        faulty = [each for each in gpus if each.faults]
+        lines += self._gpu_details(faulty)
         if process:
             pids = [f"sums of pids {process.pids}"] if process.alike else []
-            lines = [*pids, *filter(None, process_screen(process, status.timestamp, self._width, colour=True))]
-        for each in process.gpus if process else filter(None, [gpu]):
-            lines += [line for fact in screen.gpu_details(each) for line in wrap(fact, self._width, "", "  ")]
-        return lines
+            lines += [*pids, *filter(None, process_screen(process, status.timestamp, self._width, colour=True))]
+        return lines + self._gpu_details(each for each in gpus if each not in faulty)
+
+    def _gpu_details(self, gpus: Iterable[GpuStatus]) -> list[str]:
+        return [line for gpu in gpus for fact in screen.gpu_details(gpu) for line in wrap(fact, self._width, "", "  ")]
 
 
 def _chosen_key(widget: OptionList) -> str | None:

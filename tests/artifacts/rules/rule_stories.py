@@ -218,7 +218,10 @@ STORIES = (
         for name in ("GpuLost", "GpuThrottled", "GpuPcieDegraded", "GpuHot", "GpuReadingFailed")
     ),
     *(_fault(name) for name in ("GpuRowRemapFailed", "GpuUncorrectedEcc", "GpuNvlinkErrors")),
-    _fault("GpuNeedsReset", reason="node_reboot"),
+    *(
+        _fault(name, reason=of)
+        for name, of in (("GpuNeedsReset", "node_reboot"), ("GpuResetPending", "row_remap_pending"))
+    ),
     *map(_xid, (31, 119, 48, 79, 142)),
     Story("ExporterOutdated", _EXPORTER, (_same("gpu_up", 1, UUID), Row("gpu_problems", UUID, None, 0))),
     Story("ExporterBlind", _EXPORTER, (Row("gpugauge_driver_up", {"reason": ""}, 0, 1),)),

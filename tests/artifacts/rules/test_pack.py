@@ -144,7 +144,7 @@ def test_severity_and_action_are_the_only_labels_of_a_rule() -> None:
     labels = [{name: value for name, value in each.items() if value} for each in alerts]
 
     assert {tuple(each) for each in labels} == {("severity",), ("severity", "action")}
-    assert {each["action"] for each in labels if "action" in each} == {"reset", "drain"}
+    assert {each["action"] for each in labels if "action" in each} == {"reset", "reset_later", "drain"}
 
 
 def test_without_matchers_no_process_without_the_hook_is_a_training() -> None:

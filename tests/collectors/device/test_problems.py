@@ -38,10 +38,12 @@ def test_a_fault_is_exported_while_it_is_there() -> None:
 
     hot: dict[str, Any] = {"temperature_celsius": 88, "temperature_slowdown_celsius": 90, "remapped_rows_pending": True}
     found = values(run.tick(**hot, recovery_action="gpu_reset"))
-    assert found["gpu_problem"] == {("GPU-a", "GpuNeedsReset", "warning"): 1, ("GPU-a", "GpuHot", "warning"): 1}
-    assert found["gpu_problems"] == {("GPU-a",): 2}
+    severities = {"GpuNeedsReset": "critical", "GpuResetPending": "warning", "GpuHot": "warning"}
+    assert found["gpu_problem"] == {("GPU-a", *each): 1 for each in severities.items()}
+    assert found["gpu_problems"] == {("GPU-a",): 3}
     assert [labels[1:6] for labels in found["gpu_problem_info"]] == [
-        ("GpuNeedsReset", "", "", "gpu_reset", "errors"),  # a pending row is no second one
+        ("GpuNeedsReset", "", "", "gpu_reset", "needs reset"),
+        ("GpuResetPending", "", "", "row_remap_pending", "reset pending"),
         ("GpuHot", "", "", "", "hot"),
     ]
     assert run.tick(**hot) is run.tick(**hot)

@@ -45,7 +45,7 @@ def alerts(s: Selectors) -> list[Alert]:
     found, t = [], Texts(s)
     for name, (description, when) in _texts(s).items():
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
-        own = ("reason",) if name == "GpuNeedsReset" else ("xid", "xid_name") if is_xid else ()
+        own = ("reason",) if name in {"GpuNeedsReset", "GpuResetPending"} else ("xid", "xid_name") if is_xid else ()
         hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
         ends = "" if name in _PASSING else f" The alert ends about {format_duration(s.keep_firing)} after the repair."
         lost = name == "GpuLost"
@@ -80,19 +80,23 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a GPU does not answer",
         ),
         "GpuNeedsReset": (
-            "A reset ends the programs on the GPU.",
-            "the driver requires a reset, or faulty memory is replaced at the next one",
+            "It ends the programs on the GPU.",
+            "the driver requires a reset of a GPU, or more than that",
+        ),
+        "GpuResetPending": (
+            "Programs go on, and new ones can start.",
+            "faulty memory of a GPU is replaced at the next reset",
         ),
         "GpuRowRemapFailed": (
             "A reset does not help.",
             "a faulty memory row could not be replaced, or nearly all pages that can be retired are",
         ),
         "GpuUncorrectedEcc": (
-            "They came after the driver was loaded or the GPU was reset.",
+            "A program that read this memory was ended, or has computed with wrong data.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (
-            "A link had to repeat or retrain, or corrects very many errors.",
+            "Transfers between GPUs are slower, or fail.",
             "an NVLink link repeats, retrains, or corrects very many errors",
         ),
         "GpuPcieDegraded": (

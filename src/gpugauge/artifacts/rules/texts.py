@@ -16,7 +16,7 @@ from gpugauge.artifacts.rules.promql import JOB_LABELS, PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import LAUNCHERS
-from gpugauge.faults.table import SLOWDOWNS
+from gpugauge.faults.table import FAULTS, SLOWDOWNS
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
@@ -63,7 +63,13 @@ _FIGURES = {
         ("gpu_pcie_width", 'when="current"', f" It has {_VALUE} lanes now."),
         ("gpu_pcie_width", 'when="max"', f" It can have {_VALUE}."),
     ),
-    "GpuUncorrectedEcc": (("gpu_ecc_errors_total", 'type="uncorrected",scope="volatile"', f" Counted: {_VALUE}."),),
+    "GpuUncorrectedEcc": (
+        (
+            "gpu_ecc_errors_total",
+            'type="uncorrected",scope="volatile"',
+            f" Counted since the driver was loaded: {_VALUE}.",
+        ),
+    ),
 }
 
 
@@ -262,9 +268,10 @@ class Texts:
         return self._each(self._query(first), f" Since {_TIME}{{{{ with .Labels.earlier }}}} or before{{{{ end }}}}.")
 
     def other_faults(self, alert: str) -> str:
-        """Return the other faults of the alert's GPU, whose alerts this one may inhibit."""
-        others = self._query(f'group by (summary) (gpu_problem_info{{@gpu,problem!="{alert}"{self._targets}}})')
-        return self._listed("others", others, "summary", before=" The GPU also ", after=".")
+        """Return the other faults of the alert's GPU whose alerts this one inhibits."""
+        explained = "|".join(FAULTS[alert].explains)
+        others = self._query(f'group by (summary) (gpu_problem_info{{@gpu,problem=~"{explained}"{self._targets}}})')
+        return explained and self._listed("others", others, "summary", before=" The GPU also ", after=".")
 
     def behind(self) -> str:
         """Return the ranks that hold the others up, with their GPUs, and what they do; nothing for Grafana."""
@@ -374,7 +381,9 @@ class Texts:
             return "".join(found)
         kinds = f"gpu_nvlink_errors_total{{@gpu{self._targets}}}"
         item = '{{ printf "%.0f" $one.Value }} {{ reReplaceAll "_" " " $one.Labels.kind }}'
-        return self._listed("kinds", self._query(f"sum by (kind) ({kinds}) > 0"), "kind", item, " Counted: ", ".")
+        since = " Counted since the driver was loaded: "
+        reset = ". A reset clears these counts: note them before it."
+        return self._listed("kinds", self._query(f"sum by (kind) ({kinds}) > 0"), "kind", item, since, reset)
 
     def released_until(self) -> str:
         """Return the time at which the exporter attaches again by itself."""
@@ -387,7 +396,7 @@ class Texts:
 
     def gpu(self) -> str:
         """Return the alert's GPU and its node."""
-        return f"GPU {{{{ $labels.index }}}} ({{{{ $labels.uuid }}}}) on {self._node()}"
+        return f"GPU {{{{ or $labels.index $labels.uuid }}}} on {self._node()}"
 
     def _node(self) -> str:
         return _host("$labels.instance") + self._cluster()

@@ -22,6 +22,7 @@ from gpugauge.faults.table import (
     GpuHealth,
     ailments,
     lost,
+    order,
     xid_fault,
 )
 from gpugauge.metric import Metric, Table, by, families
@@ -33,6 +34,7 @@ log = logging.getLogger("gpugauge.events")
 _OVER_SECONDS = 60.0  # without a fault before it counts as over
 _LINK_SECONDS = 300.0  # over which a GPU is under load, for the width of its link
 _PASSING = {"GpuXidApplication", "GpuXidOther"}  # are no faults of the GPU after a while
+_REASONED = {"GpuNeedsReset", "GpuResetPending"}  # the reason stands in the summary
 _NO_XIDS = Xids({}, {})
 _MAX_STEP_SECONDS = 15.0  # for which the reasons of one reading count, where the driver counts no seconds
 
@@ -62,7 +64,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     for each, advice in zip(gpu.faults, gpu.advice, strict=True):  # of several reasons, the gravest
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
-        summary += f": {each.text}" if each.runbook == "GpuNeedsReset" else ""
+        summary += f": {each.text}" if each.runbook in _REASONED else ""
         summary = each.text if each.runbook == "GpuReadingFailed" else summary
         words = (each.reason, fault.word, summary, advice, fault.action)
         found.setdefault((each.runbook, *each.xid), words)
@@ -80,7 +82,7 @@ def _unread(device: Device) -> Iterator[Ailment]:
         failures = [failure for failure in device.failures if failure.reason == reason]
         since = min(failure.since for failure in failures)
         text = unread_words([failure.reading for failure in failures], reason)
-        yield Ailment(False, text, unread_advice(reason, device.vendor), "GpuReadingFailed", reason, since=since)
+        yield Ailment(text, unread_advice(reason, device.vendor), "GpuReadingFailed", reason, since=since)
 
 
 _gpu = Table[_Gpu]("uuid")
@@ -96,7 +98,7 @@ METRICS: tuple[Metric, ...] = (
         "gpu_problem_info",
         "The words of each series of gpu_problem; always 1. Xid errors have a series for each code. state is at most "
         "14 characters long, summary follows the name of the GPU, and action is what drains nodes should do: reset, "
-        "drain, or empty.",
+        "reset_later (when its jobs have ended), drain, or empty.",
         _info,
         *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action"),
     ),
@@ -228,7 +230,7 @@ class FaultsCollector(RegisteredCollector):
             known = d.uuid in self._found and seen == state.seen
             state.seen = seen
             judged = d.reason != RELEASED
-            found[d.uuid] = self._found[d.uuid] if known else _Faults(tuple(self._faults(d, tick)), judged, self._place)
+            found[d.uuid] = self._found[d.uuid] if known else _Faults(self._faults(d, tick), judged, self._place)
         self._states = {uuid: state for uuid, state in self._states.items() if uuid in found}
         if found != self._found:
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
@@ -241,7 +243,10 @@ class FaultsCollector(RegisteredCollector):
             self._found = found
         return self._section
 
-    def _faults(self, device: Device, tick: Tick) -> Iterator[Ailment]:
+    def _faults(self, device: Device, tick: Tick) -> tuple[Ailment, ...]:
+        return tuple(sorted(self._any_order(device, tick), key=lambda each: order(each.runbook)))
+
+    def _any_order(self, device: Device, tick: Tick) -> Iterator[Ailment]:
         if device.up:
             load = tick.node.loads.get(device.uuid)
             state = self._states[device.uuid]
