@@ -74,8 +74,6 @@ def graphics_devices(case: Case) -> Finding:
         return ok(title, "an Apple GPU; PyTorch uses it as the device mps")
     if case.is_wsl:
         return ok(title, "WSL: the GPUs of Windows, through /dev/dxg")
-    if case.by_daemon_alone:
-        return skipped(title, "none here; those of the daemon are below")
     if case.trains_without_gpu:
         return skipped(title, "there is no GPU here: programs train on the CPU")
     if case.by_torch_alone:
@@ -132,8 +130,6 @@ def _missing(case: Case) -> list[str]:
 def driver(case: Case) -> Finding:
     """Check the driver and its library."""
     title, nothing = f"{case.vendor.name} driver", f"not needed: there is no {case.vendor.name} GPU"
-    if case.by_daemon_alone:
-        return skipped(title, "not needed here: the daemon has its own")
     if not (case.has_nvidia or case.has_amd) and (case.platform == "darwin" or case.trains_without_gpu):
         return skipped(title, nothing)
     if case.is_bare:
@@ -161,13 +157,17 @@ def cuda_version(number: int) -> str:
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
+def of_daemon(case: Case) -> str:
+    """Return the GPUs of the daemon in words if only it has some, else ""."""
+    named = Counter(gpu.name or gpu.uuid for gpu in case.gpus if case.by_daemon_alone)
+    return ", ".join(f"{count} x {name}" for name, count in named.items()) + " of the daemon" if named else ""
+
+
 def devices(case: Case) -> Sequence[Finding]:
     """List the GPUs of the driver; a failure for each one that cannot be read."""
     title = "GPUs"
     if not case.driver.devices:
-        named = Counter(gpu.name or gpu.uuid for gpu in case.gpus)
-        those = ", ".join(f"{count} x {name}" for name, count in named.items())
-        return [skipped(title, f"{those} of the daemon" if those else "the driver reports none")]
+        return [skipped(title, "the driver reports none")]
     kinds = Counter(map(_kind, case.driver.up))
     found = "; ".join(f"{count} x {kind}" for kind, count in kinds.items())
     working = [ok(title, found)] if found else []

@@ -40,6 +40,9 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
         yield writer.paint("SIMULATED: the GPUs of the daemon do not exist.", YELLOW)
     if case.options.pid is None and case.options.url != DEFAULT_URL and case.daemon[0] is None:
         yield from writer.text(f"{printable(case.daemon[1])}; these are the checks without it.", "", YELLOW)
+    if case.options.pid is None and case.reported:
+        yield from writer.text(printable(f"{case.reported.host}: {case.reported.answer}"), "", BOLD, hanging=2)
+        yield ""
     group, reported = "", []
     for entry in entries:
         reported.append(entry)

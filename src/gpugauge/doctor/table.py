@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpugauge.doctor import condition, machine, process, pytorch, reported
-from gpugauge.doctor.case import Case, Options
+from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import computing
 from gpugauge.status.words import digits, factor
@@ -127,6 +127,8 @@ class Group:
 MACHINE = Group(
     "Machine",
     (machine.graphics_devices, machine.driver, machine.devices, machine.device_files),
+    "GPUs",
+    machine.of_daemon,
 )
 FAULTS = Group("Condition", (condition.health, condition.clocks, condition.pcie), "Errors", condition.unknown)
 CONDITION = Group("Condition", (condition.modes, condition.values, condition.use), "Modes, use", condition.obstacle)
@@ -167,7 +169,7 @@ class Entry:
 
 def examine(case: Case) -> Iterator[Entry]:
     """Run the checks that the options select and yield each finding at once. Never raises."""
-    for group in _groups(case.options):
+    for group in _groups(case):
         (instead,) = _guarded(case, group.instead, group.title)
         if instead.found:
             yield Entry(group.heading, "obstacle", instead)
@@ -185,9 +187,14 @@ def exit_code(entries: Iterable[Entry], *, answered: bool = True) -> int:
     return 2 if not answered else 3 if found else 0
 
 
-def _groups(options: Options) -> Iterator[Group]:
-    """Yield the groups. A process has its own environment and torch, so those of the terminal are omitted then."""
+def _groups(case: Case) -> Iterator[Group]:
+    """Yield the groups. A process has its own environment and torch, so those of the terminal are omitted then, as they
+    are where the GPUs are on the machine of the daemon.
+    """
+    options = case.options
     yield from (MACHINE, FAULTS, CONDITION)
+    if options.pid is None and options.python is None and case.by_daemon_alone:
+        return
     if options.pid is None:
         yield HERE
     if options.pid is None or options.python is not None:
