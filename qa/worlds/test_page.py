@@ -25,7 +25,7 @@ SEEDS = range(80)
 ELEMENTS = {
     *("section", "p", "ul", "li", "details", "summary", "dl", "div", "dt", "dd", "search", "label", "input", "output"),
     *("button", "table", "caption", "thead", "tbody", "tr", "th", "td", "span", "b", "bdi", "strong", "small", "a"),
-    *("svg", "path", "rect", "time"),
+    *("svg", "path", "rect", "time", "h2"),
 }
 HOSTILE = (
     "</td></tr></tbody><script>alert(1)</script>",

@@ -125,22 +125,25 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
         # A reboot that can wait ends no program of another GPU now.
         now = list(place.plan(rest, users))
         assert steps[: len(now)] == now
-        assert steps[len(now)].startswith("when all programs of the node have ended: systemctl reboot, which ")
+        assert steps[len(now)].startswith("what is left, when all programs of the node have ended: systemctl reboot")
         assert all(re.search(rf"GPU {need.name}\b", steps[len(now)]) for need in waiting)
         return
-    alternative = f"if a reset fails: {REBOOT}"
+    alternative = "if a reset fails, ask the owners of all programs of the node, then systemctl reboot"
     waits = all(need.later for need in found)
     assert len({*steps}) == len(steps)
     assert order == sorted(order), steps  # the alternative to a reset stands before the start, too
     managed = bool(kinds & {"pod", "slurm"})
-    assert steps[0].startswith("drain the node: " if managed else "start nothing new on the node")
+    # What a reset clears is noted before anything is done.
+    noted = [step for step in steps if "note what the repair clears" in step]
+    assert noted == steps[: len(noted)]
+    assert bool(noted) == any(n.fault and n.fault.before for n in found)
+    assert steps[len(noted)].startswith("drain the node: " if managed else "start nothing new on the node")
     assert not re.search("drain the node$|no reset is needed", "\n".join(steps), re.MULTILINE)
     # Jobs of Slurm are ended where the repair cannot wait, and programs without a manager are asked for.
     assert ("scancel" in " ".join(done)) == ("slurm" in kinds and not waits)
     # What is seen under load only is said at the end.
-    late = [
-        s for n in found if n.fault and n.fault.after for s in steps if s.startswith(f"GPU {n.name} ({n.fault.word}), ")
-    ]
+    tests = {f"GPU {n.name} ({n.fault.word}), under load" for n in found if n.fault and n.fault.after}
+    late = [step for step in steps if step.startswith(tuple(tests))]
     assert steps[len(steps) - len({*late}) :] == [*dict.fromkeys(late)]
     assert bool(late) == any(n.fault and n.fault.after for n in found)
     # All that a manager started ends by it, and it starts programs again after the check alone, which stands before.
@@ -225,8 +228,9 @@ def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results
     assert shown - {each for each in faults if each.runbook in explained} or all(
         e.runbook in explained for e in needing
     )
-    assert all("PLAN" not in said[each] and "repair is in" not in said[each] for each in {*faults} - needing)
-    for each in needing - shown:
+    others = {each for each in {*faults} - needing if not needing or each.runbook not in explained}
+    assert all("PLAN" not in said[each] and "repair is in" not in said[each] for each in others)
+    for each in {*faults} - others - shown:
         assert any(f"The repair is in the alert {one.runbook}, and in gpugauge status" in said[each] for one in shown)
     places = {each: (each.runbook in explained, [*FAULTS].index(each.runbook)) for each in needing}
     assert critical or not needing or {places[each] for each in shown} == {min(places.values())}
@@ -439,9 +443,8 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         *_, facts = looks(load_scenario(scenario), tmp_path / scenario, 400, 401, 1)
         *faults, last = (problem for problem in facts.problems if problem.gpus)
         assert last.subject == f"Repair of GPU{heading}"
-        apart = (
-            "^when all programs of the node have ended: systemctl reboot, which " if "card" in scenario else "it also "
-        )
+        apart = "^what is left, when all programs of the node have ended: systemctl reboot, which "
+        apart = apart if "card" in scenario else "it also "
         assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12] \(narrow link\)", s) for s in last.steps)
         assert re.search(
             r"^GPU [12] \(narrow link\), under load: nvidia-smi -q -i [12] \| grep -A2 Width$", last.steps[-1]

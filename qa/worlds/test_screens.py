@@ -28,6 +28,7 @@ from gpugauge.terminal.rows import processes
 from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, process_lines, sparkline
 from qa.worlds.looks import looks
 from qa.worlds.nodes import CROWD, GIB, NOW, Gpu, Node, Program, columns, facts_of, printed, world
+from qa.worlds.test_nodes import erring, lowered, state
 
 # Some of one GPU and no process, one with 64 GPUs and 512 processes.
 SEEDS = [*range(12), CROWD]
@@ -63,7 +64,9 @@ def test_lines_of_top(seed: int, width: int) -> None:
     for _, line, _ in (*gpus, *lines):
         assert columns(line) <= width
         assert line.isprintable()
-    ordered = sorted(drawn.gpus, key=lambda gpu: gpu.up and not gpu.faulty and gpu.xid not in {48, 79})
+    faulty = {gpu.uuid: not gpu.up or erring(gpu) or lowered(gpu) or gpu.xid in {48, 79} for gpu in drawn.gpus}
+    now = {gpu.uuid: faulty[gpu.uuid] and state(drawn, gpu)[0] == "bad" for gpu in drawn.gpus}
+    ordered = sorted(drawn.gpus, key=lambda gpu: (not faulty[gpu.uuid], not now[gpu.uuid]))
     parts = {gpu.uuid: [uuid for uuid, _, _ in gpu.mig] if gpu.up else [] for gpu in ordered}
     assert [key for key, _, _ in gpus] == [key for uuid, mig in parts.items() for key in (uuid, *mig)]
     assert {key for key, _, _ in lines} == {program.process for program in drawn.programs}
@@ -213,9 +216,10 @@ def test_a_small_terminal_shows_each_gpu_and_whose_it_is(
         lines = screen(app)
         heading = next(i for i, line in enumerate(lines) if line.split()[:3] == ["GPU", "STATE", "LOAD"])
         gpus = lines[heading + 1 : heading + 9]
-        assert [line.split()[0] for line in gpus] == list("01234567")
+        assert sorted(line.split()[0] for line in gpus) == list("01234567")
         assert lines[heading].split()[-1] == "OWNER"
-        assert all(owner in line for owner, line in zip(owners, gpus, strict=False))
+        by_index = {line.split()[0]: line for line in gpus}
+        assert all(owner in by_index[str(index)] for index, owner in enumerate(owners))
         below = lines[heading + 9 :]
         assert sum(line.split()[:1] in pids for line in below) >= rows
         assert any(owner in line for line in below for owner in owners)

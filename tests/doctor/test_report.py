@@ -37,6 +37,7 @@ ENTRIES = [
 def test_exit_codes_are_those_of_the_status(check: str, level: Level, answered: bool, code: int) -> None:
     entries = [Entry("a", "devices", ok("a", "b")), Entry("a", check, Finding(level, "a", "b"))]
     assert exit_code(entries, answered=answered) == code
+    assert exit_code(entries, answered=answered, wasted=True) == (code or 3)
 
 
 def test_a_cause_gives_its_advice() -> None:

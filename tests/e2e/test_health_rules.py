@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(SECONDS)]
 
 BY_NAME = {story.alert: story for story in STORIES}
 SINCE_THE_FIRST_SCRAPE = " Since 1970-01-01 00:00:00 UTC."
-TO_DO = " What to do: mend it. The alert ends about 15m after the repair."
+TO_DO = "\nWhat to do: mend it.\nThe alert ends about 15m after the repair."
 WHERE = f"GPU 3 on node-1 in cluster {HERE}"
 
 
@@ -66,9 +66,10 @@ def reset_with_users() -> Case:
     ]
     rows = [replace(row, labels={**row.labels, "instance": "node-1:10478"}) for row in rows]
     description = (
-        "It ends the programs on the GPU. The GPU also had Xid 48 (Double bit ECC error), had uncorrected memory "
-        f"errors.{TO_DO} Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid "
-        f"7, user 1000). Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
+        "Do not wait for its jobs: they may hang or fail, and the repair ends them. The GPU also had Xid 48 (Double "
+        f"bit ECC error), had uncorrected memory errors.{TO_DO} "
+        "Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid 7, user 1000). "
+        f"Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
     )
 
     expected = texts(
@@ -101,7 +102,7 @@ def contained_error() -> Case:
     rows = [replace(row, labels={**row.labels, **labels}) if "xid" in row.labels else row for row in story.rows]
     story = replace(story, identity={**GPU, **labels})
     means = "Memory of the GPU is faulty: the program that read it has ended, others go on. It was in the last 15m."
-    description = f"{means} What to do: mend it.{SINCE_THE_FIRST_SCRAPE}"
+    description = f"{means}\nWhat to do: mend it.{SINCE_THE_FIRST_SCRAPE}"
 
     expected = texts(story, f"{WHERE} had an Xid error", description)
     return case("the text of a contained error of the memory", rows, expected)
@@ -177,8 +178,8 @@ def test_faults(tmp_path: Path) -> None:
     words = {"summary": FAULTS["GpuThrottled"].summary, "advice": "mend it", "reason": "sw_thermal_slowdown"}
     why = Row("gpu_problem_info", {**UUID, "problem": "GpuThrottled", **words}, 1, None)
     text = "Programs on it are slower. Reason: thermal slowdown (software). For 30% of the last 15m. Its clock is at "
-    text += "1.2GHz. Its highest is 1.98GHz. It is at 89 °C. Its chip may have 87 °C: if it is cooler, another part "
-    text += "is hot, such as its memory."
+    text += "1.2GHz. Its highest is 1.98GHz. It is at 89 °C. Its chip is slowed from 87 °C on: while it is cooler, "
+    text += "another part is hot, such as its memory."
     slowed = measured("GpuThrottled", 25, text, *HOT, *CLOCK, begin, why, since=" or before")
     figures = measured("GpuHot", 25, hot, *HOT), slowed, measured("GpuNvlinkErrors", 20, links, *LINKS)
     cases = [reset_with_users(), known_xid(), contained_error(), *figures, lost_gpu(), two_exporters()]

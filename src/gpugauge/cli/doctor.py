@@ -79,7 +79,7 @@ def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> 
     else:
         for line in _lines(case, said, entries, checks=checks):
             print(line, flush=True)  # noqa: T201  (click writes UTF-8 to an ASCII terminal)
-    sys.exit(exit_code(kept, answered=said is None or said.process is not None))
+    sys.exit(exit_code(kept, answered=said is None or said.process is not None, wasted=case.wasted))
 
 
 def _lines(case: Case, said: StatusReply | None, entries: Iterable[Entry], *, checks: bool) -> Iterator[str]:

@@ -31,7 +31,11 @@ _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")
 @click.option("--fail-on", type=click.Choice(FAIL_ON), default="waste", help="The least that changes the exit status.")
-@click.option("--reason", is_flag=True, help="Print only what needs a repair, the gravest first, on one line.")
+@click.option(
+    "--reason",
+    is_flag=True,
+    help="Print only the faults with an action (drain, reset), the gravest first, on one line.",
+)
 def command(url: str, as_json: bool, watch: bool, fail_on: str, reason: bool) -> NoReturn:
     """Show whether the GPUs do useful work, and each GPU with its processes.
 
@@ -96,11 +100,13 @@ def exit_status(status: Status, fail_on: str = "waste") -> int:
 def repairs(status: Status) -> list[str]:
     """Return what needs a reset or a repair, the gravest first, each in words that say most at their begin."""
     broken = [problem for problem in status.problems if problem.kind in BROKEN]
-    faults = [(gpu, each) for gpu in status.gpus for each in gpu.faults if each.action and each.kind != "gpu_down"]
     words = [f"{problem.subject} {problem.text}" for problem in broken]
-    for gpu, fault in sorted(faults, key=lambda pair: not pair[1].grave):
-        known = None if fault.kind == "xid" else FAULTS.get(fault.runbook or "")
-        words.append(f"{gpus_words([gpu])} {known.summary if known else fault.text}")
+    for gpu in sorted(status.gpus, key=lambda gpu: not any(each.grave for each in gpu.faults)):
+        known = [(each, FAULTS.get(each.runbook or "")) for each in gpu.faults]
+        explained = {name for _, fault in known if fault for name in fault.explains}
+        for each, fault in known:
+            if each.action and each.kind != "gpu_down" and each.runbook not in explained:
+                words.append(f"{gpus_words([gpu])} {fault.summary if fault and each.kind != 'xid' else each.text}")
     return list(dict.fromkeys(map(safe, words)))
 
 

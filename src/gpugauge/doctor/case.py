@@ -136,6 +136,11 @@ class Case:
         return self.without_gpu and bool(self.gpus)
 
     @property
+    def wasted(self) -> bool:
+        """Whether the daemon has a problem of the machine that is examined."""
+        return bool(self.options.pid is None and self.reported and self.reported.problems)
+
+    @property
     def is_bare(self) -> bool:
         """Whether nothing on this machine shows that it should have a GPU: there is none, and no driver library."""
         return self.without_gpu and self.driver.reason == _NO_LIBRARY and not self.by_torch_alone

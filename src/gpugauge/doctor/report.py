@@ -109,11 +109,12 @@ def document(case: Case, entries: Sequence[Entry], said: StatusReply | None = No
     findings = [
         {"group": e.group, "check": e.check, **asdict(e.finding), "advice": e.finding.advice or None} for e in entries
     ]
+    code = {"answered": said is None or said.process is not None, "wasted": case.wasted}
     return json.dumps(
         {
             "version": __version__,
             "simulated": case.simulated or bool(case.reported and case.reported.simulated),
-            "exit_code": exit_code(entries, answered=said is None or said.process is not None),
+            "exit_code": exit_code(entries, **code),
             **({"answer": said.plain()} if said else {}),
             "findings": findings,
             "repair": [step for problem in case.gpu_problems for step in problem.steps],

@@ -179,12 +179,14 @@ def examine(case: Case) -> Iterator[Entry]:
                 yield Entry(group.heading, check.__name__, finding)
 
 
-def exit_code(entries: Iterable[Entry], *, answered: bool = True) -> int:
-    """Return the exit code, as that of `gpugauge status`; `answered` is False if nothing is known of the process."""
+def exit_code(entries: Iterable[Entry], *, answered: bool = True, wasted: bool = False) -> int:
+    """Return the exit code, as that of `gpugauge status`; `answered` is False if nothing is known of the process, and
+    `wasted` whether the daemon has a problem.
+    """
     found = [entry for entry in entries if entry.finding.severity]
     if any(e.check in _FAULTS or (e.finding.level == "failure" and e.check not in _NO_FAULTS) for e in found):
         return 1
-    return 2 if not answered else 3 if found else 0
+    return 2 if not answered else 3 if found or wasted else 0
 
 
 def _groups(case: Case) -> Iterator[Group]:

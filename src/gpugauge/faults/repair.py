@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -138,7 +138,7 @@ class Site(NamedTuple):
         )
         advice = [self.fill(each.advice, device.uuid) for each in faults]
         for each, own in zip(faults, advice, strict=True):
-            if each not in needing:
+            if each not in needing and (each.runbook not in explained or not needing):
                 yield own
             elif each is needing[0] or (each.grave and each.runbook not in explained):
                 yield ". ".join(filter(None, (with_loss(own, advice), plan)))
@@ -167,7 +167,7 @@ class Site(NamedTuple):
             # Programs on other GPUs go on: no manager has ended them.
             yield from self.plan(now, users, simulated=simulated)
             waiting = [need for need in needs if need not in now]
-            yield f"when all programs of the node have ended: systemctl reboot, which {_also(waiting)}"
+            yield f"what is left, when all programs of the node have ended: systemctl reboot, which {_also(waiting)}"
             yield from _under_load(waiting)
             return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
@@ -184,6 +184,7 @@ class Site(NamedTuple):
             for need in needs
             if need.mark in {"reset", "reset_all"}
         )
+        yield from _shown(needs, lambda fault: fault.before, "note what the repair clears")
         yield from drain
         yield from dict.fromkeys(f"GPU {need.name}: {need.text}" for need in needs if need.mark == "hand")
         if "power" in marks:
@@ -191,7 +192,8 @@ class Site(NamedTuple):
         elif reboot:
             yield _reboot(needs, len(resets)) if resets else _REBOOT
         elif resets:
-            yield from filter(None, (self.stop, *resets, f"if a reset fails: {_REBOOT}", self.start))
+            last = f"if a reset fails, ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
+            yield from filter(None, (self.stop, *resets, last, self.start))
         if back and ": " not in self.check:
             yield f"give the node back if all is well: {' && '.join((self.check, *back))}"
         else:
@@ -236,10 +238,13 @@ def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> str:
 
 
 def _under_load(needs: Iterable[Need]) -> Iterator[str]:
-    """Yield what shows under load that the repair of each GPU was one."""
-    late = ((n, n.fault) for n in needs if n.fault and n.fault.after)
-    shown = ((n, f.word, n.device.vendor.fill(f.after, n.name)) for n, f in late)
-    yield from dict.fromkeys(f"GPU {n.name} ({word}), under load: {command}" for n, word, command in shown)
+    """Yield what shows that the repair of each GPU was one."""
+    return _shown(needs, lambda fault: fault.after, "under load")
+
+
+def _shown(needs: Iterable[Need], command: Callable[[Fault], str], when: str) -> Iterator[str]:
+    found = ((n, n.fault.word, n.device.vendor.fill(command(n.fault), n.name)) for n in needs if n.fault)
+    yield from dict.fromkeys(f"GPU {n.name} ({word}), {when}: {shown}" for n, word, shown in found if shown)
 
 
 def _also(needs: Iterable[Need]) -> str:

@@ -18,7 +18,8 @@ Action = Literal["", "reset", "reset_later", "drain"]
 class Fault(NamedTuple):
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
     in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
-    `explains` are not notified while it is there. `after` shows under load whether its repair has helped.
+    `explains` are not notified while it is there. `before` shows what its repair clears, `after` under load that it was
+    one.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Fault(NamedTuple):
     summary: str
     action: Action = ""
     explains: tuple[str, ...] = ()
+    before: str = ""
     after: str = ""
 
 
@@ -47,7 +49,11 @@ _ROWS = (
     Fault("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),
     Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
     Fault("GpuResetPending", "warning", "reset pending", "needs a reset when its jobs have ended", "reset_later"),
-    Fault("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors", after="{link_errors}"),
+    Fault(
+        *("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
+        before="{link_errors}",
+        after="{link_errors}",
+    ),
     Fault(
         *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
         explains=("GpuHot",),

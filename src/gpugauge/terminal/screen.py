@@ -10,7 +10,7 @@ from gpugauge.status.details import is_lossless, last_use, longest_wait, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders, owner_words
 from gpugauge.status.use import by_place, gpus_words, mig_name
-from gpugauge.status.words import percent
+from gpugauge.status.words import clock, percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, processes, safe, to_do
@@ -48,7 +48,13 @@ _PROCESSES: Sequence[Column[Process]] = (
     Column("OWNER", lambda process, _: safe(process.owner) or "-", least=16, rank=1),
 )
 
-_FAULTS = {"gpu_down", "gpu_health", "xid"}  # kinds of problems of which a GPU stands first
+_FAULTS = {
+    "gpu_down",
+    "gpu_health",
+    "xid",
+    "gpu_slowed",
+    "narrow_link",
+}  # kinds of problems of which a GPU stands first
 # By name: the value by which processes are sorted, the largest first; None comes last.
 SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
     "lost": lambda p: _lost(p.facts),
@@ -143,7 +149,7 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     """
     found: list[tuple[str, list[str], str]] = []
     faulty = {uuid for problem in status.problems if problem.kind in _FAULTS for uuid in problem.gpus}
-    for gpu in sorted(status.gpus, key=lambda gpu: gpu.uuid not in faulty):
+    for gpu in sorted(status.gpus, key=lambda gpu: (gpu.uuid not in faulty, gpu.uuid in faulty and gpu.level != "bad")):
         found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.level))
         found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]
     grid = Grid(_GPUS, [row for _, row, _ in found], width)
@@ -186,8 +192,8 @@ def gpu_details(gpu: GpuStatus) -> list[str]:
         f"{gpus_words([gpu])}: {gpu.summary or gpu.state_words}",
         f"→ {gpu.advice}" if gpu.advice else "",
         last_use(gpu),
-        *(" → ".join(filter(None, (fault.text, fault.advice))) for fault in gpu.health),
-        *(xid.text for xid in reversed(gpu.xids)),
+        *(" → ".join(filter(None, (f.text, f.advice))) for f in gpu.health if f.text != gpu.summary),
+        *(f"{xid.text}, {clock(xid.last)}" for xid in reversed(gpu.xids)),
         f"clocks lowered: {', '.join(gpu.slowed_by)}" if gpu.slowed_by else "",
         *(f"MIG {mig_name(d)}: load {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),
         f"allocated to {holders(gpu)}" if holders(gpu) else "",

@@ -129,22 +129,23 @@ class _View:
     def _listed(self, found: Sequence[ProcessStatus]) -> list[str]:
         lines = []
         for row, one in self._rows(found):
-            lines += self._process(row, one.facts)
+            lines += self._process(row, one.facts, safe(one.owner))
             if one.alike:
                 lines += self._writer.text(f"sums of pids {one.pids}", _NOTE_INDENT, DIM)
         return lines
 
-    def _process(self, row: list[str], process: ProcessStatus) -> list[str]:
-        write = self._writer.text
+    def _process(self, row: list[str], process: ProcessStatus, owner: str) -> list[str]:
+        write, whole = self._writer.text, self._processes.line(row)
         style = YELLOW if process.end_reason in FAILURES else LEVELS.get(process.level, DIM)
-        lines = self._writer.row(self._processes.line(row), style)
-        if cells(self._processes.line(row)) <= self._writer.width:
+        lines = self._writer.row(whole, style)
+        if cells(whole) <= self._writer.width:
             parts = self._processes.parts(row)
             parts[-2] = self._writer.paint(parts[-2], style)  # the last two columns are always shown
             lines = [_INDENT + "  ".join(parts).rstrip()]
         listed = process.process in self._in_trouble
         known, facts = safe(remark(process, listed=listed)), map(safe, details(process, self._now))
-        if text := " · ".join(filter(None, (known if listed else "", *facts))):
+        cut_off = owner if owner not in whole else ""
+        if text := " · ".join(filter(None, (cut_off, known if listed else "", *facts))):
             lines += write(text, _NOTE_INDENT, DIM)
         if known and not listed:
             lines += write(known, _NOTE_INDENT, style)

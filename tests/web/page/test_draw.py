@@ -36,6 +36,8 @@ def test_hostile_names_are_escaped(name: str) -> None:
 def test_names_are_cut_and_isolated() -> None:
     assert name("<b>") == "<bdi>&lt;b&gt;</bdi>"
     assert name("é" * 4096) == f"<bdi>{'é' * 120}…</bdi>"
+    assert all("ends programs" in copy_button(each) for each in ("kill 7", "nvidia-smi --gpu-reset", "scancel -w n7"))
+    assert "ends programs" not in copy_button("gpugauge release --for 10m")
     assert 'data-copy="&quot;&gt;&lt;b&gt;"' in copy_button('"><b>')
 
 

@@ -83,8 +83,10 @@ def test_the_answer_stands_first_and_the_problems_follow() -> None:
     facts["problems"][1] |= {"detail": "pid 7", "advice": "end it"}
     text = read(facts).text
 
-    answer = "1 collector of gpugauge failing; 1 of 2 GPUs allocated and not used Collector host: fails: no"
-    assert text.startswith(f"{answer} GPU 1: allocated to pod web/idle-7, but no process uses it; pid 7 Advice: end it")
+    answer = "1 collector of gpugauge failing; 1 of 2 GPUs allocated and not used Faults Collector host: fails: no"
+    assert text.startswith(
+        f"{answer} Wasted time GPU 1: allocated to pod web/idle-7, but no process uses it; pid 7 Advice: end it"
+    )
 
 
 def test_the_host_is_in_the_title_and_escaped() -> None:

@@ -17,7 +17,8 @@ _WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled", "GpuReadingFailed"}  # 
 IDENTITY = "gpugauge:gpu:info"
 # The words of the daemon, which change: an alert with another identity would resolve the one before.
 _WORDS = ("summary", "advice")
-_TO_DO = "{{ with $labels.advice }} What to do: {{ . }}.{{ end }}"
+# Each step of a repair in a line of its own.
+_TO_DO = '{{ with $labels.advice }}\nWhat to do: {{ reReplaceAll "(:|;) ([0-9]+[.]) " "$1\\n$2 " . }}.{{ end }}'
 _PASSING = {"GpuXidApplication", "GpuXidOther"}
 # What an error of each class means.
 _XIDS = {
@@ -47,7 +48,7 @@ def alerts(s: Selectors) -> list[Alert]:
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
         own = ("reason",) if name in {"GpuNeedsReset", "GpuResetPending"} else ("xid", "xid_name") if is_xid else ()
         hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
-        ends = "" if name in _PASSING else f" The alert ends about {format_duration(s.keep_firing)} after the repair."
+        ends = "" if name in _PASSING else f"\nThe alert ends about {format_duration(s.keep_firing)} after the repair."
         lost = name == "GpuLost"
         text = description + t.figures(name) + t.other_faults(name) + _TO_DO + ends + t.users(lost=lost)
         summary = f"{t.gpu()} {{{{ $labels.summary }}}}"
@@ -80,11 +81,11 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a GPU does not answer",
         ),
         "GpuNeedsReset": (
-            "It ends the programs on the GPU.",
+            "Do not wait for its jobs: they may hang or fail, and the repair ends them.",
             "the driver requires a reset of a GPU, or more than that",
         ),
         "GpuResetPending": (
-            "Programs go on, and new ones can start.",
+            "Programs go on with right results.",
             "faulty memory of a GPU is replaced at the next reset",
         ),
         "GpuRowRemapFailed": (

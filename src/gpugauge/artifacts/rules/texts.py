@@ -56,7 +56,7 @@ _FIGURES = {
         (
             "gpu_temperature_limit_celsius",
             'limit="gpu_max"',
-            f" Its chip may have {_VALUE} °C: if it is cooler, another part is hot, such as its memory.",
+            f" Its chip is slowed from {_VALUE} °C on: while it is cooler, another part is hot, such as its memory.",
         ),
     ),
     "GpuPcieDegraded": (

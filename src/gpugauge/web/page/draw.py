@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from gpugauge.base.text import printable
@@ -11,6 +12,8 @@ ABSENT = "-"
 _MAX_NAME_CHARACTERS = 120
 _SPARKLINE_SECONDS = 600  # also its width: one unit a second
 _SPARKLINE_HEIGHT = 40
+# Of the commands in advice and in repairs, those that end programs.
+_ENDS = re.compile(r"^(?:kill|scancel|kubectl drain|systemctl reboot)\b|reset\b")
 # As html.escape does, whose module loads a table of all entities: 0.4 MB of the daemon's memory.
 _ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"})
 
@@ -33,8 +36,9 @@ def mark(css_class: str, words: str) -> str:
 
 
 def copy_button(command: str) -> str:
-    """Return a button that copies a command to the clipboard."""
-    return f'<button type="button" class="copy" data-copy="{text(command)}" title="Copy">{text(command)}</button>'
+    """Return a button that copies a command to the clipboard; it is marked if the command ends programs."""
+    kind, title = ("copy ends", "Copy. It ends programs") if _ENDS.search(command) else ("copy", "Copy")
+    return f'<button type="button" class="{kind}" data-copy="{text(command)}" title="{title}">{text(command)}</button>'
 
 
 def of_sizes(used: float | None, total: float | None = None) -> str:

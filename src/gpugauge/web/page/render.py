@@ -117,7 +117,9 @@ def _answer(status: Status, links: Links) -> str:
     problems, pids = status.problems, _pids(status)
     items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
     first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or problems[n].kind not in WASTE]
-    listed = _list([items[n] for n in first])
+    faults, waste = ([items[n] for n in first if (problems[n].kind in WASTE) == wasted] for wasted in (False, True))
+    heads = ("<h2>Faults</h2>\n", "<h2>Wasted time</h2>\n") if faults and waste else ("", "")
+    listed = heads[0] + _list(faults) + heads[1] + _list(waste)
     if more := [item for n, item in enumerate(items) if n not in first]:
         rest = len(problems) - _MAX_PROBLEMS
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
