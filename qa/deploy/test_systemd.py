@@ -157,7 +157,7 @@ def test_prometheus_scrapes_it_through_reload_restart_and_stop(running: Machine,
 
 def test_update(running: Machine) -> None:
     first = running.show("gpugauge", "MainPID")
-    for block in blocks(DOCUMENT, "Change settings, update"):
+    for block in [*blocks(DOCUMENT, "Change settings"), *blocks(DOCUMENT, "Upgrade")]:
         running.run(f"umask 077; cd /source\n{block}")
 
     assert running.show("gpugauge", "MainPID") != first

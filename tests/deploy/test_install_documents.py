@@ -1,4 +1,8 @@
+import os
 import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -48,3 +52,30 @@ def test_the_python_that_documents_name_is_that_of_the_package() -> None:
 
     assert set(named) == {needed}
     assert [part for part in old if "3.9" not in part] == []
+
+
+def test_the_task_prolog_of_slurm_loads_the_hook(tmp_path: Path) -> None:
+    """The commands as printed; a copy below the folder of the test stands for the root of the machine."""
+    text = (ROOT / "docs/install-systemd.md").read_text()
+    (block,) = (b for b in re.findall(r"```console\n(.*?)```", text, re.DOTALL) if "export-hook" in b)
+    block = re.sub(r"(?<=[ =])/(?=opt|etc)", f"{tmp_path}/", re.sub("^# ", "", block, flags=re.MULTILINE))
+    (tmp_path / "etc/slurm").mkdir(parents=True)
+    commands = f'gpugauge() {{ {sys.executable} -m gpugauge "$@"; }}\n{block}'
+    line = subprocess.run(["bash", "-euc", commands], capture_output=True, text=True, check=True, timeout=60).stderr
+
+    def loaded(environ: dict[str, str]) -> str:
+        program = "import sys; print(sys.modules['gpugauge.hook.arming'].__file__)"
+        command = [sys.executable, "-c", program]
+        return subprocess.run(command, env=environ, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    for before in ({}, {"PYTHONPATH": f"/site:{tmp_path}"}):
+        prolog = [str(tmp_path / "etc/slurm/task_prolog.sh")]
+        said = subprocess.run(prolog, env=before, capture_output=True, text=True, check=True, timeout=60).stdout
+        by_shell = ["sh", "-c", f"{line}\necho export PYTHONPATH=$PYTHONPATH"]
+        shell = subprocess.run(by_shell, env=before, capture_output=True, text=True, check=True, timeout=60).stdout
+        assert said == shell
+        # Slurm sets what a line `export NAME=VALUE` has, without a shell.
+        name, value = said.removeprefix("export ").rstrip("\n").split("=", 1)
+        assert (name, Path(value.split(":")[0], "sitecustomize.py").is_file()) == ("PYTHONPATH", True)
+        assert value.split(":")[1:] == before.get("PYTHONPATH", "").split(":")[: 2 if before else 0]
+        assert loaded({name: value}) == f"{tmp_path}/opt/gpugauge-hook/gpugauge/hook/arming.py\n"

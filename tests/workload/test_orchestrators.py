@@ -110,11 +110,18 @@ def test_whether_all_devices_are_known_is_that_of_the_last_reply(tmp_path: Path)
     assert found == [1, 0, 1, 0]
 
 
-def test_job_files(tmp_path: Path) -> None:
+def test_job_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     jobs = tmp_path / "jobs"
-    made = orchestrators(tmp_path, Clock(), jobs=jobs)
+    elsewhere, made = (orchestrators(tmp_path, Clock(), jobs=folder) for folder in (jobs / "none", jobs))
     made.refresh()
-    assert ups(made)["slurm"] is False
+    assert (ups(made)["slurm"], made.jobs_read_at, caplog.messages) == (True, 100.0, [])  # no job since the boot
+
+    made.jobs_seen = True
+    made.refresh()
+    elsewhere.refresh()
+    assert (ups(made)["slurm"], ups(elsewhere)["slurm"], made.jobs_read_at) == (False, False, None)
+    assert "slurm.job_mapping_dir" in caplog.messages[0]
+    assert "prolog.sh" in caplog.messages[0]
 
     jobs.mkdir()
     (jobs / "0").write_text("4711\n")

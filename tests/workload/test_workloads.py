@@ -355,6 +355,19 @@ def test_allocations_of_every_orchestrator(made: Made, tmp_path: Path) -> None:
     assert workloads.sources() == {"kubelet": True, "slurm": True}
 
 
+def test_a_prolog_that_does_not_run_is_noticed_by_a_job(made: Made, tmp_path: Path) -> None:
+    workloads, up = over(made, job_mapping_dir=tmp_path / "jobs"), []
+    for pid, group in ((41, "/user.slice"), (42, "/system.slice/slurmstepd.scope/job_71/step_0")):
+        made.process(pid, cgroup=v2(group))
+        workloads.resolve(pid)
+        workloads.refresh()
+        up.append(workloads.sources()["slurm"])
+    (tmp_path / "jobs").mkdir()
+    workloads.refresh()
+
+    assert [*up, workloads.sources()["slurm"]] == [True, False, True]
+
+
 def test_counters_are_complete_from_the_start(made: Made) -> None:
     counters: Mapping[str, int] = over(made).counters()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import click
@@ -70,13 +71,15 @@ def export_hook(folder: str) -> None:
     """Copy the hook into FOLDER, for images without gpugauge.
 
     The hook is the part of gpugauge inside a training process. To load it, set PYTHONPATH to the value that this
-    command prints.
+    command prints; the line for a shell is on stderr.
     """
     from gpugauge.hook import launch
 
     if not folder or ":" in str(Path(folder).resolve()):
         fail(2, f"{folder!r}: PYTHONPATH cannot have this folder")
     try:
-        click.echo(launch.export(Path(folder).resolve()))
+        value = launch.export(Path(folder).resolve())
+        click.echo(value)
+        click.echo(f'export PYTHONPATH={shlex.quote(value)}"${{PYTHONPATH:+:$PYTHONPATH}}"', err=True)
     except OSError as error:
         fail(1, f"{folder}: {error.strerror}")

@@ -158,6 +158,7 @@ class Orchestrators:
         self._answered: float | None = None
         self.jobs_read_at: float | None = None  # when the last reading of the job files began; None if it failed
         self.reads_jobs = job_mapping_dir is not None
+        self.jobs_seen = False  # whether a process of a Slurm job was found: its prolog has made the folder
         self.ignored = 0  # devices in the last reply of the kubelet
         self._pods_seen = False
         self.wake = threading.Event()
@@ -237,9 +238,14 @@ class Orchestrators:
         try:
             jobs = read_jobs(self._job_mapping_dir, self._user_name)
         except OSError as error:
-            sentence = "the folder of job mapping files cannot be read, jobs of devices are missing"
-            self.sources["slurm"].set_down(sentence, path=self._job_mapping_dir, error=error.strerror)
-            return JobFiles()
+            # The first prolog after a boot makes it.
+            absent = isinstance(error, FileNotFoundError)
+            if not (absent and not self.jobs_seen and self._job_mapping_dir.parent.is_dir()):
+                remedy = "does Slurm run prolog.sh with this folder?" if absent else "the daemon needs to list it"
+                sentence = f"the folder of slurm.job_mapping_dir cannot be read, jobs of devices are missing: {remedy}"
+                self.sources["slurm"].set_down(sentence, path=self._job_mapping_dir, error=error.strerror)
+                return JobFiles()
+            jobs = JobFiles()
         self.sources["slurm"].set_up()
         self.jobs_read_at = begin
         return jobs

@@ -311,6 +311,7 @@ class Workloads:
         known.settled, known.lacking, known.workload = True, lacking, _with_job(before, job)
         keys = [pod_key(pod.namespace, pod.name)] if pod and job.kind else []
         if job.kind == "slurm":
+            self._orchestrators.jobs_seen = self._orchestrators.jobs_seen or bool(facts.slurm_job)
             keys.append(slurm_key(before.job_id, "" if before.job_id == facts.slurm_job else user))
         known.held = tuple((key, job) for key in keys)
 
