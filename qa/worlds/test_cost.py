@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import time
 from collections import defaultdict
 from itertools import chain, pairwise
@@ -11,10 +13,11 @@ import pytest
 from tests.drawn import draws
 from tests.e2e.backfill import STEP, Api, evaluate_rules, labelled, written
 from tests.e2e.programs import prometheus
+from tests.needs import need
 
 from gpugauge.artifacts.rules import cost, pack
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.promql import PROCESS_JOB, Selectors
 from gpugauge.artifacts.rules.recording import HOURS_HELD, HOURS_LOST, TRAINING, gpu_hours
 from qa.worlds.reports import World, drawn, labels_of
 
@@ -98,3 +101,36 @@ def test_a_bill_has_the_sums_of_the_plans(tmp_path: Path) -> None:
             assert bill(cost.LOST_COST, **of) == pytest.approx(PRICE * (held - used))
         for name in (cost.HELD, cost.USED, cost.LOST, cost.ENERGY, cost.HELD_COST, cost.LOST_COST):
             assert bill(cost.by_user(name)) == pytest.approx(bill(name)) != 0
+
+
+@pytest.mark.parametrize(("after", "most"), [(60.68e6, 310), (9000, 331), (60.73e6 + 300 * 1200, 301)])
+def test_a_counter_of_energy_that_falls_adds_no_more_than_a_gpu_uses(tmp_path: Path, after: float, most: float) -> None:
+    """60.68e6: an exporter of a simulated GPU that starts again; 9000: a driver that is loaded again; then neither."""
+    gpu = 'instance="n",uuid="G"'
+    joules = [60.73e6 + 300 * t if t < 1200 else after + 300 * (t - 1200) for t in range(0, 2400, 60)]
+    series = {
+        f"gpu_energy_joules_total{{{gpu}}}": " ".join(map(repr, joules)),
+        f"gpu_power_limit_watts{{{gpu}}}": "700x39",
+        f"gpu_power_watts{{{gpu}}}": "300x39",
+        f'gpu_process_memory_used_bytes{{{gpu},process="a"}}': "1x39",
+        f'{TRAINING}{{process="a"}}': "1x39",
+    }
+    rule = {"record": "watts", "expr": cost._energy(Selectors.of(Parameters(scrape_interval=60)))}
+    mean = f"avg_over_time(watts[30m]) > bool 290 and avg_over_time(watts[30m]) < bool {most}"
+    expected = [{"expr": mean, "eval_time": "39m", "exp_samples": [{"labels": '{process="a"}', "value": 1}]}]
+    tests = {
+        "rule_files": ["rules.json"],
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": expected,
+            }
+        ],
+    }
+    (tmp_path / "rules.json").write_text(json.dumps({"groups": [{"name": "a", "rules": [rule]}]}))
+    (tmp_path / "tests.json").write_text(json.dumps(tests))
+    command = [need("promtool"), "test", "rules", str(tmp_path / "tests.json")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+    assert done.returncode == 0, done.stdout + done.stderr

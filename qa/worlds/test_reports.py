@@ -549,6 +549,26 @@ def test_a_gpu_that_others_use_is_left_out_whatever_the_pod_of_its_exporter() ->
     assert device.joules(100, 400, ["ours", "other"]) == pytest.approx(300 * 300)
 
 
+@pytest.mark.parametrize("limit", [None, 400.0])
+@pytest.mark.parametrize("after", [60.68e6, 9000.0, 0.0])
+def test_a_counter_of_energy_that_falls_adds_no_more_than_a_gpu_uses(after: float, limit: float | None) -> None:
+    """An exporter of a simulated GPU that starts again has a little less; a driver that is loaded again begins at 0."""
+    seconds = range(0, 2400, 30)
+    gpu = {"instance": "n", "uuid": "G"}
+    joules = [(float(t), 60.73e6 + 300.0 * t if t < 1200 else after + 300.0 * (t - 1200)) for t in seconds]
+    series = [
+        Series(
+            {**gpu, "__name__": "gpu_process_memory_used_bytes", "process": "a"}, [(float(t), 1e9) for t in seconds]
+        ),
+        Series({**gpu, "__name__": "gpu_energy_joules_total"}, joules),
+    ]
+    if limit:
+        series.append(Series({**gpu, "__name__": "gpu_power_limit_watts"}, [(float(t), limit) for t in seconds]))
+    device = jobs._devices(Double(series), series, Range(0, 2400))["n", "G"]  # type: ignore[arg-type]  # as above
+
+    assert device.joules(0, 2370, ["a"]) == pytest.approx(300 * 2340, rel=0.02)
+
+
 def test_runs_one_after_the_other_add_up() -> None:
     parts = {"data": 0.1, "peers": 0.0, "rest": 0.2}
     first, second = (run_of("7", {"torch_process_info": {"rank": ""}}, parts, steps) for steps in (3000, 1000))

@@ -1,6 +1,4 @@
-import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path

@@ -17,6 +17,8 @@ from gpugauge.status.words import plural
 from gpugauge.workload.job import KINDS, called
 
 _LISTED = 10
+_OVER_LIMIT = 2.0  # of its power limit, what no board uses from one sample to the next
+_MOST_WATTS = 10_000.0  # where the limit is not known
 
 
 class ReportError(Exception):
@@ -170,8 +172,12 @@ def _device(series: Sequence[Series], span: Range, step: float) -> Device:
     info = {each.name: each for each in series if each.name in {names.INFO, names.TOTAL, names.POWER_LIMIT}}
     labels = info[names.INFO].labels if names.INFO in info else {}
     memory, watts = (info[name].points[-1][1] if name in info else None for name in (names.TOTAL, names.POWER_LIMIT))
+    limits = [value for _, value in info[names.POWER_LIMIT].points] if names.POWER_LIMIT in info else []
+    most = _OVER_LIMIT * max(limits) if limits else _MOST_WATTS
     counted = once(each for each in series if each.name in {names.ENERGY, names.BUSY, names.OBSERVED})
     rose = {key[0]: rises(points, span.start) for key, points in counted.items()}
+    # The driver counts energy since it was loaded: a fall to more than can have been used since is no reset of it.
+    rose |= {n: [r for r in rose[n] if r.amount <= most * (r.end - r.begin)] for n in {names.ENERGY} & rose.keys()}
     held: defaultdict[str, list[float]] = defaultdict(list)
     for each in series:
         held[each.labels.get("process", "")] += (

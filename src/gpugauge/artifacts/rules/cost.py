@@ -94,10 +94,14 @@ def _of_owners(s: Selectors, expr: str, unit: float, *more: str) -> str:
 def _energy(s: Selectors) -> str:
     """Return the watts of the GPUs of each training; those of a GPU are divided by the number of its programs."""
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) (last_over_time({s(_MEMORY, s.lookback)}))"
-    # The driver counts, whatever becomes of exporters, until it is loaded again.
-    joules, window = "gpu_energy_joules_total", s.lookback
+    # The driver counts, whatever becomes of exporters, until it is loaded again. A fall to more than a GPU can use in
+    # the time is no such reset: then the readings of its power count.
+    joules, power, window = "gpu_energy_joules_total", "gpu_power_watts", s.lookback
     now = f"max by ({s.gpu}) (last_over_time({s(joules, window)}))"
     before = f"max by ({s.gpu}) (last_over_time({s(joules, window)} offset {format_duration(window)}))"
-    watts = f"((({now} - {before}) >= 0) / {window} or max by ({s.gpu}) ({s.rate(joules, window)}))"
+    rate, read = f"max by ({s.gpu}) ({s.rate(joules, window)})", f"max by ({s.gpu}) (avg_over_time({s(power, window)}))"
+    limit = f"max by ({s.gpu}) (max_over_time({s('gpu_power_limit_watts', window)}))"
+    risen = f"({rate} unless on ({s.gpu}) {rate} > on ({s.gpu}) 2 * {limit})"
+    watts = f"((({now} - {before}) >= 0) / {window} or {risen} or {read})"
     each = f"({held} > bool -1) * on ({s.gpu}) group_left () ({watts} / count by ({s.gpu}) ({held}))"
     return f"sum by ({s.keys('process')}) ({each} {s.on_process('and', TRAINING)})"
