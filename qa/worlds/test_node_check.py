@@ -108,6 +108,7 @@ def test_a_node_is_drained_only_for_a_gpu_that_is_broken(tmp_path: Path, scenari
         ({"gpugauge": "echo 'GPU 1 needs a reset'; echo KeyError: 1 >&2; exit 1"}, "KeyError: 1"),
         ({"gpugauge": "echo no such option --reason; exit 2"}, "no such option --reason"),
         ({"gpugauge": "exit 124"}, "no answer within 10 s"),
+        ({"gpugauge": "kill -KILL $$"}, "no answer within 10 s"),
         ({"gpugauge": "exit 2"}, "the driver is being opened or released"),
         ({"gpugauge": "exit 1"}, "gpugauge says nothing"),
         ({"scontrol": ""}, "no scontrol in "),
@@ -119,6 +120,17 @@ def test_what_cannot_be_judged_drains_nothing_and_is_logged(tmp_path: Path, doub
 
     assert line.startswith("log -t gpugauge-check -- cannot judge the GPUs of n7: ")
     assert why in line
+
+
+@cases(
+    ("scenario", "asked"),
+    [("healthy", False), ("bottlenecks", False), ("failing-card", True), ("", True)],
+)
+def test_a_node_without_a_fault_needs_no_python(tmp_path: Path, scenario: str, asked: bool) -> None:
+    with node(scenario, tmp_path) as address:
+        lines = slurm(tmp_path, address, gpugauge="echo asked; exit 2")
+
+    assert ["asked" in line for line in lines] == [True] * asked
 
 
 def test_a_drain_that_fails_is_logged(tmp_path: Path) -> None:
