@@ -38,13 +38,22 @@ def test_gpu_and_process_have_a_mean_from_the_same_time_on(seen: float) -> None:
     history = History()
     history.feed(snapshot_of(1.7e9 - 5, -5.0, ()))
     for second in range(0, 400, 5):
-        history.feed(snapshot(second, busy=0.25 * seen * second, observed=seen * second, p=0.25 * second))
+        history.feed(snapshot(second, busy=0.25 * seen * second, observed=seen * second, p=0.25 * seen * second))
 
         window = min(300, second)
         enough = seen >= 0.5 and seen * window >= 29.5
         assert history.load("GPU-a", 300) == (pytest.approx(0.25) if enough else None), second
-        expected = pytest.approx(0.25) if window >= 30 else None
-        assert history.process_load("p", "GPU-a", 300) == expected, second
+        assert history.process_load("p", "GPU-a", 300) == (pytest.approx(0.25) if enough else None), second
+
+
+def test_time_in_which_a_gpu_was_not_observed_is_no_idle_time_of_a_process() -> None:
+    history, known = History(), 0.0
+    for second in range(0, 400, 5):
+        known += 0 if 150 <= second < 260 else 5
+        history.feed(snapshot(second, busy=0.9 * known, observed=known, p=0.9 * known))
+
+    loads = history.load("GPU-a", 300), history.process_load("p", "GPU-a", 300)
+    assert loads == (pytest.approx(0.9), pytest.approx(0.9))
 
 
 def test_ticks_about_five_seconds_apart_make_a_point_each() -> None:

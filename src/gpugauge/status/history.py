@@ -148,15 +148,20 @@ class History:
         return [(newest - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
 
     def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
-        """Return the share of the last `seconds` in which a process kept a GPU busy; None if unknown or before 30 s."""
+        """Return the share of the last `seconds` in which a process kept a GPU busy, of the time in which the GPU was
+        observed, as far as that is known; None if unknown or before 30 s.
+        """
         window = self._window(seconds)
-        known = [(p.monotonic, p.processes[process, uuid]) for p in window if (process, uuid) in p.processes]
-        if len(known) < 2 or known[-1][0] < window[-1].monotonic:
+        known = [point for point in window if (process, uuid) in point.processes]
+        if len(known) < 2 or known[-1] is not window[-1]:
             return None
-        (begin, before), (end, after) = known[0], known[-1]
-        if end - begin < _MIN_OBSERVED_SECONDS - _TICK_JITTER_SECONDS:
-            return None
-        return min(1.0, max(0.0, after - before) / (end - begin))
+        old, new = known[0], known[-1]
+        before, after = (point.loads.get(uuid, _NO_LOAD).observed for point in (old, new))
+        time = new.monotonic - old.monotonic
+        observed = time if before is None or after is None else after - before
+        required = max(_MIN_OBSERVED_RATIO * time, _MIN_OBSERVED_SECONDS - _TICK_JITTER_SECONDS)
+        busy = new.processes[process, uuid] - old.processes[process, uuid]
+        return min(1.0, max(0.0, busy) / observed) if observed >= required else None
 
     def step_seconds(self, process: str, seconds: float) -> float | None:
         """Return the mean time from one step to the next over the last `seconds`, None without a step."""
