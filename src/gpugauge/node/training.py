@@ -113,7 +113,7 @@ def step_seconds(session: Session) -> float | None:
 
 def step_durations(session: Session) -> HistogramValue | None:
     """Return the distribution of the durations of the steps, by STEP_BUCKETS."""
-    sent = _with_last_second(session)
+    sent = all_steps(session)
     if sent is None:
         return None
     first = _FIRST_POWER - wire.LOG2_FIRST
@@ -124,7 +124,7 @@ def step_durations(session: Session) -> HistogramValue | None:
     return HistogramValue((*counts, sum(sent.log2)), sent.seconds, sent.log2, wire.LOG2_FIRST)
 
 
-def _with_last_second(session: Session) -> wire.Progress | None:
+def all_steps(session: Session) -> wire.Progress | None:
     """Return the steps of the last message, and after the end those that only the shared record has."""
     sent, record = session.snap.steps if session.snap else None, session.record
     if session.connected or sent is None or sent.last is None or record is None or record.last_step is None:
@@ -169,6 +169,12 @@ def exposed_wait(session: Session) -> float | None:
 def flops(session: Session) -> dict[str, float]:
     """Return the floating-point operations of the model by their source."""
     return dict(session.snap.flops or {}) if session.snap else {}
+
+
+def visible(session: Session) -> list[wire.Device]:
+    """Return the devices that the program sees now, those whose uuid is known: not those of a program before it."""
+    devices = session.snap.devices if session.snap else ()
+    return [device for device in devices if device.uuid is not None and device.index >= 0]
 
 
 def by_uuid(session: Session, figure: Callable[[wire.Device], int | None]) -> dict[str, int]:

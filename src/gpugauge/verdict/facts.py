@@ -121,7 +121,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         local_work=None if peers is None else 1.0 - (of_training(peers) or 0.0),
         world_size=whole(facts.get("world_size", "")),
         parameters=_parameters(session),
-        torch_devices=any(d.uuid is not None for d in _devices(session)),
+        torch_devices=bool(training.visible(session)),
         build=facts.get("build", "") or _torch(node, process) or None,
         visible_devices=_visible_devices(facts),
         driver_too_old=_driver_too_old(facts),
@@ -144,10 +144,6 @@ def _torch(node: Node, process: str) -> str:
     """Return the build of torch that a process has mapped, empty if there is none, or if it is not known."""
     host = node.hosts.get(process)
     return host.torch if host else ""
-
-
-def _devices(session: Session) -> tuple[wire.Device, ...]:
-    return session.snap.devices if session.snap else ()
 
 
 def _slow_step(session: Session) -> float | None:
@@ -346,12 +342,12 @@ def _major(facts: Mapping[str, str], name: str) -> int | None:
 
 def _arch_supported(node: Node, session: Session) -> bool | None:
     built = session.facts.get("architectures", "").split()
-    targets = {node.reading(d.uuid).value("gfx_target") for d in _devices(session) if d.uuid is not None} - {None}
+    targets = {node.reading(d.uuid or "").value("gfx_target") for d in training.visible(session)} - {None}
     if targets:  # a GPU of AMD; what an override makes of it is not known
         known = {name.partition(":")[0] for name in built if name.startswith("gfx")}
         generic = any(name.endswith("-generic") for name in known) or "hsa_override_gfx_version" in session.facts
         return targets <= known or None if generic or not known else targets <= known
-    texts = ((d.capability or "").partition(".") for d in _devices(session) if d.uuid is not None)
+    texts = ((d.capability or "").partition(".") for d in training.visible(session))
     found = [(whole(major), whole(minor)) for major, _, minor in texts]
     supported = [arch_supported(built, (x, y)) for x, y in found if x is not None and y is not None]
     return None if None in supported or not supported else all(supported)

@@ -77,8 +77,8 @@ def _by_device_and_dtype(
 
 
 def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
-    devices = session.snap.devices if session.snap else ()
-    return {(d.uuid, str(d.index), d.capability or "", d.name or ""): 1 for d in devices if d.uuid is not None} or None
+    found = ((d.uuid or "", str(d.index), d.capability or "", d.name or "") for d in training.visible(session))
+    return dict.fromkeys(found, 1) or None
 
 
 def _phase(session: Session) -> dict[str, int] | None:
@@ -249,7 +249,7 @@ LASTING: tuple[Metric, ...] = (
         "Floating-point operations of the model in the steps of this process, forward and backward, by source: stated "
         "by the program, counted in one step, or 6 times the weights of a dense transformer for each token "
         "(parameters). Absent if they are not known.",
-        lambda s: s.snap.flops if s.snap else None,
+        lambda s: training.flops(s) or None,
         "source",
         source="gpugauge.hook.flops, torch.utils.flop_counter",
     ),

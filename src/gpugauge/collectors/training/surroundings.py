@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from gpugauge.base.text import cpu_set
 from gpugauge.driver.api import DeviceReading
 from gpugauge.metric import LabelValues
+from gpugauge.node import training
 from gpugauge.node.node import NO_READING, Node
 from gpugauge.sessions.session import Session
 
@@ -30,15 +31,13 @@ def surroundings(node: Node, sessions: Mapping[str, Session]) -> dict[str, dict[
 
 def used_devices(session: Session) -> list[str]:
     """Return the uuids of the devices on which the process has tensors."""
-    devices = session.snap.devices if session.snap else ()
-    return [d.uuid for d in devices if d.uuid is not None and d.allocated is not None]
+    return list(training.by_uuid(session, lambda d: d.allocated))
 
 
 def homes(session: Session) -> set[str]:
     """Return the uuids of the devices that have its parameters."""
-    snap = session.snap
-    places = {entry.device for entry in snap.parameters} if snap else set()
-    return {d.uuid for d in (snap.devices if snap else ()) if d.uuid is not None and f"cuda:{d.index}" in places}
+    places = training.parameter_bytes(session)
+    return {d.uuid or "" for d in training.visible(session) if f"cuda:{d.index}" in places}
 
 
 def _near(lists: Sequence[frozenset[int] | None], own: frozenset[int] | None) -> str:
