@@ -62,7 +62,8 @@ class Run:
             position = ELSEWHERE if rank == self.culprit else WAITING
             waiting = START + BUSY + QUIET_SECONDS if position == WAITING else None
             inquiry = Inquiry(START + BUSY, answered=START + now, position=position, waiting=waiting)
-        ranks = {"rank": str(rank), "world_size": str(self.size)} if self.size > 1 else {}
+        alone = self.size == 1 and self.name == "ax"  # without torchrun
+        ranks = {} if alone else {"rank": str(rank), "world_size": str(self.size)}
         snap = wire.Snap("a" * 32, 1, steps=wire.Progress(steps, float(steps), START + last, (0,) * 12 + (steps,)))
         owner = ("slurm", self.name[0], "", "", "")
         hello = wire.Hello("a" * 32, 0, 1, None, START, {"command": "train.py", **ranks})
@@ -77,7 +78,7 @@ def drawn(chance: random.Random) -> list[Run]:
         lasts = chance.choice([40.0, 3 * LIMIT, EXCUSED - 30.0, EXCUSED - 20.0, 1e9])
         found.append(Run(f"{name}x", size, chance.randrange(size), phase, lasts))
         if chance.random() < 0.5:  # another run in the same job
-            found.append(Run(f"{name}y", size + 1, 0, "evaluating", 1e9))
+            found.append(Run(f"{name}y", 1 if size == 1 else size + 1, 0, "evaluating", 1e9))
     return found
 
 

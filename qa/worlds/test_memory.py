@@ -30,11 +30,11 @@ def ranks(draw: random.Random) -> dict[str, dict[str, float]]:
     return found
 
 
-def series(found: Mapping[str, dict[str, float]], steps: float, noise: random.Random) -> Samples:
-    """Return the series after so many steps."""
+def series(found: Mapping[str, dict[str, float]], steps: float, noise: random.Random, kind: str = "GPU") -> Samples:
+    """Return the series after so many steps, on whole GPUs or on MIG devices."""
     samples: dict[str, dict[tuple[str, ...], float]] = {}
     for i, (process, r) in enumerate(found.items()):
-        key = (process, f"GPU-{i}")
+        key = (process, f"{kind}-{i}")
         after = r["after"] + r["leak"] * steps
         peak = after + r["transient"]
         reserved = max(peak, r["after"] + r["transient"] + r["cache"])
@@ -44,10 +44,15 @@ def series(found: Mapping[str, dict[str, float]], steps: float, noise: random.Ra
             "torch_memory_allocated_peak_bytes": (key, peak),
             "torch_memory_reserved_bytes": (key, reserved),
             "torch_memory_limit_bytes": (key, r["total"]),
-            "gpu_memory_free_bytes": (key[1:], free),
             "torch_steps_total": ((process,), steps),
             "torch_process_info": (info(process, "7"), 1.0),
         }
+        if kind == "GPU":
+            rows["gpu_memory_free_bytes"] = key[1:], free
+        else:
+            held = noise.choice([0.0, 0.01 * r["total"]])  # for the driver
+            parts = {"total": r["total"], "used": r["total"] - free - held, "reserved": held}
+            rows |= {f"gpu_mig_memory_{part}_bytes": (key[1:], size) for part, size in parts.items()}
         for name, (labels, value) in rows.items():
             samples.setdefault(name, {})[labels] = value
     return samples
@@ -59,13 +64,14 @@ def test_drawn_ranks_have_their_room_and_their_leaks() -> None:
         found, collector, rate = ranks(draw), MemoryCollector(), draw.uniform(1.0, 20.0)
         count = 100
         least = min((r["total"] * 0.25 / r["leak"] for r in found.values() if r["leak"]), default=1e12)
+        kind = draw.choice(["GPU", "MIG"])
         rate = min(rate, least / (5.0 * count))  # none is full before the end
         for i in range(count):
-            section = collector.collect(tick(5.0 * i, series(found, rate * 5.0 * i, draw)))
+            section = collector.collect(tick(5.0 * i, series(found, rate * 5.0 * i, draw, kind)))
         shown, steps = values(section), rate * 5.0 * (count - 1)
         peaks = {}
         for i, (process, r) in enumerate(found.items()):
-            key = (process, f"GPU-{i}")
+            key = (process, f"{kind}-{i}")
             used = r["after"] + r["leak"] * steps + r["transient"]
             peaks[process] = used
             space = r["total"] - r["outside"] - used  # what can be allocated beyond the peak

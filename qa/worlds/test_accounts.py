@@ -1,0 +1,97 @@
+"""What the verdict counts over the life of a process is what it shows at each moment, added up."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.drawn import seeds
+from tests.virtual import VirtualDaemon
+
+from gpugauge.collectors.base import Tick
+from gpugauge.collectors.training.verdict import VerdictCollector
+from gpugauge.driver.api import DriverView
+from gpugauge.node.node import Node
+from gpugauge.sessions.session import Session
+from gpugauge.simulator.scenario.load import load_scenario
+from gpugauge.snapshot import Section
+from gpugauge.verdict.causes import CAUSES
+from gpugauge.wire import messages as wire
+
+OFF = DriverView(up=False, reason="off")
+INTERVAL = 5.0  # between two verdicts
+Values = Mapping[tuple[str, ...], float]
+
+
+def shown(section: Section) -> dict[str, Values]:
+    return {
+        f.metric.name: {labels: value for labels, value in f.samples if isinstance(value, (int, float))}
+        for f in section.families
+    }
+
+
+def test_the_lost_time_is_the_share_of_the_time_that_is_held(tmp_path: Path) -> None:
+    daemon, before, counted, section = (
+        VirtualDaemon(load_scenario("bottlenecks"), tmp_path),
+        dict[str, Values](),
+        0,
+        None,
+    )
+    for _ in range(40):
+        snapshot = daemon.second()
+        found = next(s for s in snapshot.sections if s.collector == VerdictCollector.name)
+        if found is section:
+            continue
+        section, now = found, shown(found)
+        gpus = Counter(process for process, _ in snapshot.node.uses)
+        held, earlier = (
+            now.get("training_gpu_held_seconds_total", {}),
+            before.get("training_gpu_held_seconds_total", {}),
+        )
+        lost, states = now.get("training_lost_seconds_total", {}), now["training_seconds_total"]
+        for (process,), total in held.items() if before else ():
+            more = total - earlier.get((process,), 0.0)
+            spent = sum(
+                value - before["training_seconds_total"].get(labels, 0.0)
+                for labels, value in states.items()
+                if labels[0] == process
+            )
+            assert -1e-6 <= more <= spent * gpus[process] + 1e-6, process
+            for cause in CAUSES if (process,) in earlier else ():
+                key = (process, cause)
+                share = now.get("training_limited_by_ratio", {}).get(key, 0.0)
+                rise = lost.get(key, 0.0) - before.get("training_lost_seconds_total", {}).get(key, 0.0)
+                assert rise == pytest.approx(more * share, abs=1e-6), key
+                counted += rise > 0
+        before = now
+    daemon.close()
+    assert counted > 10
+
+
+@seeds(range(10))
+def test_a_process_without_a_record_spends_what_passes_between_two_verdicts(
+    seed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    chance, collector, now, spent, before = random.Random(seed), VerdictCollector(40.0), 0.0, 0.0, 0.0
+    peaks = [chance.randint(1, 99) << 30 for _ in range(chance.randint(1, 8))]
+    top = 0
+    with caplog.at_level(logging.INFO):
+        for number in range(30):
+            ends = number == 29
+            steps = wire.Progress(number, float(number), 1.7e9 + now)
+            share = chance.choice([1, 2, 3])  # a program may reset its peaks
+            top = max(top, 0 if ends else sum(peak // share for peak in peaks))
+            devices = tuple(wire.Device(i, f"GPU-{i}", 1, peak // share) for i, peak in enumerate(peaks))
+            snap = wire.Snap("a" * 32, 1, steps=steps, devices=devices)
+            session = Session(wire.Hello("a" * 32, 0, 1, None, 1.7e9), 4242, 1000, snap, 1.7e9 + now if ends else None)
+            node = Node(timestamp=1.7e9 + now, monotonic=now, sessions={"p": session})
+            values = shown(collector.collect(Tick(1.7e9 + now, now, OFF, node=node)))
+            spent += 0.0 if ends else min(now - before, 3 * INTERVAL)
+            assert sum(values["training_seconds_total"].values()) == pytest.approx(spent), now
+            before, now = now, now + chance.choice([5.0, 5.0, 7.0, 14.0, 60.0])
+    (line,) = (record for record in caplog.records if record.getMessage() == "training ended")
+    assert top == 0 or abs(line.__dict__["fields"]["peak_memory_bytes"] - top) < 1
