@@ -20,9 +20,12 @@ from gpugauge.sessions.session import Session
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Section
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.states import STARTUP_STALL_FACTOR
 from gpugauge.wire import messages as wire
+from gpugauge.wire.record import PHASES, SharedRecord
 
 OFF = DriverView(up=False, reason="off")
+START, LIMIT = 1.7e9, 40.0
 INTERVAL = 5.0  # between two verdicts
 Values = Mapping[tuple[str, ...], float]
 
@@ -76,7 +79,7 @@ def test_the_lost_time_is_the_share_of_the_time_that_is_held(tmp_path: Path) -> 
 def test_a_process_without_a_record_spends_what_passes_between_two_verdicts(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    chance, collector, now, spent, before = random.Random(seed), VerdictCollector(40.0), 0.0, 0.0, 0.0
+    chance, collector, now, spent, before = random.Random(seed), VerdictCollector(LIMIT), 0.0, 0.0, 0.0
     peaks = [chance.randint(1, 99) << 30 for _ in range(chance.randint(1, 8))]
     top = 0
     with caplog.at_level(logging.INFO):
@@ -95,3 +98,31 @@ def test_a_process_without_a_record_spends_what_passes_between_two_verdicts(
             before, now = now, now + chance.choice([5.0, 5.0, 7.0, 14.0, 60.0])
     (line,) = (record for record in caplog.records if record.getMessage() == "training ended")
     assert top == 0 or abs(line.__dict__["fields"]["peak_memory_bytes"] - top) < 1
+
+
+@seeds(range(40))
+def test_counts_that_stand_still_are_a_standstill(seed: int) -> None:
+    """Also of a daemon that starts in the middle: the time before its start counts."""
+    chance = random.Random(seed)
+    counts = chance.choice([{"steps"}, {"batches"}, {"steps", "batches"}])
+    stands = chance.choice([200.0, 1e9])  # from when on nothing is counted
+    begins = chance.choice([0.0, 190.0, 215.0, 300.0])  # the daemon
+    since = chance.choice([0.0, 100.0])  # of the phase
+    limit = LIMIT if "steps" in counts else STARTUP_STALL_FACTOR * LIMIT
+    collector, now = VerdictCollector(LIMIT), begins
+    while now < begins + 250.0 + limit:
+        made = int(min(now, stands))
+        last = START + made if "steps" in counts else None
+        steps = wire.Progress(made, float(made), last) if "steps" in counts else None
+        snap = wire.Snap("a" * 32, 1, steps=steps, batches=wire.Progress(made) if "batches" in counts else None)
+        spent = dict.fromkeys(PHASES, 0.0) | {"starting": since, "training": now - since}
+        begun = START + (since if steps else made)  # each wait for a batch ends with a new phase
+        record = SharedRecord("training", begun, made if steps else 0, made, spent, last)
+        hello = wire.Hello("a" * 32, 0, 1, None, START)
+        node = Node(START + now, now, sessions={"p": Session(hello, 4242, 1000, snap, record=record)})
+        collector.collect(Tick(START + now, now, OFF, node=node))
+        stood = now - stands
+        quiet = node.judged["p"].verdict.state in ("stalled", "not_training")
+        assert not quiet or stood >= limit, (now, counts)
+        assert quiet or stood <= limit + 2 * INTERVAL, (now, counts)
+        now += INTERVAL

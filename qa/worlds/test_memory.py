@@ -9,7 +9,12 @@ import pytest
 from tests.collectors.training.test_memory import Samples, info, tick, values
 from tests.drawn import EVERYTHING
 
+from gpugauge.collectors.base import Tick
 from gpugauge.collectors.training.memory import MemoryCollector
+from gpugauge.driver.api import DriverView
+from gpugauge.node.node import Node
+from gpugauge.sessions.session import Session
+from gpugauge.wire import messages as wire
 
 DRAWN = 60 if EVERYTHING else 20  # machines
 GIB, MIB = 1 << 30, 1 << 20
@@ -125,3 +130,12 @@ def test_a_rank_that_was_not_seen_to_step_is_not_compared() -> None:
     del samples["torch_memory_step_allocated_bytes"][("p1", "GPU-1")]
 
     assert "training_memory_rank_ratio" not in values(MemoryCollector().collect(tick(0.0, samples)))
+
+
+def test_a_device_without_name_or_peak_has_no_room() -> None:
+    devices = (wire.Device(0, None, 5, 9, limit=20), wire.Device(1, "GPU-1", 5, limit=20))
+    session = Session(wire.Hello("a" * 32, 0), 1, 1000, wire.Snap("a" * 32, 1, devices=devices))
+    node = Node(timestamp=1.0, monotonic=1.0, sessions={"p": session})
+
+    assert values(MemoryCollector().collect(Tick(1.0, 1.0, DriverView(True, "ok"), node=node))) == {}
+    assert node.memory == {}
