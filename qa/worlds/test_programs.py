@@ -149,7 +149,9 @@ def expected(views: Sequence[Session]) -> dict[str, Values]:
     for view in views:
         known = alone(view)
         if view.snap is None and view.record:
-            early = {f"torch_{name}_total": {(): float(getattr(view.record, name))} for name in FROM_RECORD}
+            early: dict[str, Values] = {
+                f"torch_{name}_total": {(): float(getattr(view.record, name))} for name in FROM_RECORD
+            }
             known |= {name: values for name, values in early.items() if name in sums}
         for name, values in known.items():
             sums.setdefault(name, {}).update({k: v + sums[name].get(k, 0.0) for k, v in values.items()})
