@@ -151,7 +151,7 @@ def programs_words(gpus: Sequence[GpuStatus]) -> str:
     words = []
     for program, whose in sorted(labels, key=lambda key: (-len(labels[key]), key)):
         total, by_gpu = len(labels[program, whose]), counts[program, whose]
-        each = min(by_gpu.values())
+        each = min(by_gpu[gpu.uuid] for gpu in gpus)
         even = len(gpus) > 1 and each * len(gpus) == total == sum(by_gpu.values())
         times, of = f" ×{total}" if total > 1 else "", f" of {whose}" if whose else ""
         words.append(f"{program}{times}{of}" + (f", {each} on each GPU" if even else ""))
