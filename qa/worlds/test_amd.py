@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import re
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.drawn import draws, seeds
+from tests.drawn import cases, draws, seeds
 from tests.golden_metrics import FOLDER
 
 from gpugauge.artifacts.reference import vendors
@@ -24,10 +26,11 @@ from gpugauge.collectors.device.utilization import UtilizationCollector
 from gpugauge.driver import inventory as inventory_module
 from gpugauge.driver.amd import files
 from gpugauge.driver.amd.amd import Amd
+from gpugauge.driver.amd.table import decoded
 from gpugauge.driver.api import DriverView, Group
 from gpugauge.driver.inventory import Inventory
 from gpugauge.driver.worker import Service
-from qa.worlds.amdmachine import APU, DESCRIBING, LAYOUTS, SECONDS, Gpu
+from qa.worlds.amdmachine import APU, ATTRIBUTES, DESCRIBING, LAYOUTS, SECONDS, Gpu
 
 GROUPS: tuple[Group, ...] = ("static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig")
 HELD = 17  # seconds for which a value is shown whose successors cannot be read
@@ -253,3 +256,52 @@ def test_the_reference_says_which_metrics_a_gpu_of_amd_has() -> None:
     assert {re.sub(r"_(bucket|sum|count)$", "", name) for name in found} > {"gpu_up", "gpu_busy_seconds_total"}
     assert [name for name in found if "AMD" not in vendors(name)] == []
     assert vendors("gpu_xid_errors_total") == ["NVIDIA"]
+
+
+# The fields of the kernel's structures, by the name of their value.
+FIELDS = {
+    "temperature": "temperature_hotspot",
+    "memory_temperature": "temperature_mem",
+    "watts": "curr_socket_power",
+    "gfx": "average_gfx_activity",
+    "memory_activity": "average_umc_activity",
+    "energy": "energy_accumulator",
+    "counter": "accumulation_counter",
+    "prochot": "prochot_residency_acc",
+    "ppt": "ppt_residency_acc",
+    **{f"{name}_thermal": f"{place}_thm_residency_acc" for name, place in (("socket", "socket"), ("vr", "vr"))},
+    "hbm_thermal": "hbm_thm_residency_acc",
+    "lanes": "pcie_link_width",
+    "speed": "pcie_link_speed",
+    "gfx_acc": "gfx_activity_acc",
+    "replays": "pcie_replay_count_acc",
+    "xgmi_read": "xgmi_read_data_acc",
+    "xgmi_written": "xgmi_write_data_acc",
+    "gfxclk": "current_gfxclk",
+    "uclk": "current_uclk",
+}
+PARTITION = {"xcc_busy": "gfx_busy_inst", "xcc_acc": "gfx_busy_acc"}
+
+
+@cases("layout", LAYOUTS)
+def test_each_layout_is_read_whole(layout: tuple[int, int, int]) -> None:
+    kind = LAYOUTS[layout]
+    made = kind.from_buffer_copy(random.Random(layout[2]).randbytes(ctypes.sizeof(kind)))
+    made.structure_size, made.format_revision, made.content_revision = layout[2], *layout[:2]
+    if partitions := hasattr(made, "xcp_stats"):
+        made.num_partition = 8
+    wanted = {name: getattr(made, field) for name, field in FIELDS.items() if hasattr(made, field)}
+    wanted |= {n: [v for p in made.xcp_stats for v in getattr(p, f)] for n, f in PARTITION.items() if partitions}
+    found = decoded(bytes(made))
+
+    assert found.known
+    assert found.values == {n: (v,) if isinstance(v, int) else tuple(v) for n, v in wanted.items()}
+
+
+def test_each_attribute_of_the_layout_that_describes_itself_has_its_name() -> None:
+    content = b"".join(
+        struct.pack("<QI", number << 10 | 5 << 20 | 1, 1000 + place) for place, (_, number, _) in enumerate(ATTRIBUTES)
+    )
+    found = decoded(struct.pack("<HBBi", 8 + len(content), 1, 9, len(ATTRIBUTES)) + content)
+    names = {field: name for name, field in (FIELDS | PARTITION).items()}
+    assert found.values == {names[n]: (1000 + place,) for place, (n, _, _) in enumerate(ATTRIBUTES) if n in names}
