@@ -49,7 +49,8 @@ class Variable:
 
     def as_dict(self) -> Json:
         """Return the variable in Grafana's JSON form."""
-        chosen = {"current": {"text": [_ALL], "value": ["$__all"]}} if self.include_all and self.multi else {}
+        listed = ([_ALL], ["$__all"]) if self.multi else (_ALL, "$__all")
+        chosen = {"current": dict(zip(("text", "value"), listed, strict=True))} if self.include_all else {}
         return {
             "type": "query",
             "name": self.name,
@@ -108,7 +109,8 @@ def exporters() -> list[Variable]:
     All exporter jobs are the list of those with exporters, so that `up` of other targets is left out.
     """
     return [
-        Variable(CLUSTER, "Cluster", f"label_values(gpugauge_build_info, {CLUSTER})"),
+        # One or all: the names of many would make queries too long for VictoriaMetrics.
+        Variable(CLUSTER, "Cluster", f"label_values(gpugauge_build_info, {CLUSTER})", multi=False),
         Variable(
             "job", "Exporter job", f'label_values(gpugauge_build_info{{{CLUSTER}=~"${CLUSTER}"}}, job)', all_value=""
         ),
@@ -193,7 +195,7 @@ def job_columns(**options: Any) -> list[Column]:
     ]
 
 
-def faults(s: Scope, width: int) -> Panel:
+def faults(s: Scope) -> Panel:
     """Return the table of the faults of GPUs."""
     owner = Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
     down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({s.scraped('up')} == 0))"
@@ -205,10 +207,10 @@ def faults(s: Scope, width: int) -> Panel:
         "those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
         Column("Node", "instance", link=TO_NODE, size=110),
         Column("GPU", "index", size=50),
-        Column("Fault", "summary", link=TO_RUNBOOK, size=180),
+        Column("Fault", "summary", link=TO_RUNBOOK, size=220),
+        Column("User", "workload_user", size=80),
+        *job_columns(size=160),
         Column("Do this", "advice"),
-        Column("User", "workload_user", size=70),
-        *job_columns(size=120),
         Column("Seen last", unseen, size=80, empty="now"),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Cluster", CLUSTER, size=80),
@@ -221,7 +223,6 @@ def faults(s: Scope, width: int) -> Panel:
         ),
         sort="Node",
         ascending=True,
-        width=width,
         empty_text="no GPU that reports has a fault",
     )
 

@@ -25,7 +25,7 @@ def dashboard() -> Json:
         "What trainings held, used and lost, and what it cost, by user and by job. It reads the rules of "
         "`gpugauge rules --prices FILE`, beside those of `gpugauge rules`. Held is used and lost together.",
         [
-            common.Variable(CLUSTER, "Cluster", f"label_values({cost.by_user(cost.HELD)}, {CLUSTER})"),
+            common.Variable(CLUSTER, "Cluster", f"label_values({cost.by_user(cost.HELD)}, {CLUSTER})", multi=False),
             common.Variable("namespace", "Namespace", namespaces),
             common.Variable("user", "User", users),
         ],

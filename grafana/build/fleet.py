@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
@@ -17,7 +18,7 @@ from gpugauge.artifacts.rules.recording import (
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.notifications import SEVERITIES, notifications
+from grafana.build.notifications import LABELS, SEVERITIES, notifications
 from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import (
     BAD,
@@ -39,6 +40,8 @@ from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, reco
 _S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m")
 _NO_TRAINING = "no training that is judged"
 _NOBODY = "not known"
+# The columns that the link to a job needs, by the label of the job.
+_OF_LINK = {"Kind": "workload_job_kind", "Namespace": "workload_namespace", "workload": "workload_job"}
 
 
 def dashboard() -> Json:
@@ -58,9 +61,8 @@ def dashboard() -> Json:
             *common.PRICE,
         ],
         [
-            Row("", [*_now(), *_by_cause(), _jobs(), *_wrong(), *_nodes()]),
-            Row("GPUs out of order, or given and unused", [common.faults(_S, width=14), _unused()], collapsed=True),
-            Row("GPU hours and cost", _hours(), collapsed=True),
+            Row("", [*_now(), *_by_cause(), _jobs(), *_wrong(), common.faults(_S), *_nodes()]),
+            Row("GPU hours, cost, and GPUs that are given and unused", [*_hours(), _unused()], collapsed=True),
         ],
         common.alerts(severity="~critical|warning"),
         start="now-24h",
@@ -206,7 +208,7 @@ def _jobs() -> Panel:
         "not seen now, then the largest waste, at last those that are not judged yet, or well. Job opens all its "
         "causes. Faster: times as many steps a second are expected without the cause.",
         Column("User", "workload_user", size=65),
-        *common.job_columns(size=135),
+        *common.job_columns(size=150),
         Column("Wasted", _of_job(jobs.wasted()), size=70, decimals=1),
         Column("GPU hours", _of_job(jobs.gpu_hours(HOURS_LOST)), size=85, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
@@ -215,8 +217,8 @@ def _jobs() -> Panel:
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
         Column("Nodes", Expr(nodes, COUNT), size=55),
         Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
-        Column("Program", "workload_command", size=95),
-        Column("Namespace", "workload_namespace", size=80),
+        Column("Program", "workload_command", size=110),
+        Column("Namespace", "workload_namespace", size=95),
         Column("Cluster", CLUSTER, size=70),
         common.CHOICE,
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
@@ -227,29 +229,50 @@ def _jobs() -> Panel:
     )
 
 
+def _whose() -> Expr:
+    """Return the job of each notification, what people call it, and its user: of an alert about a GPU, those of the
+    process that holds most of its memory.
+    """
+
+    def named(expr: Expr) -> Expr:
+        for label in _OF_LINK.values():
+            expr = expr.then(f'label_replace({{}}, "of_{label}", "$1", "{label}", "(.*)")')
+        return jobs.called(expr)
+
+    programs = recorded(PROGRAMS, workload_user="!")
+    user = Expr(f"topk by ({jobs.JOB_KEY}) (1, sum by ({jobs.JOB_KEY}, workload_user) ({programs}))", COUNT)
+    of_job = user.then(f"({{}} or on ({jobs.JOB_KEY}) group by ({jobs.JOB_KEY}) ({common.alerts(workload_job='!')}))")
+    of_gpu = Expr(gpus.owners(_S, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
+    more = ", ".join((jobs.SHOWN, "workload_user", *(f"of_{label}" for label in _OF_LINK.values())))
+    fires = f"group by ({', '.join(LABELS)}) ({common.alerts()})"
+    both = " or ".join(
+        f"{fires} * on ({by}) group_left ({more}) {named(who)}"
+        for by, who in ((gpus.GPU_KEY, of_gpu), (jobs.JOB_KEY, of_job))
+    )
+    return notifications().then(f"({both})\nand on ({', '.join(LABELS)}) ({{}})")
+
+
 def _wrong() -> list[Panel]:
     ranks = {str(rank): (severity, color) for severity, (rank, color) in SEVERITIES.items()}
-    fires = jobs.called(common.with_cluster_choice(common.with_chapter(notifications(), "alertname")))
-    users = recorded(PROGRAMS, workload_user="!")
-    user = f"topk by ({jobs.JOB_KEY}) (1, sum by ({jobs.JOB_KEY}, workload_user) ({users}))"
-    of_alert = notifications().then(f"({{}}) * on ({jobs.JOB_KEY}) group_left (workload_user) ({user} > bool -1)")
+    fires = common.with_cluster_choice(common.with_chapter(notifications(), "alertname"))
     return [
         table(
             "Notifications about firing alerts",
-            "A line for each notification: its most severe alert. Alert opens the chapter of the runbook.",
+            "A line for each notification: its most severe alert, and the job that it is about, or that holds the GPU, "
+            "or held it before it was lost. Alert opens the chapter of the runbook.",
             Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=75),
             Column("Alert", "alertname", size=165, link=common.TO_RUNBOOK),
-            *common.job_columns(),
-            Column("User", "workload_user", size=65),
+            Column("Job", jobs.SHOWN, link=common.TO_JOB),
+            Column("User", "workload_user", size=70),
             Column("Node", "instance", link=common.TO_NODE, size=110),
             Column("GPU", "index", size=45),
-            Column("Since", notifications_since(), size=90),
+            Column("Since", notifications_since(), size=115),
             Column("Pod", "workload_pod"),
-            Column("Namespace", "workload_namespace", hidden=True),
+            *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
             Column("Cluster", CLUSTER, size=80),
             common.CHAPTER_COLUMN,
             common.CHOICE,
-            *dropped("uuid", of_alert),
+            *dropped("uuid", *JOB_LABELS_OF_RULES, _whose()),
             sort="Severity",
             width=14,
             empty_text="no alert fires",
@@ -334,7 +357,6 @@ def _unused() -> Panel:
             "uuid",
             words.or_reason(jobs.called(common.with_cluster_choice(unused)), "instance").then(f"{{}}\nor on () {none}"),
         ),
-        width=10,
         empty_text="not known: no scheduler reports which GPUs it gave to whom (docs/attribution.md)",
     )
 

@@ -22,6 +22,9 @@ GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
 UNSUPPORTED = "not reported by these GPUs"
 SEVERITIES = {"critical": "red", "warning": "orange", "info": "blue"}
 _EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains)
+_CRITICAL, _FOR_INFORMATION = (
+    "|".join(fault.name for fault in FAULTS.values() if fault.severity == severity) for severity in ("critical", "info")
+)
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
 _STUCK = 120
 
@@ -33,16 +36,24 @@ _YOUNG_SECONDS = 300
 
 def of_down(scope: Scope) -> str:
     """Return when each node was seen last whose exporter cannot be scraped."""
-    newest = f"max_over_time(timestamp({scope.select(_SNAPSHOT)})[{scope.past}])"
-    return f"(max by ({NODE_KEY}) ({newest}) and on ({NODE_KEY}) ({scope.scraped('up')} == 0))"
+    seen_last = f"max by ({NODE_KEY}) ({newest(scope, _SNAPSHOT)})"
+    return f"({seen_last} and on ({NODE_KEY}) ({scope.scraped('up')} == 0))"
 
 
-def last(scope: Scope, name: str, **labels: str) -> str:
-    """Return the series that nodes had when they were seen last, of those that are not seen now."""
-    series = scope.select(name, **labels)
-    newest = f"max_over_time(timestamp({series})[{scope.past}])"
-    there = f"({newest} >= on ({NODE_KEY}) group_left () {of_down(scope)})"
-    return f"(last_over_time({series}[{scope.past.partition(':')[0]}]) and {there})"
+def newest(scope: Scope, name: str, **labels: str) -> str:
+    """Return when each series was seen last."""
+    return f"max_over_time(timestamp({scope.select(name, **labels)})[{scope.past}])"
+
+
+def last(scope: Scope, *names_: str, **labels: str) -> str:
+    """Return the series that nodes had when they were seen last, of those that are not seen now; the value is when."""
+    every = " or ".join(newest(scope, name, **labels) for name in names_)
+    return f"(({every}) >= on ({NODE_KEY}) group_left () {of_down(scope)})"
+
+
+def window(scope: Scope) -> str:
+    """Return the time in which what is not seen now is searched for."""
+    return scope.past.partition(":")[0]
 
 
 def known(scope: Scope, name: str, **labels: str) -> str:
@@ -80,15 +91,33 @@ def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> 
 def busy(scope: Scope) -> Expr:
     """Return the share of the time in which a kernel ran, for each GPU."""
     part, whole = (scope.rate(f"gpu_{what}_seconds_total", engine="gpu") for what in ("busy", "observed"))
-    return share(part, whole, GPU_KEY)
+    return share(part, whole, GPU_KEY).then(f"({{}}\nand on ({GPU_KEY}) {answers(scope)})")
+
+
+def answers(scope: Scope) -> str:
+    """Return the GPUs that answer: the rate over a window goes on after the last of its samples."""
+    return f"({scope.select('gpu_up')} == 1)"
+
+
+_HOLDS = "gpu_process_memory_used_bytes"
+
+
+def before_lost(scope: Scope) -> str:
+    """Return the processes that held memory of GPUs that did not answer when they were seen last; the value is when."""
+    return f"({newest(scope, _HOLDS)} and on ({GPU_KEY}) {_lately(scope, 'gpu_up')} == 0)"
 
 
 def owners(scope: Scope, *labels: str) -> str:
-    """Return whose process holds most memory of each GPU, by these labels; of a node that is not seen, held it last."""
-    largest = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({known(scope, 'gpu_process_memory_used_bytes')}))"
-    info = f"group by ({keys('process', *labels)}) ({known(replace(scope, own={}), 'gpu_process_info')})"
+    """Return whose process holds most memory of each GPU, by these labels; of a GPU that is lost, or whose node is not
+    seen, held it last.
+    """
     process = keys("process")
-    return f"{largest} * on ({process}) group_left ({', '.join(labels)}) topk by ({process}) (1, {info})"
+    holders = f"{known(scope, _HOLDS)} or {before_lost(scope)}"
+    one = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({holders}))"
+    # Also of a process that has ended, the labels that it had for most of the time.
+    seen_ = f"count_over_time({replace(scope, own={}).select('gpu_process_info')}[{window(scope)}])"
+    info = f"topk by ({process}) (1, sum by ({keys('process', *labels)}) ({seen_}))"
+    return f"{one} * on ({process}) group_left ({', '.join(labels)}) {info}"
 
 
 def memory(scope: Scope) -> Expr:
@@ -102,7 +131,7 @@ def power(scope: Scope) -> Expr:
     counter of energy, and those that are seen for some minutes only, have the reading alone.
     """
     energy, reading = scope.steady("gpu_energy_joules_total").by(GPU_KEY), scope.read("gpu_power_watts").by(GPU_KEY)
-    return energy.then(f"({{}}\nor on ({GPU_KEY}) {reading})")
+    return energy.then(f"(({{}}\nor on ({GPU_KEY}) {reading}) and on ({GPU_KEY}) {answers(scope)})")
 
 
 def curves(scope: Scope, of: Callable[[Expr], Expr] = lambda expr: expr, empty_text: str = UNSUPPORTED) -> list[Panel]:
@@ -171,33 +200,33 @@ def listed(scope: Scope) -> Expr:
 
 def seen(scope: Scope) -> str:
     """Return 1 for each GPU that was seen in the time shown, with its last index."""
-    window = scope.past.partition(":")[0]
-    info = f"group by ({GPU_KEY}, index) (last_over_time({scope.select('gpu_info')}[{window}]))"
-    return f"(topk by ({GPU_KEY}) (1, {info}) or on ({GPU_KEY}) {devices(scope)})"
+    info = f"count_over_time({scope.select('gpu_info')}[{window(scope)}])"
+    index = f"topk by ({GPU_KEY}) (1, sum by ({GPU_KEY}, index) ({info})) > bool 0"
+    return f"({index} or on ({GPU_KEY}) group by ({GPU_KEY}) ({scope.select('gpu_up')}))"
 
 
-def _gravest(read: Callable[..., str]) -> str:
+def _gravest(read: Callable[..., str], only: str = "") -> str:
     """Return the words of the gravest fault of each GPU; one that explains others is graver than these. `read` returns
-    the series of a metric.
+    the series of a metric, and `only` selects faults.
     """
     fault = keys("instance", "uuid", "problem")
-    critical, warning, explains = (
-        f"group by ({fault}) ({read('gpu_problem', **labels)})"
-        for labels in (
-            {"severity": "critical"},
-            {"severity": "!info"},
-            {"severity": "!info", "problem": f"~{_EXPLAINING}"},
-        )
+    critical, explaining, others = (
+        f"group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=names_)})"
+        for names_ in (f"~{_CRITICAL}", f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
     )
-    rank = f"({critical} * 3 or {explains} * 2 or {warning})"
-    words = f"group by ({fault}, summary, advice) ({read('gpu_problem_info')})"
-    return f"topk by ({GPU_KEY}) (1, {words} * on ({fault}) group_left () {rank})"
+    ranked = f"({critical} * 3 or {explaining} * 2 or {others})"
+    return f"topk by ({GPU_KEY}) (1, {ranked}{f' and on ({fault}) {only}' if only else ''})"
+
+
+def _lately(scope: Scope, name: str, **labels: str) -> str:
+    return f"last_over_time({scope.select(name, **labels)}[{window(scope)}])"
 
 
 _OK = Line("ok", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
 _WASTED, _USED, _FREE = "wasted", "in use", "free"
 _STARTED = "just started: the first values take some minutes"
+_STEPS = "Its repair, step by step: Faults of GPUs, on the page of the node"
 NODE_ADVICE = "look after the node: it is down, or its exporter"
 
 
@@ -205,19 +234,20 @@ def gpu_states(scope: Scope) -> Expr:
     """Return the state of each GPU in words, with its index: its gravest fault, or its use. One that loses half of the
     time of a training is wasted. Of a node that is not seen: what was known last.
     """
-    up, unseen = scope.select("gpu_up"), f"* on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}"
-    had = f'label_join({_gravest(partial(last, scope))} {unseen}, "had", " min, had: ", "minutes", "summary")'
-    held, lost = (
-        f"sum by ({keys('process')}) ({scope.steady(f'training_{part}_seconds_total', '15m')})"
-        for part in ("gpu_held", "lost")
-    )
+    up = scope.select("gpu_up")
+    had = _gravest(partial(_lately, scope), last(scope, "gpu_problem", severity="!info"))
+    unseen = f"({had} or on ({GPU_KEY}) {seen(scope)}) * on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}"
+    unseen = f'label_join({unseen}, "had", " min, had: ", "minutes", "summary")'
+    unseen = f'label_replace({unseen}, "had", "$1", "had", "(.*), had: ")'
+    lost, held = (scope.rate(f"training_{part}_seconds_total", "15m") for part in ("lost", "gpu_held"))
+    held = held.then(f"({{}} and {scope.select('training_gpu_held_seconds_total')} offset 15m)")
+    lost, held = (each.by(keys("process")) for each in (lost, held))
     uses = f"max by ({keys('instance', 'uuid', 'process')}) ({scope.select('gpu_process_memory_used_bytes')})"
     wasted = f"({uses} and on ({keys('process')}) {lost} >= 0.5 * ({held} > 0))"
     mig = f'label_replace({scope.select("gpu_mig_info")}, "uuid", "$1", "parent_uuid", "(.*)")'
     found = states(
         GPU_KEY,
-        Line("not seen for $1", UNKNOWN, had, "had"),
-        Line("not seen for $1 min", UNKNOWN, f"{seen(scope)} {unseen}", "minutes"),
+        Line("not seen for $1", UNKNOWN, unseen, "had"),
         Line("$1", CRITICAL, _gravest(scope.select), "summary"),
         Line("does not answer", CRITICAL, f"{up} == 0"),
         Line(_WASTED, WARNING, f"{up} and on ({GPU_KEY}) {wasted}"),
@@ -230,8 +260,11 @@ def gpu_states(scope: Scope) -> Expr:
 
 
 def advice(scope: Scope) -> Expr:
-    """Return what to do about the gravest fault of each GPU, as the label `advice`."""
-    now = f"({_gravest(scope.select)})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}"
+    """Return what to do about the gravest fault of each GPU, as the label `advice`, without the steps of a repair: they
+    are in the list of faults, and would make a line higher than the table.
+    """
+    short = f'label_replace({_gravest(scope.select)}, "advice", "$1. {_STEPS}", "advice", "(.*?)[.] Repair of GPU.*")'
+    now = f"({short})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}"
     gone = f"({seen(scope)} and on ({NODE_KEY}) {not_seen(scope)})"
     return Expr(f'{now}\nor label_replace({gone}, "advice", "{NODE_ADVICE}", "", "")', COUNT).by(
         GPU_KEY, "index", "advice", operator="max"
@@ -242,7 +275,8 @@ GPU_NAMES = {
     **dict.fromkeys((_USED, _FREE), ("", "green")),
     _WASTED: ("", "orange"),
     **dict.fromkeys(("~not seen.*", "not listed any more", _NOT_JUDGED), ("", GREY)),
-    **{fault.summary: ("", SEVERITIES[fault.severity]) for fault in FAULTS.values() if "Xid" not in fault.name},
+    # Some have more words behind.
+    **{f"~{fault.summary}.*": ("", SEVERITIES[fault.severity]) for fault in FAULTS.values() if "Xid" not in fault.name},
     "~had Xid.*": ("", "red"),
 }
 

@@ -15,10 +15,15 @@ from grafana.build.panels import BAD, LOAD, Column, Query, dropped, stat, table,
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 from grafana.build.words import Line
 
+_SAME_TIME = 120  # seconds
 _TIMES = "suffix:\u00d7"
 _NO_GPU = "its processes hold no memory of a GPU, are not seen, or it is not reported"
 _OUTSIDE = "needs some minutes and the hook (docs/hook.md), or these processes do not report it"
 _UNSEEN = "not known: its node is not seen"
+# In several clusters, namespaces or of several kinds.
+_SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
+_NEW = "not yet: it is seen for less than 15 minutes"
+_CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"
 _NONE, _UNKNOWN = "none found", "not known: no process reports through the hook now (docs/hook.md)"
 
 
@@ -59,14 +64,14 @@ def dashboard() -> Json:
             Row("", [_header(), *_now(), _what_to_do(), *_time(), *gpus.curves(_S, _on_its_gpus, _NO_GPU), _places()]),
             Row("Ranks, memory of tensors, and host", _ranks(), collapsed=True),
         ],
-        _alerts(),
+        _alerts(_holds()),
     )
 
 
-def _alerts() -> Expr:
-    """Return the alerts about the job and about its GPUs that fire."""
+def _alerts(held: str) -> Expr:
+    """Return the alerts about the job and about the GPUs that it holds that fire."""
     of_job = common.alerts(**jobs.JOB_MATCHERS, workload_job="$workload")
-    return common.alerts(uuid="~.+").then(f"{of_job} or {{}} and on ({gpus.GPU_KEY}) {_holds()}")
+    return common.alerts(uuid="~.+").then(f"{of_job} or {{}} and on ({gpus.GPU_KEY}) {held}")
 
 
 def _holds() -> str:
@@ -75,10 +80,18 @@ def _holds() -> str:
     return f"group by ({gpus.GPU_KEY}) ({of})"
 
 
+def _lost() -> str:
+    """Return the GPUs that do not answer and on which it held memory last."""
+    before = gpus.before_lost(_S)
+    # Until the exporter sees that a GPU is lost, some values of it may be left.
+    last = f"{before} > on ({gpus.GPU_KEY}) group_left () (max by ({gpus.GPU_KEY}) {before} - {_SAME_TIME})"
+    return f"group by ({gpus.GPU_KEY}) ({last} and on ({jobs.PROCESS_KEY}) {jobs.job_processes()})"
+
+
 def _held() -> str:
-    """Return the same, and those on which it held memory when their node was seen last."""
+    """Return the same, and those on which it held memory when they, or their node, were seen last."""
     last = f"{gpus.last(_S, 'gpu_process_memory_used_bytes')} and on ({jobs.PROCESS_KEY}) {jobs.job_not_seen()}"
-    return f"({_holds()} or group by ({gpus.GPU_KEY}) ({last}))"
+    return f"({_holds()} or group by ({gpus.GPU_KEY}) ({last}) or {_lost()})"
 
 
 def _on_its_gpus(expr: Expr) -> Expr:
@@ -90,11 +103,18 @@ def _shares() -> Expr:
     return Expr(f"{jobs.job_wasted()}\n/ on () group_left () {jobs.job_held()}", SHARE)
 
 
+def _one(expr: Expr) -> Expr:
+    """Return a value of a job, nothing if there are several of that name."""
+    return expr.then(f"({{}}) unless on () {_SEVERAL[1]}")
+
+
 def _of_gpus(expr: Expr) -> Expr:
     """Return a value of a job that holds GPUs, or why there is none."""
     ended = f"{jobs.last_known()} unless on () {jobs.by_process(_S.read('training_state'))}"
     codes = ((words.NOT_SEEN, jobs.job_not_seen()), (words.ENDED, ended), (words.ON_CPU, _on_cpu()))
-    return words.coded(expr, *codes, (words.JUDGING, jobs.job_held().text), (words.NO_GPU, jobs.last_known()))
+    return words.of_one(
+        expr, _SEVERAL, *codes, (words.JUDGING, jobs.job_held().text), (words.NO_GPU, jobs.last_known())
+    )
 
 
 def _on_cpu() -> str:
@@ -109,8 +129,8 @@ def _header() -> Panel:
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(CLUSTER, operator="min")
     since = Expr(f"{start} + on ({CLUSTER}) group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
     held = Expr(f"0 * {jobs.last_known()} + on ({CLUSTER}) group_left () count by ({CLUSTER}) ({_held()})", COUNT)
-    infos = " or ".join(jobs.CHOSEN.select(name) for name in ("gpu_process_host_info", "torch_process_info"))
-    end = f"max by ({jobs.JOB_KEY}) (max_over_time(timestamp({infos})[$__range:1m])) * 1000"
+    infos = " or ".join(gpus.newest(jobs.CHOSEN, name) for name in ("gpu_process_host_info", "torch_process_info"))
+    end = f"max by ({jobs.JOB_KEY}) ({infos}) * 1000"
     return table(
         "Job",
         "Whose job it is, where it runs, and its state now, the gravest of its processes. A job whose node is not seen "
@@ -161,7 +181,7 @@ def _now() -> list[Panel]:
             f"GPU time wasted, {jobs.WINDOW}, as a number of GPUs, and GPU hours in the time shown, from the start of "
             "the training on.",
             Query(_of_gpus(lost.then(f"({{}} and on () {jobs.job_held()})", COUNT)), "GPUs now"),
-            Query(wasted_so_far, "in the time shown"),
+            Query(_one(wasted_so_far), "in the time shown"),
             mode="value_and_name",
             units={"in the time shown": "suffix: h"},
             decimals=1,
@@ -171,7 +191,8 @@ def _now() -> list[Panel]:
             f"The cause that wasted most GPU time, {jobs.WINDOW}, from 10 % on; of a training on the CPU, its limit.",
             Query(
                 Expr(
-                    f"topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
+                    f'label_replace({_SEVERAL[1]}, "cause", "several jobs", "", "")\n'
+                    f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
                     f'or on () label_replace({jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
                     f'or on () label_replace({jobs.last_known()}, "cause", "not known", "", "")',
                     SHARE,
@@ -186,7 +207,7 @@ def _now() -> list[Panel]:
         stat(
             "Possible",
             "How many times as many steps a second are expected of the best of the changes below.",
-            Query(Expr(f"max ({_gain('', 'min')} or {_loader_gain('')})", _TIMES)),
+            Query(_one(Expr(f"max ({_gain('', 'min')} or {_loader_gain('')})", _TIMES))),
             width=3,
             decimals=1,
             empty_text="none known",
@@ -194,14 +215,20 @@ def _now() -> list[Panel]:
         stat(
             "Step rate",
             "Steps of the optimizer a second, summed over all ranks. It needs the hook.",
-            Query(steps.with_unit(COUNT)),
+            Query(_one(steps.with_unit(COUNT))),
             width=3,
             empty_text="not known",
         ),
         stat(
             "Alerts",
             "Alerts about this job and about its GPUs that fire.",
-            Query(words.counted(_alerts().by(operator="count").then(f"{{}}\nor {unseen} - {words.NOT_SEEN[1:]}"))),
+            Query(
+                words.counted(
+                    _alerts(f"({_holds()} or {_lost()})")
+                    .by(operator="count")
+                    .then(f"{{}}\nor {unseen} - {words.NOT_SEEN[1:]}")
+                )
+            ),
             width=2,
             steps=BAD,
         ),
@@ -212,10 +239,12 @@ def _now() -> list[Panel]:
             Query(
                 words.states(
                     "",
+                    Line("several jobs", words.UNKNOWN, _SEVERAL[1]),
                     Line("yes", words.GOOD, f"count ({armed} == 1)"),
                     Line("no: it is not seen", words.UNKNOWN, jobs.job_not_seen()),
                     Line("never: it trains on the CPU", words.UNKNOWN, _on_cpu()),
                     young,
+                    Line(_NEW, words.UNKNOWN, f"{jobs.last_known()} unless {jobs.seen_before()}"),
                     Line("no", words.UNKNOWN, jobs.last_known()),
                 ),
                 "{{state}}",
@@ -270,16 +299,17 @@ def _what_to_do() -> Panel:
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
     causes = f"({_shares()} >= 0.05 or {_gain('', 'min')} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
+    several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
     unseen = f'label_replace(0 * count ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
     unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
     to_do = words.states(
         "cause",
-        Line("", 0, jobs.advice(_of_processes, "", _S), advice="advice"),
-        Line("$1", 0, f'label_replace({causes}, "named", "$1", "cause", "(.*)")', "named"),
+        Line("", 0, f"({jobs.advice(_of_processes, '', _S)} unless on () {_SEVERAL[1]})", advice="advice"),
+        Line("$1", 0, f'label_replace({causes} unless on () {_SEVERAL[1]}, "named", "$1", "cause", "(.*)")', "named"),
     )
 
     def gain(part: str, operator: str = "min") -> Expr:
-        return _gain(part, operator).then(f"({{}})\nor on (cause) {_loader_gain(part)}")
+        return _one(_gain(part, operator).then(f"({{}})\nor on (cause) {_loader_gain(part)}"))
 
     return table(
         "What to do",
@@ -287,14 +317,18 @@ def _what_to_do() -> Panel:
         "mistakes of its program. Faster: how many times as many steps a second are expected without this cause alone, "
         "with its bounds, and the limit that comes next; - where the evidence does not decide it (docs/verdict.md).",
         Column("What", "cause", names={**jobs.CAUSE_NAMES, **mistakes}, size=200),
-        Column("Wasted", _shares().then("{} >= 0.05"), bar=True, size=110),
+        Column("Wasted", _one(_shares().then("{} >= 0.05")), bar=True, size=110),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
-        Column("At most", _gain("_upper", "max"), size=75, decimals=1),
+        Column("At most", _one(_gain("_upper", "max")), size=75, decimals=1),
         Column("Then", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
-        Column("Processes", Expr(f"sum by (cause) ({of_mistake})", COUNT), size=85),
-        *dropped(to_do.then(f"{{}}\nor on () {none}\nor on () {unseen}\nor on () {unknown}"), _next(), "state"),
+        Column("Processes", _one(Expr(f"sum by (cause) ({of_mistake})", COUNT)), size=85),
+        *dropped(
+            to_do.then(f"{{}}\nor on () {several}\nor on () {none}\nor on () {unseen}\nor on () {unknown}"),
+            _one(_next()),
+            "state",
+        ),
         sort="Wasted",
         height=5,
         cells="lg",
@@ -350,13 +384,18 @@ def _places() -> Panel:
     def of(expr: Expr) -> Expr:
         return gpus.by_device(_S, _on_its_gpus(expr))
 
+    states_, advice = (
+        expr.then(f"({{}})\nand on ({gpus.GPU_KEY}) {_held()}")
+        for expr in (common.with_cluster_choice(gpus.gpu_states(_S)), gpus.advice(_S))
+    )
     return table(
         "Its GPUs",
-        "The GPUs and MIG devices on which its processes hold or held memory, with the state of each. Node opens the "
-        "node.",
-        Column("Node", "instance", link=common.TO_NODE, size=150),
-        Column("GPU", "index", size=60),
-        Column("State", "state", names=gpus.GPU_NAMES, size=220),
+        "The GPUs and MIG devices on which its processes hold memory, or held it when they, or their node, were seen "
+        "last, those with a fault first. Node opens the node.",
+        Column("Node", "instance", link=common.TO_NODE, size=130),
+        Column("GPU", "index", size=50),
+        Column("State", "state", names=gpus.GPU_NAMES, size=200),
+        Column("level", states_, hidden=True),
         Column("Do this", "advice"),
         Column("Memory of the job", held, size=140),
         Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
@@ -366,13 +405,9 @@ def _places() -> Panel:
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
-            *(
-                Expr(f"({expr})\nand on ({gpus.GPU_KEY}) {_held()}", COUNT)
-                for expr in (common.with_cluster_choice(gpus.gpu_states(_S)), gpus.advice(_S))
-            ),
+            advice,
         ),
-        sort="Node",
-        ascending=True,
+        order=("GPU", "Node", "level"),
         height=6,
         empty_text=_NO_GPU,
     )

@@ -268,10 +268,19 @@ def last_known(*labels: str) -> str:
     return f"group by ({', '.join((JOB_KEY, *labels))}) (last_over_time({_INFO}[$__range]))"
 
 
+def seen_before() -> str:
+    """Return the chosen job, if it was seen when the load of jobs that are seen now is judged from."""
+    return f"group by ({JOB_KEY}) ({_INFO} offset {RANGE})"
+
+
+def job_processes() -> str:
+    """Return the processes of the chosen job in the time shown."""
+    return f"group by ({PROCESS_KEY}) (last_over_time({_INFO}[$__range]))"
+
+
 def job_not_seen() -> str:
     """Return the processes that ran on a node when it was seen last, if it is not seen now."""
-    series = " or ".join(gpus.last(CHOSEN, name) for name in (_INFOS[0], _INFOS[2]))
-    return f"max by ({JOB_KEY}, instance, process) ({series})"
+    return f"max by ({JOB_KEY}, instance, process) ({gpus.last(CHOSEN, _INFOS[0], _INFOS[2])})"
 
 
 def job_states() -> Expr:

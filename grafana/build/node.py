@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.panels import BAD, HOT, LEVELS, Column, Query, dropped, stat, table, timeseries
+from grafana.build.panels import BAD, HOT, Column, Query, dropped, stat, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
@@ -13,6 +13,11 @@ DEVICES = NODE.with_labels(uuid="~$uuid")
 # All reasons but those of an idle GPU and of clocks that were set on request.
 _SLOWDOWN = "!~gpu_idle|low_utilization|applications_clocks_setting|display_clock_setting"
 _ON_CPU = f"{NODE.select('training_state', state='training_on_cpu')} == 1"
+# Two clusters may have nodes of one name.
+_SEVERAL = (
+    words.SEVERAL_NODES,
+    f"(count by (instance) (group by ({gpus.NODE_KEY}) ({NODE.scraped('up')})) > 1)",
+)
 _HELD = DEVICES.select("gpu_process_memory_used_bytes")
 _INFOS = ("gpu_process_host_info", "gpu_process_info")
 _LABELS = (*JOB_LABELS_OF_RULES, "workload_user")
@@ -40,8 +45,8 @@ def dashboard() -> Json:
         "One or more nodes: their state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _gpus(), *gpus.curves(DEVICES), _processes()]),
-            Row("Faults, errors and links", [common.faults(DEVICES, width=10), _errors()], collapsed=True),
+            Row("", [*_now(), _gpus(), *gpus.curves(DEVICES), common.faults(DEVICES), _processes()]),
+            Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
         _alerts(),
@@ -61,59 +66,61 @@ def _now() -> list[Panel]:
     down = (words.NOT_SEEN, NODE.scraped("up").then("{} == 0").text)
     blind = (words.NO_REPORT, NODE.select("gpugauge_build_info"))
     lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("process", "cause"), operator="max")
+    wasted = jobs.of_judged(lost).by().then(f"({{}} unless on () {_SEVERAL[1]})")
+    fires = _alerts().by(operator="count").then(f"{{}} unless on () {_SEVERAL[1]}")
     return [
-        stat(
+        table(
             "State",
             "What is wrong with the node, the gravest first: it is not seen, its driver does not answer, a part of its "
             "exporter fails, or GPUs are out of order.",
-            Query(gpus.node_states(NODE), "{{state}}"),
+            Column("Node", "instance", size=100),
+            Column("State", "state", names=gpus.NODE_NAMES, filled=True),
+            Column("Cluster", CLUSTER, size=70),
+            *dropped(gpus.node_states(NODE).then("sort_desc({})")),
             width=6,
-            steps=LEVELS,
-            mode="name",
-            names={key: (text, "") for key, (text, _) in gpus.NODE_NAMES.items() if text},
+            height=3,
+            header=False,
             empty_text="not known: it was not scraped in the time shown",
         ),
         stat(
             "GPUs that answer",
             "The number of GPUs that answer, and of those that the exporter knows.",
-            Query(
-                words.coded(answers.by(), (words.NOT_SEEN, NODE.scraped("up").then("{} == 0").text), blind), "answer"
-            ),
-            Query(answers.by(operator="count"), "of"),
+            Query(words.of_one(answers.by(), _SEVERAL, down, blind), "answer"),
+            Query(answers.by(operator="count").then(f"{{}} unless on () {_SEVERAL[1]}"), "of"),
             mode="value_and_name",
         ),
         stat(
             "Out of order",
             "GPUs with a fault about which an alert fires, or is about to. The table below says which, and what to do.",
-            Query(words.coded(judged, down, blind)),
+            Query(words.of_one(judged, _SEVERAL, down, blind)),
             width=3,
             steps=BAD,
         ),
         stat(
             "GPUs wasted",
             f"GPU time that trainings on this node held and did not use, {jobs.WINDOW}, as a number of GPUs.",
-            Query(words.of_trainings(jobs.of_judged(lost).by(), down, (words.ON_CPU, _ON_CPU))),
+            Query(words.of_trainings(wasted, _SEVERAL, down, (words.ON_CPU, _ON_CPU))),
             width=3,
             decimals=1,
         ),
         stat(
             "Power now",
             "Mean power of its GPUs, from the energy counters.",
-            Query(words.coded(gpus.power(DEVICES).by(), down, blind)),
+            Query(words.of_one(gpus.power(DEVICES).by(), _SEVERAL, down, blind)),
             width=3,
             decimals=0,
         ),
         stat(
             "Hottest",
             "The hottest of its GPUs.",
-            Query(words.coded(temperature.by(operator="max"), down, blind)),
+            Query(words.of_one(temperature.by(operator="max"), _SEVERAL, down, blind)),
             width=3,
             steps=HOT,
         ),
         stat(
             "Alerts",
             "Alerts about this node, its GPUs, and the jobs with processes on it that fire.",
-            Query(words.counted(_alerts().by(operator="count"))),
+            Query(words.counted(fires, _SEVERAL)),
             width=2,
             steps=BAD,
         ),
@@ -134,13 +141,13 @@ def _gpus() -> Panel:
         "state and what to do, whose process holds most of its memory, and its values now. Of a node that is not seen: "
         "what was known last. Busy: share of the time in which a kernel ran. SM: share of the multiprocessors in use "
         "(Hopper and newer). -: not reported.",
-        Column("Node", "instance", link=common.TO_NODE, size=100),
-        Column("GPU", "index", size=50),
-        Column("State", "state", names=gpus.GPU_NAMES, size=150),
+        Column("Node", "instance", link=common.TO_NODE, size=90),
+        Column("GPU", "index", size=45),
+        Column("State", "state", names=gpus.GPU_NAMES, size=165),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
         Column("Do this", "advice"),
         Column("User", "workload_user", size=70),
-        *common.job_columns(size=130),
+        *common.job_columns(size=160),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=85),
         Column("SM", of(_profiled("sm")), bar=True, size=85),
@@ -159,7 +166,7 @@ def _gpus() -> Panel:
             "process",
         ),
         order=("GPU", "level"),
-        height=9,
+        height=10,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -194,7 +201,7 @@ def _processes() -> Panel:
     who = f"group by ({by}) ({' or '.join(map(NODE.select, _INFOS))})"
     wasted = jobs.of_judged(lost.by(one))
     known = f"({who} and on ({jobs.PROCESS_KEY}) ({trains} or {_HELD}))"
-    gone = f"group by ({by}) ({' or '.join(gpus.last(NODE, name) for name in _INFOS)})"
+    gone = f"group by ({by}) ({gpus.last(NODE, *_INFOS)})"
     last = gpus.last(DEVICES, "gpu_process_memory_used_bytes")
     held_last = f"({gone} and on ({jobs.PROCESS_KEY}) ({last} or {gpus.last(NODE, 'training_state')}))"
     not_seen = f'label_replace({held_last}, "unseen", "not seen; this was its last", "", "")'
@@ -208,12 +215,12 @@ def _processes() -> Panel:
         Column("User", "workload_user", size=65),
         *common.job_columns(),
         Column("Namespace", "workload_namespace", hidden=True),
-        Column("Program", "workload_command", size=130),
+        Column("Program", "workload_command", size=150),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
-        Column("State", "state", names=jobs.STATE_NAMES, size=190),
+        Column("State", "state", names=jobs.STATE_NAMES, size=215),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
         Column("Load", load, bar=True, size=85),
-        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=255),
+        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=295),
         Column("Memory", on_device(on_devices), size=75),
         Column("Busy", on_device(shares), bar=True, size=85),
         Column("pid", "pid", size=60),
@@ -261,7 +268,6 @@ def _errors() -> Panel:
         *dropped("uuid"),
         sort="GPU",
         ascending=True,
-        width=14,
     )
 
 

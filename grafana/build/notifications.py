@@ -34,7 +34,7 @@ INHIBITIONS = (
 )
 # By severity: its rank, the value of the series below, and its colour.
 SEVERITIES = {"critical": (3, "red"), "warning": (2, "orange"), "info": (1, "blue")}
-_LABELS = ("alertname", *JOB_LABELS, "workload_pod", "instance", "uuid", "index")
+LABELS = ("alertname", *JOB_LABELS, "workload_pod", "instance", "uuid", "index")
 
 
 def notifications() -> Expr:
@@ -53,11 +53,11 @@ def notifications() -> Expr:
     named = f'label_replace({told}, "group", "$1", "alertname", "(.*)")'
     keyed = f'label_join({named}, "key", " ", "severity", "instance", "uuid")'
     grouped = f'label_replace({keyed}, "group", "$1", "key", "(?:warning|info) ([^ ]+ [^ ]+)")'
-    return Expr(f"max by ({', '.join(_LABELS)}) (topk by (group, {_JOB}) (1, {grouped}))", COUNT)
+    return Expr(f"max by ({', '.join(LABELS)}) (topk by (group, {_JOB}) (1, {grouped}))", COUNT)
 
 
 def since() -> Expr:
     """Return since when the most severe alert of each notification fires."""
-    labels = ", ".join(_LABELS)
+    labels = ", ".join(LABELS)
     begin = f"min by ({labels}) (ALERTS_FOR_STATE{braced({CLUSTER: f'~${CLUSTER}'})})"
     return Expr(f"({begin}\nand on ({labels}) ({notifications()})) * 1000", "dateTimeFromNow")

@@ -15,11 +15,11 @@ Steps: TypeAlias = "Sequence[tuple[float | None, str]]"
 Names: TypeAlias = "Mapping[str, tuple[str, str]]"
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
-# Pairs of a lower bound and a colour; None is minus infinity.
+# Pairs of a lower bound and a colour; None is minus infinity, and a value that is not known.
 PLAIN: Steps = ((None, "text"),)
-LOAD: Steps = ((None, "red"), (0.5, "orange"), (0.8, "green"))
-HOT: Steps = ((None, "green"), (80, "orange"), (90, "red"))
-BAD: Steps = ((None, "green"), (1, "red"))
+LOAD: Steps = ((None, "text"), (0, "red"), (0.5, "orange"), (0.8, "green"))
+HOT: Steps = ((None, "text"), (0, "green"), (80, "orange"), (90, "red"))
+BAD: Steps = ((None, "text"), (0, "green"), (1, "red"))
 # Those of words.LEVELS.
 LEVELS: Steps = ((None, "green"), (1, GREY), (2, "orange"), (3, "red"))
 # Grafana derives $__rate_interval from the interval of a query: it becomes 4 minutes or more, which has data with every
@@ -59,8 +59,8 @@ def timeseries(
     lines: Sequence[str] = (),
     empty_text: str = EMPTY,
 ) -> Panel:
-    """Return a graph over time, whose legend is a table. `names` are texts and colours of series by their legends, so
-    that a cause has one colour everywhere; `lines` are not stacked on the others.
+    """Return a graph over time, whose legend is a table, with lines at the steps above 0. `names` are texts and colours
+    of series by their legends, so that a cause has one colour everywhere; `lines` are not stacked on the others.
     """
     unit = _unit(queries)
     custom: Json = {
@@ -83,7 +83,7 @@ def timeseries(
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     defaults = {
-        **_defaults(unit, steps or PLAIN),
+        **_defaults(unit, [step for step in steps if step[0] != 0] or PLAIN),
         "color": {"mode": "palette-classic"},
         "custom": custom,
         "min": 0,
@@ -202,13 +202,14 @@ def bars(
 @dataclass(frozen=True)
 class Column:
     """A column of a table, from a query or from a label. `steps` are thresholds that colour its text, `names` replace
-    and colour values. Links can use a hidden column, but not a dropped one.
+    and colour values, the whole cell if it is `filled`. Links can use a hidden column, but not a dropped one.
     """
 
     title: str
     source: Expr | str
     steps: Steps = ()
     bar: bool = False
+    filled: bool = False
     names: Names = field(default_factory=dict)
     link: Json | None = None
     size: int = 0
@@ -234,6 +235,7 @@ def table(
     width: int = 24,
     height: int = 8,
     cells: str = "sm",
+    header: bool = True,
     empty_text: str = EMPTY,
 ) -> Panel:
     """Return a table of current values: a line for each combination of labels, whose texts are wrapped. `cells` is the
@@ -257,7 +259,7 @@ def table(
         "renameByName": {name(column): column.title for column in columns if not column.dropped},
     }
     options: Json = {
-        "showHeader": True,
+        "showHeader": header,
         "cellHeight": cells,
         "frameIndex": 0,
         "sortBy": [{"displayName": sort, "desc": not ascending}] if sort else [],
@@ -279,12 +281,13 @@ def table(
 
 def _column(column: Column) -> Json:
     bar = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
+    kind = "color-background" if column.filled else "color-text"
     colored = column.steps or any(color for _, color in column.names.values())
     return _override(
         column.title,
         unit=column.source.unit if isinstance(column.source, Expr) else None,
         **{
-            "custom.cellOptions": bar if column.bar else {"type": "color-text"} if colored else None,
+            "custom.cellOptions": bar if column.bar else {"type": kind} if colored else None,
             "min": 0 if column.bar else None,
             "max": 1 if column.bar else None,
             "color": {"mode": "thresholds"} if column.steps or column.bar else None,

@@ -106,8 +106,9 @@ class Scope:
         return Expr(f"rate({self.select(name, **labels)}[{window}])", _RATES[unit])
 
     def steady(self, name: str, window: str = "$__rate_interval", **labels: str) -> Expr:
-        """Return the rate of the series that are as old as the window: of younger ones it would be too low."""
-        return self.rate(name, window, **labels).then(f"({{}} and {self.select(name, **labels)} offset {window})")
+        """Return the rate of the series that are there now and at the start of the window: it is too low of others."""
+        now = self.select(name, **labels)
+        return self.rate(name, window, **labels).then(f"({{}} and {now} and {now} offset {window})")
 
     def increase(self, name: str, window: str = "$__range", **labels: str) -> Expr:
         """Return the increase in the window, by default the time range of the dashboard."""

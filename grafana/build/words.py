@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpugauge.artifacts.rules.health import IDENTITY
@@ -19,6 +20,7 @@ _COLORS = {GOOD: "green", USED: "green", UNKNOWN: GREY, WARNING: "orange", CRITI
 
 # What a number is in place of a value; values are never negative.
 NO_RULES, NO_DATA, JUDGING, NOT_SEEN, ENDED, NO_TRAINING, ON_CPU, NO_GPU, NO_REPORT = map(str, range(-1, -10, -1))
+SEVERAL_NODES, SEVERAL_JOBS = "-10", "-11"
 CODES = {
     NO_RULES: ("no rules loaded", "orange"),
     NO_DATA: ("no data", "orange"),
@@ -29,6 +31,8 @@ CODES = {
     ON_CPU: ("on the CPU", "orange"),
     NO_GPU: ("holds no GPU", GREY),
     NO_REPORT: ("not reported", GREY),
+    SEVERAL_NODES: ("choose a cluster", "orange"),
+    SEVERAL_JOBS: ("several jobs", "orange"),
 }
 # The rules record a series for each GPU that has an info metric.
 _RULES = f"count ({recorded(IDENTITY)})"
@@ -86,8 +90,16 @@ def names(*lines: Line) -> dict[str, tuple[str, str]]:
 
 def coded(expr: Expr, *codes: tuple[str, str]) -> Expr:
     """Return a value without labels, or the first code whose series are there, or that of no data."""
-    every = [*codes, (NO_DATA, "vector(0)")]
-    return expr.then("{}" + "".join(f"\nor count ({when}) * 0 - {code[1:]}" for code, when in every))
+    return expr.then("{}" + _codes((*codes, (NO_DATA, "vector(0)"))))
+
+
+def _codes(codes: Sequence[tuple[str, str]]) -> str:
+    return "".join(f"\nor count ({when}) * 0 - {code[1:]}" for code, when in codes)
+
+
+def of_one(expr: Expr, several: tuple[str, str], *codes: tuple[str, str]) -> Expr:
+    """Return a value without labels, not if it would be the sum of several things of one name."""
+    return coded(expr.then(f"({{}} unless on () {several[1]})"), several, *codes)
 
 
 def of_trainings(expr: Expr, *codes: tuple[str, str]) -> Expr:
@@ -95,9 +107,9 @@ def of_trainings(expr: Expr, *codes: tuple[str, str]) -> Expr:
     return coded(expr, *codes, (JUDGING, _JUDGING), (NO_TRAINING, _RULES), *_MISSING)
 
 
-def counted(expr: Expr) -> Expr:
+def counted(expr: Expr, *codes: tuple[str, str]) -> Expr:
     """Return a number of recorded series, 0 if the rules record none, or why it is not known."""
-    return coded(expr.then(f"{{}}\nor 0 * {_RULES}"), *_MISSING)
+    return coded(expr.then(f"{{}}{_codes(codes)}\nor 0 * {_RULES}"), *_MISSING)
 
 
 def reason(label: str) -> Expr:

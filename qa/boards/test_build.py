@@ -30,6 +30,7 @@ from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import UnknownMetricError
+from gpugauge.faults.table import FAULTS
 from gpugauge.verdict.causes import CAUSES, STATES
 
 Json = dict[str, Any]
@@ -202,6 +203,43 @@ def test_the_cluster_is_first_and_in_every_link(dashboard: Json) -> None:
     assert [asked.where for asked in queries(dashboard) if 'cluster=~"$cluster"' not in asked.text] == []
     for url in re.findall(r'"url": "(/d/[^"]+)"', json.dumps(dashboard)):
         assert "&var-cluster=${__data.fields.cluster_choice:percentencode}" in url
+
+
+# Bytes of a query that VictoriaMetrics accepts without a flag.
+LONGEST = 16384
+NAMES_OF = {"cluster": "europe-west4-{:02}", "instance": "gpu-node-{:02}", "kind": "pytorchjob-{}"}
+
+
+@by_dashboard
+def test_no_query_is_too_long_for_victoriametrics(dashboard: Json) -> None:
+    """With 20 clusters to choose from, and a job on 16 nodes."""
+    values = {"uuid": ".+", "workload": "x" * 60, "__range": "86400s", "__rate_interval": "1800s"}
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            name = variable["name"]
+            number = 20 if name == "cluster" else 16
+            every = [NAMES_OF.get(name, "a-name-{:02}").format(number) for number in range(number)]
+            # Some of many, or the only one.
+            chosen = f"({'|'.join(every)})" if variable["multi"] else every[0]
+            values.setdefault(name, chosen if name in {"cluster", "instance"} else variable.get("allValue") or every[0])
+    lengths = {asked.where: len(substituted(asked.text, values).encode()) for asked in queries(dashboard)}
+    for variable in variables(dashboard):
+        lengths[variable["name"]] = len(substituted(asked_of_prometheus(variable)[0], values).encode())
+
+    assert {where: length for where, length in lengths.items() if length > LONGEST} == {}
+
+
+def test_a_fault_of_a_gpu_has_its_colour_with_any_words_behind() -> None:
+    shown = next(panel for panel in panels(DASHBOARD_FILES["node"]) if panel["title"] == "GPUs")
+    (state,) = (each for each in shown["fieldConfig"]["overrides"] if each["matcher"]["options"] == "State")
+    (mapped,) = (each["value"] for each in state["properties"] if each["id"] == "mappings")
+    patterns = [each["options"] for each in mapped if each["type"] == "regex"]
+    for fault in FAULTS.values():
+        if fault.severity == "info":
+            continue
+        words = "had Xid 48 (Double bit ECC error)" if "Xid" in fault.name else f"{fault.summary}: as the driver says"
+        color = next(each["result"]["color"] for each in patterns if re.fullmatch(each["pattern"], words))
+        assert color == ("orange" if fault.severity == "warning" and "Xid" not in fault.name else "red"), words
 
 
 @by_dashboard

@@ -14,6 +14,7 @@ from tests.status.statusfacts import ROWS
 MINUTE, SECONDS, WATTS, STEPS = 60, 3600, 300, 2
 # Names that several clusters, namespaces and kinds share.
 _NAMES, _NAMESPACES, _KINDS = ("llm", "1000", "résumé-7", "a b"), ("ml", "web", ""), ("slurm", "jobset", "user")
+LOST = 8  # minutes for which a lost GPU does not answer
 # By fault of a GPU, its alert and the severity.
 FAULTS = {"lost": ("GpuLost", "critical"), "ecc": ("GpuUncorrectedEcc", "warning")}
 # The bounds of each exported gain, relative to it.
@@ -145,13 +146,16 @@ class DrawnFleet:
         if node.blind:
             return
         for index, uuid in enumerate(node.uuids):
-            yield from _of_gpu(row, uuid, index, node.faults.get(uuid, ""), age)
+            fault = node.faults.get(uuid, "")
+            lost = fault == "lost" and ago <= LOST * MINUTE + node.down * MINUTE
+            yield from _of_gpu(row, uuid, index, "" if fault == "lost" and not lost else fault, age)
         for number, job in enumerate(self.jobs):
             if job.began * MINUTE >= ago >= job.ended * MINUTE:
                 for place, uuid in ((at, uuid) for at, (where, uuid) in enumerate(job.places) if where is node):
                     process = f"{number}-{node.name}-{uuid}"
                     ran = job.began * MINUTE - ago
-                    yield from _of_process(row, process, uuid, job, second - ran, ran, place)
+                    lost = node.faults.get(uuid) == "lost" and ago <= LOST * MINUTE + node.down * MINUTE
+                    yield from _of_process(row, process, "" if lost else uuid, job, second - ran, ran, place)
                     yield from _of_advice(row, process, job, place, ran)
 
 
@@ -161,16 +165,18 @@ Rows = Callable[..., Iterator[Sample]]
 def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[Sample]:
     yield from row("gpu_up", fault != "lost", uuid=uuid)
     yield from row("gpu_info", 1, uuid=uuid, index=str(index))
-    yield from row("gpu_temperature_celsius", 50, uuid=uuid, sensor="gpu")
-    yield from row("gpu_temperature_limit_celsius", 90, uuid=uuid, limit="slowdown")
-    errors = 2 if fault == "ecc" else 0
-    yield from row("gpu_ecc_errors_total", errors, uuid=uuid, type="uncorrected", scope="volatile")
-    yield from row("gpu_remapped_rows_pending", fault == "ecc", uuid=uuid)
     yield from row("gpu_problems", bool(fault), uuid=uuid)
     if fault:
         alert, severity = FAULTS[fault]
         yield from row("gpu_problem", 1, uuid=uuid, problem=alert, severity=severity)
         yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=f"mend {fault}")
+    if fault == "lost":
+        return
+    yield from row("gpu_temperature_celsius", 50, uuid=uuid, sensor="gpu")
+    yield from row("gpu_temperature_limit_celsius", 90, uuid=uuid, limit="slowdown")
+    errors = 2 if fault == "ecc" else 0
+    yield from row("gpu_ecc_errors_total", errors, uuid=uuid, type="uncorrected", scope="volatile")
+    yield from row("gpu_remapped_rows_pending", fault == "ecc", uuid=uuid)
     yield from row("gpu_utilization_ratio", 0.5, uuid=uuid)
     yield from row("gpu_busy_seconds_total", age * 0.5, uuid=uuid, engine="gpu")
     yield from row("gpu_observed_seconds_total", age, uuid=uuid, engine="gpu")
@@ -189,7 +195,8 @@ def _of_process(
     state = "training" if job.trains else "unknown"
     yield from row("gpu_process_info", 1, **named)
     yield from row("gpu_process_host_info", 1, **named, torch_build="cuda" if job.trains else "")
-    yield from row("gpu_process_memory_used_bytes", 1e10, process=process, uuid=uuid)
+    if uuid:  # of a GPU that is lost, nothing is known
+        yield from row("gpu_process_memory_used_bytes", 1e10, process=process, uuid=uuid)
     yield from row("training_state", 1, process=process, state=state)
     yield from row("training_seconds_total", age, process=process, state=state)
     yield from row("training_gpu_held_seconds_total", age, process=process)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from grafana.build import DASHBOARDS
-from grafana.build.words import CODES, ENDED, NO_DATA, NO_RULES, NOT_SEEN, ON_CPU
+from grafana.build.words import CODES, ENDED, NO_DATA, NO_RULES, NOT_SEEN, ON_CPU, SEVERAL_JOBS, SEVERAL_NODES
 from grafana.build.words import JUDGING as YOUNG
 from tests.drawn import draws, seeds
 from tests.e2e.backfill import Api, evaluate_rules, labelled, written
@@ -22,7 +22,19 @@ from tests.e2e.grafana import Grafana
 from tests.e2e.programs import prometheus
 
 from gpugauge.artifacts.rules.options import Parameters
-from qa.worlds.drawn_fleets import MINUTE, SECONDS, STEPS, WATTS, DrawnFleet, DrawnJob, DrawnNode, JobId, advised, draw
+from qa.worlds.drawn_fleets import (
+    LOST,
+    MINUTE,
+    SECONDS,
+    STEPS,
+    WATTS,
+    DrawnFleet,
+    DrawnJob,
+    DrawnNode,
+    JobId,
+    advised,
+    draw,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -88,7 +100,10 @@ def wasted_gpus(world: World) -> None:
     assert of_processes == pytest.approx(by_node)
     assert fleet.panel("Nodes").by("cluster", "instance", of=2) == {
         (node.cluster, node.name): sum(
-            where is node for job in world.fleet.jobs for where, _ in job.places if not job.ended
+            where is node and node.faults.get(uuid) != "lost"
+            for job in world.fleet.jobs
+            for where, uuid in job.places
+            if not job.ended
         )
         for node in world.fleet.nodes
         if not node.down and not node.blind
@@ -142,7 +157,7 @@ def a_number_is_whole_or_not_known(world: World) -> None:
     for node in world.fleet.nodes:
         if not node.down and not node.blind:
             assert each_node(world, node).panel("Power now").number() == pytest.approx(
-                WATTS * len(node.uuids), rel=0.01
+                WATTS * (len(node.uuids) - list(node.faults.values()).count("lost")), rel=0.01
             )
     for job, opened in each_job(world):
         rate = opened.panel("Step rate")
@@ -594,3 +609,77 @@ def test_without_exporters_nothing_is_calm(tmp_path: Path) -> None:
         cost = next(each for each in fleet.dashboard["templating"]["list"] if each["name"] == "cost")
         typed = {"1,5": "1.50", "2.5 €": "2.50", "3": "3.0", "": "NaN", "much": "NaN"}
         assert {text: fleet.options(cost, {"price": text}) for text in typed} == {k: [v] for k, v in typed.items()}
+
+
+def test_the_power_of_a_node_that_just_stopped_is_not_a_smaller_number(tmp_path: Path) -> None:
+    """A rate over the last minutes still has values of the node, and falls with each of them."""
+    fleet = one_job()
+    (node,) = fleet.nodes
+    node.down = 2
+    end = made(fleet, tmp_path, rules=True)
+    # As Prometheus, whose series end with the first scrape that fails; those of a past do not.
+    with prometheus(tmp_path, options=["--query.lookback-delta=30s"]) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        shown = each_node(world, node)
+        assert shown.panel("Power now").number() == int(NOT_SEEN)
+        assert world.open("fleet").panel("Nodes").by("instance", of=5) == {}
+        for panel in ("Power", "Busy"):
+            (curve, *_) = (shown.panel(panel).results)[0]
+            assert [float(value) for at, value in curve["values"] if at > end - 2 * MINUTE] == []
+
+
+def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
+    """Its processes hold no memory of it any more, and they may have ended; another job holds another GPU."""
+    fleet = one_job()
+    (node,), (job,) = fleet.nodes, fleet.jobs
+    node.uuids.append("GPU-1")
+    node.faults["GPU-0"] = "lost"
+    job.ended = LOST - 1
+    other = DrawnJob(JobId("", "slurm", "", "8"), [(node, "GPU-1")], {"unknown": 0.1})
+    fleet.jobs.append(other)
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        opened = world.open("fleet")
+        about = ("alertname", "uuid", "shown", "workload_user", "of_workload_job")
+        assert ("GpuLost", "GPU-0", "Slurm job 7", "ann", "7") in opened.panel(NOTIFICATIONS).by(*about, of=2)
+        for shown in (opened.panel("Faults of GPUs"), each_node(world, node).panel("Faults of GPUs")):
+            assert {("GPU-0", "7")} == set(shown.by("uuid", "workload_job", of=-1))
+        owners = each_node(world, node).panel("GPUs").by("uuid", "workload_job", of=-2)
+        assert set(owners) == {("GPU-0", "7"), ("GPU-1", "8")}
+        gpus = opened_on(world, job).panel("Its GPUs")
+        assert gpus.by("uuid", "state") == {("GPU-0", "lost"): 3}
+        assert opened_on(world, job).panel("Alerts").number() == 1
+        assert set(opened_on(world, other).panel("Its GPUs").by("uuid", "state")) == {("GPU-1", "in use")}
+
+
+def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:
+    """With Cluster = All, two clusters have a node gpu-0 and a job 7."""
+    nodes = [DrawnNode(cluster, "gpu-0", [f"GPU-{cluster}"]) for cluster in ("a", "b")]
+    nodes[1].down = 25
+    jobs = [
+        DrawnJob(JobId(node.cluster, "slurm", "", "7"), [(node, node.uuids[0])], {"data_loading": 0.5})
+        for node in nodes
+    ]
+    fleet = DrawnFleet(15, nodes, jobs, frozenset())
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        node, job = world.open("node", instance="gpu-0"), world.open("job", workload="7")
+        assert set(node.panel("State").by("cluster", "instance", "state")) == {
+            ("a", "gpu-0", "ok"),
+            ("b", "gpu-0", down(nodes[1])),
+        }
+        for title in ("GPUs that answer", "Out of order", "GPUs wasted", "Power now", "Hottest", "Alerts"):
+            assert node.panel(title).number() == int(SEVERAL_NODES), title
+        assert node.panel("GPUs that answer").results[1] == []
+        for title in ("Load", "GPUs wasted"):
+            assert job.panel(title).number() == int(SEVERAL_JOBS), title
+        for title in ("Possible", "Step rate"):
+            assert job.panel(title).series == [], title
+        assert set(job.panel("Why").by("cause")) == {("several jobs",)}
+        assert set(job.panel("Judged").by("state")) == {("several jobs",)}
+        (text,) = {cause for (cause,) in job.panel("What to do").by("cause", of=5)}
+        assert text == "several jobs have this name: choose a cluster, a kind or a namespace"
+        for each in world.fleet.jobs[:1]:
+            assert opened_on(world, each).panel("GPUs wasted").number() == pytest.approx(0.5, abs=0.02)
