@@ -214,6 +214,14 @@ local template = [
         "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, workload_user) (\n  count by (@cluster@, workload_job_kind, workload_namespace, workload_job, workload_user) (max by (@cluster@, process, workload_job_kind, workload_namespace, workload_job, workload_user) (gpu_process_host_info{workload_job!=\"\",@selector%@}) and on (@cluster@, process) gpugauge:process_job:info)\n  / on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () count by (@cluster@, workload_job_kind, workload_namespace, workload_job) (max by (@cluster@, process, workload_job_kind, workload_namespace, workload_job, workload_user) (gpu_process_host_info{workload_job!=\"\",@selector%@}) and on (@cluster@, process) gpugauge:process_job:info)\n  * on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () gpugauge:job_training_lost:gpus\n)"
       },
       {
+        "record": "gpugauge:cause_training_lost:gpus",
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace, cause) (gpugauge:job_training_lost:ratio * on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left () (gpugauge:job_training_held:gpus and on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_armed:bool or gpugauge:job_problem:ratio)))"
+      },
+      {
+        "record": "gpugauge:training_held:gpus",
+        "expr": "sum by (@cluster@, workload_job_kind, workload_namespace) (gpugauge:job_training_held:gpus and on (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_training_armed:bool or gpugauge:job_problem:ratio))"
+      },
+      {
         "alert": "GpuHeldIdle",
         "expr": "(\nmax by (@cluster@, workload_job_kind, workload_namespace, workload_job) (gpugauge:job_problem:ratio{problem=\"held_idle\"})\nand on (@cluster@, workload_job_kind, workload_namespace, workload_job) count_over_time(gpugauge:job_problem:ratio{problem=\"held_idle\"}[9m] offset 5m)\n)\n* on (@cluster@, workload_job_kind, workload_namespace, workload_job) group_left (workload_user) gpugauge:job_user:info",
         "keep_firing_for": "15m",
@@ -318,6 +326,10 @@ local template = [
       {
         "record": "gpugauge:gpu_busy:ratio",
         "expr": "sum by (@cluster@, uuid) (increase(gpu_busy_seconds_total{engine=\"gpu\",@selector%@}[15m]) / 900)\n/ (sum by (@cluster@, uuid) (increase(gpu_observed_seconds_total{engine=\"gpu\",@selector%@}[15m]) / 900) > 0)"
+      },
+      {
+        "record": "gpugauge:gpu_up:gpus",
+        "expr": "sum by (@cluster@, job) (gpu_up{@selector%@})"
       },
       {
         "record": "gpugauge:gpu:info",

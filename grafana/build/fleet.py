@@ -6,6 +6,9 @@ from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
+    ALL_HELD,
+    ANSWERING,
+    CAUSE_LOST,
     DEVICE_BUSY,
     HELD,
     HOURS_HELD,
@@ -144,16 +147,15 @@ def _now() -> list[Panel]:
 
 
 def _by_cause() -> list[Panel]:
-    by_cause = jobs.wasted_by_cause().by("cause").then("{} > 0")
-    available = _S.read("gpu_up").by()
+    by_cause = recorded(CAUSE_LOST, **jobs.JOB_MATCHERS).by("cause").then("{} > 0")
     users = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_user")
     return [
         timeseries(
             "GPUs wasted, by cause",
             "GPU time that trainings wasted, as a number of GPUs; lines: the GPUs that they held, and all that answer. "
             "docs/verdict.md lists the evidence of each cause.",
-            Query(jobs.held().by(), "held by trainings"),
-            Query(available, "GPUs that answer"),
+            Query(recorded(ALL_HELD, **jobs.JOB_MATCHERS).by(), "held by trainings"),
+            Query(recorded(ANSWERING, job="~$job").by(), "GPUs that answer"),
             Query(by_cause, "{{cause}}"),
             Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
             width=16,

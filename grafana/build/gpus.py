@@ -287,7 +287,7 @@ def _node_lines(s: Scope) -> list[Line]:
     judged = s.select("gpugauge_collector_success", collector="faults")
     # A machine without a GPU, for which no alert fires.
     without = f"{s.select('gpugauge_driver_up', reason='~off|' + '|'.join(sorted(WITHOUT_GPU)))} == 0"
-    had = f"last_over_time({s.select('gpu_up')}[$__range])"
+    had = f"last_over_time({s.select('gpugauge_driver_up', reason='ok')}[$__range])"
     return [
         Line("not seen for $1 min: the node is down, or its exporter", CRITICAL, not_seen(s), "minutes"),
         Line("never seen in the time shown: the node is down, or its exporter", CRITICAL, down),

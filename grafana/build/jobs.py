@@ -15,7 +15,6 @@ from gpugauge.artifacts.rules.recording import (
     ARMED,
     DOMINANT,
     HELD,
-    LOST,
     LOST_GPUS,
     NOW,
     PROBLEM,
@@ -137,12 +136,6 @@ def wasted() -> Expr:
 def held() -> Expr:
     """Return the number of GPUs that each job with evidence of a training holds."""
     return _of_judged(HELD)
-
-
-def wasted_by_cause() -> Expr:
-    """Return the number of GPUs wasted, by job and cause."""
-    shares = recorded(LOST, **JOB_MATCHERS)
-    return shares.then(f"({{}}\n* on ({JOB_KEY}) group_left () {held()})", COUNT)
 
 
 def by_user(of_jobs: Expr) -> Expr:

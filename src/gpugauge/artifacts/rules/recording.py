@@ -39,6 +39,10 @@ TEXT_LABELS = ("instance", "nodes", "cause", *GAIN_LABELS)
 # The bounds of a gain by their part of the metric's name, with the aggregation over the processes of a job.
 _BOUNDS = {"lower": "min", "upper": "max"}
 USER_LOST = "gpugauge:user_training_lost:gpus"
+# Of trainings that are judged, by kind and namespace, for graphs of a large fleet over a day.
+CAUSE_LOST = "gpugauge:cause_training_lost:gpus"
+ALL_HELD = "gpugauge:training_held:gpus"
+ANSWERING = "gpugauge:gpu_up:gpus"
 JOB_USER = "gpugauge:job_user:info"
 TRAINING = "gpugauge:process_training:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
@@ -143,12 +147,15 @@ def of_use(s: Selectors) -> list[Recording]:
     of_all = f"on ({s.job}) group_left () count by ({s.job}) ({processes})"
     share = f"count by ({s.job}, workload_user) ({processes})\n  / {of_all}"
     by_user = s.keys("workload_job_kind", "workload_namespace", "workload_user")
+    by, held = s.keys("workload_job_kind", "workload_namespace"), f"{HELD} and on ({s.job}) ({ARMED} or {PROBLEM})"
     return [
         Recording(PROGRAMS, _programs(s)),
         Recording(DEVICES, _devices(s)),
         Recording(JOB_USER, _job_user(s)),
         *(_of_texts(s) if s.engine == "grafana" else []),
         Recording(USER_LOST, f"sum by ({by_user}) (\n  {share}\n  * on ({s.job}) group_left () {LOST_GPUS}\n)"),
+        Recording(CAUSE_LOST, f"sum by ({by}, cause) ({LOST} * on ({s.job}) group_left () ({held}))"),
+        Recording(ALL_HELD, f"sum by ({by}) ({held})"),
     ]
 
 
@@ -309,7 +316,10 @@ def of_devices(s: Selectors) -> list[Recording]:
         f"sum by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', s.patience, engine='gpu')})"
         for kind in ("busy", "observed")
     )
-    return [Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)")]
+    return [
+        Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)"),
+        Recording(ANSWERING, f"sum by ({s.keys('job')}) ({s('gpu_up')})"),
+    ]
 
 
 def _process_job(s: Selectors) -> str:
