@@ -287,9 +287,12 @@ PARTITION = {"xcc_busy": "gfx_busy_inst", "xcc_acc": "gfx_busy_acc"}
 def test_each_layout_is_read_whole(layout: tuple[int, int, int]) -> None:
     kind = LAYOUTS[layout]
     made = kind.from_buffer_copy(random.Random(layout[2]).randbytes(ctypes.sizeof(kind)))
-    made.structure_size, made.format_revision, made.content_revision = layout[2], *layout[:2]
+    for name, value in zip(
+        ("structure_size", "format_revision", "content_revision"), (layout[2], *layout), strict=False
+    ):
+        setattr(made, name, value)
     if partitions := hasattr(made, "xcp_stats"):
-        made.num_partition = 8
+        setattr(made, "num_partition", 8)  # noqa: B010  (of a structure that only some layouts have)
     wanted = {name: getattr(made, field) for name, field in FIELDS.items() if hasattr(made, field)}
     wanted |= {n: [v for p in made.xcp_stats for v in getattr(p, f)] for n, f in PARTITION.items() if partitions}
     found = decoded(bytes(made))

@@ -268,7 +268,6 @@ def test_a_reboot_ends_the_programs_of_all_gpus_a_reset_those_of_its_own() -> No
 
 
 RESETS = {"reset", "reset_all"}
-REBOOT = "systemctl reboot, which ends every program of the node"
 KUBERNETES = Settings(kubernetes=Kubernetes(node_name="n1"))
 LIFECYCLE = Settings(web=Web(enable_lifecycle=True, listen_address=(ListenAddress("", 9100),)))
 SYSTEMD = {"NOTIFY_SOCKET": "/run/systemd/notify"}

@@ -53,7 +53,7 @@ def test_time_in_which_a_gpu_was_not_observed_is_no_idle_time_of_a_process() -> 
         history.feed(snapshot(second, busy=0.9 * known, observed=known, p=0.9 * known))
 
     loads = history.load("GPU-a", 300), history.process_load("p", "GPU-a", 300)
-    assert loads == (pytest.approx(0.9), pytest.approx(0.9))
+    assert loads == pytest.approx((0.9, 0.9))
 
 
 def test_ticks_about_five_seconds_apart_make_a_point_each() -> None:
