@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from gpugauge.artifacts.rules import explain
 from gpugauge.cli.main import main
 from tests.drawn import cases
 
@@ -46,6 +48,13 @@ def test_explain_prints_a_line_for_each_alert(monkeypatch: pytest.MonkeyPatch) -
     assert "a training uses less than 40 % of its GPU time, mean over 15m" in made.stdout
     assert next(line.split()[1] for line in lines if line.startswith("GpuLost ")) == "info"
     assert max(map(len, lines[: lines.index("")])) <= 120
+    actions = {
+        rule["labels"]["action"] for group in written for rule in group["rules"] if "action" in rule.get("labels", {})
+    }
+    notes = "\n".join(lines[lines.index("") :])
+    assert {*re.findall(r"(\w+) \(Gpu", notes)} == actions
+    assert {*explain.NEED_HOOK, *explain.NEED_ALLOCATIONS} <= set(alerts)
+    assert rules("--cost", "--explain").exit_code == 2
 
 
 def annotation_texts(result: Result) -> str:
@@ -83,7 +92,8 @@ def test_duration_of_a_file(text: str, file: Path) -> None:
         ("treshold: 40%\n", "FILE:1: treshold: unknown key; did you mean threshold?"),
         (
             "patience: 30s\n",
-            "FILE:1: patience: scrape_interval is too long: four must fit into the shortest range, 30s",
+            "FILE:1: patience: patience must be at least 1m, four scrape intervals of 15s, not 30s; "
+            "a number without a unit is seconds",
         ),
         ("cluster_label: uuid\n", "FILE:1: cluster_label: uuid is a label of the exporter, not of a cluster"),
         (
@@ -119,6 +129,13 @@ def test_mistake_in_a_file_is_one_sentence(text: str, sentence: str, file: Path)
             ("--severity", "GpuLost=warn"),
             "--severity: severities.GpuLost: must be 'info', 'warning' or 'critical', not 'warn'",
         ),
+        (
+            ("--scrape-interval", "5m"),
+            "--scrape-interval: patience must be at least 20m, four scrape intervals of 5m, not 15m; "
+            "a number without a unit is seconds",
+        ),
+        (("--matchers", "cluster=a"), "--matchers: must be written like 'cluster=\"a\"', not cluster=a"),
+        (("--up-matchers", "job"), "--up-matchers: must be written like 'cluster=\"a\"', not job"),
         (("--severity", "x"), "--severity: a severity is written ALERT=info, ALERT=warning or ALERT=critical"),
     ],
 )

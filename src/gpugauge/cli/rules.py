@@ -87,6 +87,8 @@ def command(
     `gpugauge rules --threshold 40% > rules.yaml` gives one alert for each training that uses less than 40 % of its GPU
     time.
     """
+    if explained and (of_cost or prices):
+        raise click.UsageError("--explain lists the alerts; with --cost or --prices there are none")
     flags = {name: value for name, value in values.items() if value is not None}
     try:
         document = read(config_file, flags | _severities(severity))

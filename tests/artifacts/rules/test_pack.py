@@ -253,7 +253,7 @@ def test_flag_over_file_over_default(tmp_path: Path) -> None:
     [
         (("--critical", "0.6"), "--critical: must be below threshold (0.5), not 0.6"),
         (("--patience", "soon"), "--patience: "),
-        (("--scrape-interval", "5m"), "scrape_interval is too long"),
+        (("--scrape-interval", "5m"), "--scrape-interval: patience must be at least 20m"),
         (("--matchers", "a=b"), "--matchers: "),
         (("--matchers", 'workload_pod="a"'), "--matchers: no rule would fire with workload_pod"),
         (("--up-matchers", 'uuid="a"'), "--up-matchers: no rule would fire with uuid"),

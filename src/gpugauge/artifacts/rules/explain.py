@@ -11,6 +11,8 @@ from gpugauge.base.duration import format_duration
 
 _HEAD = ("ALERT", "SEVERITY", "ONE FOR EACH", "FIRES WHEN", "AFTER")
 _MIN_TEXT = 24
+NEED_HOOK = ("TrainingRankBehind", "TrainingOnCpu", "TrainingOutOfMemory")
+NEED_ALLOCATIONS = ("AllocatedGpuUnused",)
 
 
 def as_table(p: Parameters, width: int | None = None) -> str:
@@ -36,7 +38,14 @@ def _notes(p: Parameters) -> list[str]:
     outside = f"processes with {p.training_matchers}" if p.training_matchers else "none"
     where = f", where {p.matchers}" if p.matchers else ""
     age, keep = format_duration(p.min_job_age), format_duration(p.keep_firing)
+    by_action: dict[str, list[str]] = {}
+    for alert in alerts(p):
+        by_action.setdefault(alert.action, []).append(alert.name)
+    actions = (f"{action} ({', '.join(names)})" for action, names in by_action.items() if action)
     return [
+        f"Only with the hook: {', '.join(NEED_HOOK)}. Without it, TrainingStalled needs two GPUs.",
+        f"Only with an allocation source, Slurm's prolog or the kubelet: {', '.join(NEED_ALLOCATIONS)}.",
+        f"The label action, for what drains nodes: {', '.join(actions)}.",
         f"A job is a row of {p.name}:process_job:info{where}. A training is judged after {age}.",
         f"Trainings without the hook: {outside}, except the commands {p.serving}",
         f"Each alert keeps firing for {keep} after its condition ends. Runbook: {p.runbook_url or 'none'}",

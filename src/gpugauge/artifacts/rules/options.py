@@ -87,7 +87,13 @@ def _regex(value: str) -> str:
 
 
 def _matchers(value: object) -> object:
-    """Return the value. Raises ValueError if it is text with a matcher whose regular expression is none."""
+    """Return the value. Raises ValueError if it is text that is no list of matchers, or a regular expression of one is
+    none.
+    """
+    if isinstance(value, str) and not re.fullmatch(_MATCHERS[1:-1], value):
+        bare = re.fullmatch(rf"({_LABEL}(?:=~?|!=|!~))([^\s\"'\\\\{{}}`,]+)", value)
+        shown = f'{bare[1]}"{bare[2]}"' if bare else 'cluster="a"'
+        raise ValueError(f"must be written like '{shown}', not {value}")
     for operator, expression in re.findall(r'([=!]~?)"([^"]*)"', value) if isinstance(value, str) else ():
         if operator.endswith("~"):
             _checked(expression)
@@ -165,7 +171,7 @@ class Parameters(BaseModel):
     )
     up_matchers: Matchers = Field(
         default='job=~".*gpugauge.*",job!~".*sidecar.*"',
-        pattern=rf"^{_MATCHER}(,{_MATCHER})*$",
+        min_length=1,
         description="Label matchers that select the exporters among all scrape targets (`up`). Sidecars share the "
         "instance of the exporter of their node, and are left out.",
     )
@@ -236,11 +242,11 @@ class Parameters(BaseModel):
             )
         if bad := [name for name in self.thresholds if not _NAMESPACE.fullmatch(name)]:
             raise self._error(f"{bad[0]!r} is no name of a namespace; write team-a=60%,default=40%", "threshold")
-        if 4 * self.scrape_interval > self.shortest:
-            raise self._error(
-                f"scrape_interval is too long: four must fit into the shortest range, {format_duration(self.shortest)}",
-                *("scrape_interval", "patience", "idle_patience"),
-            )
+        if (least := 4 * self.scrape_interval) > self.shortest:
+            name = min(("patience", "idle_patience"), key=lambda key: getattr(self, key))
+            least_words, interval, found = map(format_duration, (least, self.scrape_interval, self.shortest))
+            sentence = f"{name} must be at least {least_words}, four scrape intervals of {interval}, not {found}"
+            raise self._error(f"{sentence}; a number without a unit is seconds", name, "scrape_interval")
         if self.cluster_label in _OURS:
             raise self._error(f"{self.cluster_label} is a label of the exporter, not of a cluster", "cluster_label")
         for key, matchers, foreign, why in (
