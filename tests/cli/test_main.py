@@ -90,14 +90,15 @@ def test_file_and_environment(served: list[Settings], tmp_path: Path) -> None:
     assert (settings.log.level, settings.process.max_per_device) == ("warning", 7)
 
 
-def test_a_bad_setting_exits_2_with_one_sentence(served: list[Settings], tmp_path: Path) -> None:
+def test_bad_settings_exit_2_with_a_sentence_each(served: list[Settings], tmp_path: Path) -> None:
     file = tmp_path / "settings.yaml"
-    file.write_text("web:\n  listen: ':1'\n")
+    file.write_text("web:\n  listen: ':1'\n  max_connection: 1\n")
 
     result = invoke("serve", "--config.file", str(file))
 
-    sentence = f"gpugauge: {file}:2: web.listen: unknown key; did you mean web.listen_address?\n"
-    assert (result.exit_code, result.stdout, result.stderr) == (2, "", sentence)
+    wrong = ((2, "web.listen", "web.listen_address"), (3, "web.max_connection", "web.max_connections"))
+    sentences = [f"gpugauge: {file}:{at}: {key}: unknown key; did you mean {near}?\n" for at, key, near in wrong]
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", "".join(sentences))
     assert served == []
 
 

@@ -106,6 +106,9 @@ def test_off_is_text_and_no_boolean(file: Path) -> None:
         ),
         ("log:\n\n  lvl: info\n", "FILE:3: log.lvl: unknown key; did you mean log.level?"),
         ("listen_address: ':1'\n", "FILE:1: listen_address: unknown key; did you mean web.listen_address?"),
+        ("verdict:\n\tstalled_seconds: 1\n", "FILE:2: not valid YAML: a tab, where spaces are needed"),
+        ("web: {slowed_ratio: 1}\n", "FILE:1: web.slowed_ratio: unknown key; did you mean faults.slowed_ratio?"),
+        ("verdict: {slowed_ration: 1}\n", "FILE:1: verdict.slowed_ration: unknown key; the keys here are stalled_"),
         ("colector: {device: true}\n", "FILE:1: colector: unknown key; did you mean collector?"),
         ("zzzzzz: 1\n", "FILE:1: zzzzzz: unknown key; the keys here are web, log, driver, sampling, "),
         (

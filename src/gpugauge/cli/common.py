@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import NoReturn, TextIO
 
@@ -53,8 +54,8 @@ class OfDaemon(click.Command):
 
 
 def fail(status: int, reason: object) -> NoReturn:
-    """Print the reason on standard error and exit with the status."""
-    click.echo(f"gpugauge: {reason}", err=True)
+    """Print the reason on standard error, each of its sentences after our name, and exit with the status."""
+    click.echo("gpugauge: " + re.sub(r"\n(?=\S)", "\ngpugauge: ", str(reason)), err=True)
     sys.exit(status)
 
 

@@ -28,5 +28,5 @@ def serve(read: Callable[[], Settings], spawn: Spawn = Worker) -> int:
 
 
 def _failed(code: int, reason: Exception) -> int:
-    sys.stderr.write(f"gpugauge: {reason}\n")
+    sys.stderr.writelines(f"gpugauge: {sentence}\n" for sentence in str(reason).splitlines())
     return code

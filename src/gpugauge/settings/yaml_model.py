@@ -110,8 +110,9 @@ class YamlModel(Generic[_T]):
         beside = [name for model in _models_at(self.model, loc[:-1]) for name in _fields(model)]
         if near := nearest(wrong, beside):
             return f"; did you mean {_written((*path[:-1], near))}?"
+        # Elsewhere are other things with similar names: only the same name counts, or the whole one without its dots.
         everywhere = {key.rpartition(".")[2]: key for key in _keys(self.model)}
-        near = nearest(_written(path), _keys(self.model), 0.7) or everywhere.get(nearest(wrong, everywhere) or "")
+        near = (nearest(wrong, _keys(self.model), 0.7) if len(path) == 1 else None) or everywhere.get(wrong)
         return f"; did you mean {near}?" if near else f"; the keys here are {', '.join(dict.fromkeys(beside))}"
 
 

@@ -83,6 +83,8 @@ def parse(text: str, file: str) -> Document:
 def _problem(error: yaml.MarkedYAMLError) -> str:
     """Return the problem without quotations: the text may be a password."""
     problem = str(error.problem)
+    if problem.startswith("found character '\\t'"):
+        return "a tab, where spaces are needed"
     # `expected a single document in the stream` is the context of `but found another document`.
     return _QUOTED_TEXT.sub("", f"{error.context}, {problem}" if problem.startswith("but ") else problem)
 
