@@ -73,13 +73,14 @@ class Run:
 def drawn(chance: random.Random) -> list[Run]:
     found = []
     for name in "abc"[: chance.randint(1, 3)]:
-        size = chance.choice([1, 2, 3, 5])
+        size = chance.choice([1, 1, 2, 3, 5])
         phase = chance.choice([*sorted(NAMED_PHASES), "training"])
         lasts = chance.choice([40.0, 3 * LIMIT, EXCUSED - 30.0, EXCUSED - 20.0, 1e9])
         found.append(Run(f"{name}x", size, chance.randrange(size), phase, lasts))
-        if chance.random() < 0.5:  # another run in the same job
+        if size == 1 or chance.random() < 0.5:  # another run in the same job
             found.append(Run(f"{name}y", 1 if size == 1 else size + 1, 0, "evaluating", 1e9))
-    return found
+    # Two programs of one rank each in a job do not wait for each other.
+    return [*found, Run("sx", 1, 0, "training", 1e9), Run("sy", 1, 0, "evaluating", 1e9)]
 
 
 @seeds(range(20))
