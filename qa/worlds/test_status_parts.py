@@ -9,6 +9,7 @@ from itertools import product
 from tests.collectors.training.test_training import SESSION
 from tests.drawn import cases, seeds
 
+from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
 from gpugauge.node.judged import Judged, Verdict
 from gpugauge.node.node import Load, Node, Use
 from gpugauge.sessions.inquiry import ELSEWHERE, ENDED, SILENT, WAITING
@@ -18,6 +19,7 @@ from gpugauge.status.answer import answer
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.history import History
 from gpugauge.status.model import Frame, GpuStatus, ProcessStatus, Standstill, Status
+from gpugauge.status.node import build
 from gpugauge.status.processes import level
 from gpugauge.status.standstill import place, words
 from gpugauge.verdict.causes import STATES
@@ -187,3 +189,20 @@ def test_loads_and_troubles_of_drawn_points(seed: int) -> None:
         else:
             b0, o0, b1, o1 = (part or 0.0 for part in parts)
             assert share == (min(1.0, (b1 - b0) / (o1 - o0)) if o1 - o0 >= 2.5 else None)
+
+
+@seeds(range(20))
+def test_a_mig_device_has_its_own_figures(seed: int) -> None:
+    chance = random.Random(seed)
+    percent, used = chance.choice([None, 0.0, 37.0, 100.0]), chance.choice([None, 0, 5 << 30])
+    mig = MigReading("MIG-a", 1, 0, "1g.10gb", None, 10 << 30, used, None, sm_active_percent=percent)
+    device = Device("GPU-a", True, "ok", DeviceReading(mig_instances=(mig,)), {})
+    node = Node(timestamp=NOW, monotonic=100.0)
+    node.driver, node.devices = DriverView(True, "ok", devices=(device,)), (device,)
+    (gpu,) = build(Snapshot(NOW, 100.0, (), {}, node), History()).gpus
+    (found,) = gpu.mig
+    assert (found.uuid, found.profile, found.gpu_instance, found.compute_instance) == ("MIG-a", "1g.10gb", "1", "0")
+    assert found.load == (None if percent is None else percent / 100)
+    assert (found.memory_used_bytes, found.memory_total_bytes) == (used, 10 << 30)
+    busy = bool(percent) or bool(used)
+    assert found.state_words == ("in use" if busy else "free" if percent is not None or used is not None else "")
