@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from grafana.build.layout import Json, Panel
 from grafana.build.queries import COUNT, SHARE, Expr
-from grafana.build.words import CODES, GREY
+from grafana.build.words import CODES
 
 Steps: TypeAlias = "Sequence[tuple[float | None, str]]"
 # By value, or by a regular expression after ~: the text, "" for the value itself, and the colour, "" for none.
@@ -20,8 +20,6 @@ PLAIN: Steps = ((None, "text"),)
 LOAD: Steps = ((None, "text"), (0, "red"), (0.5, "orange"), (0.8, "green"))
 HOT: Steps = ((None, "text"), (0, "green"), (80, "orange"), (90, "red"))
 BAD: Steps = ((None, "text"), (0, "green"), (1, "red"))
-# Those of words.LEVELS.
-LEVELS: Steps = ((None, "green"), (1, GREY), (2, "orange"), (3, "red"))
 # Grafana derives $__rate_interval from the interval of a query: it becomes 4 minutes or more, which has data with every
 # scrape interval up to a minute, whatever the settings of the data source say.
 MIN_INTERVAL = "1m"

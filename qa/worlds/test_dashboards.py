@@ -93,6 +93,18 @@ def wasted_gpus(world: World) -> None:
 
     shown = fleet.panel("GPUs wasted now").number()
     assert shown == pytest.approx(truth, abs=0.02) if world.fleet.judged else str(int(shown)) in CODES
+    graph = fleet.panel("GPUs wasted, by cause")
+    held, answer, by_cause = (sum(float(each["values"][-1][1]) for each in graph.results[of]) for of in range(3))
+    assert by_cause == pytest.approx(truth, abs=0.02)
+    assert answer == sum(
+        node.faults.get(uuid) != "lost"
+        for node in world.fleet.nodes
+        if not (node.down or node.blind)
+        for uuid in node.uuids
+    )
+    assert held == pytest.approx(
+        sum(not (node.down or node.blind) for job in world.fleet.judged for node, _ in job.places), abs=0.02
+    )
     nodes = [each_node(world, node) for node in world.fleet.nodes]
     by_node = [max(node.panel("GPUs wasted").number(), 0) for node in nodes]
     assert sum(by_node) == pytest.approx(truth, abs=0.1)
