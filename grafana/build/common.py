@@ -200,11 +200,11 @@ def faults(s: Scope) -> Panel:
     owner = Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
     down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({s.scraped('up')} == 0))"
     unseen = gpus.last_seen(s).then(f"{{}}\nand on {down}")
-    told = with_chapter(with_cluster_choice(gpus.listed(s)), "problem")
+    told = gpus.ranked(with_chapter(with_cluster_choice(gpus.listed(s)), "problem"))
     return table(
         "Faults of GPUs",
-        "A line for each fault of a GPU, as its exporter judges it, and who holds the GPU. Of a node that is not seen: "
-        "those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
+        "A line for each fault of a GPU, as its exporter judges it, the gravest first, and who holds the GPU. Of a "
+        "node that is not seen: those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
         Column("Node", "instance", link=TO_NODE, size=110),
         Column("GPU", "index", size=50),
         Column("Fault", "summary", link=TO_RUNBOOK, size=220),
@@ -216,13 +216,13 @@ def faults(s: Scope) -> Panel:
         Column("Cluster", CLUSTER, size=80),
         CHAPTER_COLUMN,
         CHOICE,
+        Column(gpus.RANK, gpus.RANK, hidden=True),
         *dropped(
             told,
             called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(s)}")),
             *("uuid", "problem", "process"),
         ),
-        sort="Node",
-        ascending=True,
+        order=("GPU", "Node", gpus.RANK),
         empty_text="no GPU that reports has a fault",
     )
 

@@ -198,6 +198,17 @@ def listed(scope: Scope) -> Expr:
     return words.then(f"{{}}\n* on ({fault}) group_left () {grave}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
+RANK = "rank"
+"""The label with the order of faults."""
+
+
+def ranked(expr: Expr) -> Expr:
+    """Return faults with the label RANK: critical ones are first, then those that explain others."""
+    for rank, problems in enumerate((".*", _EXPLAINING, _CRITICAL)):
+        expr = expr.then(f'label_replace({{}}, "{RANK}", "{3 - rank}", "problem", "{problems}")')
+    return expr
+
+
 def seen(scope: Scope) -> str:
     """Return 1 for each GPU that was seen in the time shown, with its last index."""
     info = f"count_over_time({scope.select('gpu_info')}[{window(scope)}])"

@@ -244,7 +244,7 @@ def _now() -> list[Panel]:
                     Line("no: it is not seen", words.UNKNOWN, jobs.job_not_seen()),
                     Line("never: it trains on the CPU", words.UNKNOWN, _on_cpu()),
                     young,
-                    Line(_NEW, words.UNKNOWN, f"{jobs.last_known()} unless {jobs.seen_before()}"),
+                    Line(_NEW, words.UNKNOWN, jobs.new()),
                     Line("no", words.UNKNOWN, jobs.last_known()),
                 ),
                 "{{state}}",

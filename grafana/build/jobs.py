@@ -261,9 +261,9 @@ def last_known(*labels: str) -> str:
     return f"group by ({', '.join((JOB_KEY, *labels))}) (last_over_time({_INFO}[$__range]))"
 
 
-def seen_before() -> str:
-    """Return the chosen job, if it was seen when the load of jobs that are seen now is judged from."""
-    return f"group by ({JOB_KEY}) ({_INFO} offset {RANGE})"
+def new() -> str:
+    """Return the chosen job, if it runs and was not seen yet when the window of the rules began."""
+    return f"(group by ({JOB_KEY}) ({_INFO}) unless group by ({JOB_KEY}) ({_INFO} offset {RANGE}))"
 
 
 def job_processes() -> str:

@@ -220,7 +220,7 @@ def _processes() -> Panel:
         Column("State", "state", names=jobs.STATE_NAMES, size=215),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
         Column("Load", load, bar=True, size=85),
-        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=295),
+        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=315),
         Column("Memory", on_device(on_devices), size=75),
         Column("Busy", on_device(shares), bar=True, size=85),
         Column("pid", "pid", size=60),
