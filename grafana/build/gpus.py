@@ -99,12 +99,12 @@ def answers(scope: Scope) -> str:
     return f"({scope.select('gpu_up')} == 1)"
 
 
-_HOLDS = "gpu_process_memory_used_bytes"
+HOLDS = "gpu_process_memory_used_bytes"
 
 
 def before_lost(scope: Scope) -> str:
     """Return the processes that held memory of GPUs that did not answer when they were seen last; the value is when."""
-    return f"({newest(scope, _HOLDS)} and on ({GPU_KEY}) {_lately(scope, 'gpu_up')} == 0)"
+    return f"({newest(scope, HOLDS)} and on ({GPU_KEY}) {_lately(scope, 'gpu_up')} == 0)"
 
 
 def owners(scope: Scope, *labels: str) -> str:
@@ -112,7 +112,7 @@ def owners(scope: Scope, *labels: str) -> str:
     seen, held it last.
     """
     process = keys("process")
-    holders = f"{known(scope, _HOLDS)} or {before_lost(scope)}"
+    holders = f"{known(scope, HOLDS)} or {before_lost(scope)}"
     one = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({holders}))"
     # Also of a process that has ended, the labels that it had for most of the time.
     seen_ = f"count_over_time({replace(scope, own={}).select('gpu_process_info')}[{window(scope)}])"
@@ -223,7 +223,7 @@ def _gravest(read: Callable[..., str], only: str = "") -> str:
     fault = keys("instance", "uuid", "problem")
     critical, explaining, others = (
         f"group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=names_)})"
-        for names_ in (f"~{_CRITICAL}", f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
+        for names_ in (f"~{_CRITICAL}", f"~{_EXPLAINING}", "!" if only else f"!~{_FOR_INFORMATION}")
     )
     ranked = f"({critical} * 3 or {explaining} * 2 or {others})"
     return f"topk by ({GPU_KEY}) (1, {ranked}{f' and on ({fault}) {only}' if only else ''})"

@@ -84,7 +84,8 @@ def _lost() -> str:
     """Return the GPUs that do not answer and on which it held memory last."""
     before = gpus.before_lost(_S)
     # Until the exporter sees that a GPU is lost, some values of it may be left.
-    last = f"{before} > on ({gpus.GPU_KEY}) group_left () (max by ({gpus.GPU_KEY}) {before} - {_SAME_TIME})"
+    newest = f"max by ({gpus.GPU_KEY}) ({gpus.newest(_S, gpus.HOLDS)})"
+    last = f"{before} > on ({gpus.GPU_KEY}) group_left () ({newest} - {_SAME_TIME})"
     return f"group by ({gpus.GPU_KEY}) ({last} and on ({jobs.PROCESS_KEY}) {jobs.job_processes()})"
 
 
