@@ -15,7 +15,7 @@ from tests.virtual import VirtualDaemon
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.driver.api import DriverView
-from gpugauge.node.node import Node
+from gpugauge.node.node import Node, Use
 from gpugauge.sessions.session import Session
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Section
@@ -23,6 +23,8 @@ from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.states import STARTUP_STALL_FACTOR
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SharedRecord
+from gpugauge.workload.processfiles import HostProcess
+from gpugauge.workload.procfs import Stat
 
 OFF = DriverView(up=False, reason="off")
 START, LIMIT = 1.7e9, 40.0
@@ -125,4 +127,32 @@ def test_counts_that_stand_still_are_a_standstill(seed: int) -> None:
         quiet = node.judged["p"].verdict.state in ("stalled", "not_training")
         assert not quiet or stood >= limit, (now, counts)
         assert quiet or stood <= limit + 2 * INTERVAL, (now, counts)
+        now += INTERVAL
+
+
+@seeds(range(20))
+def test_no_time_is_counted_twice_where_the_hook_comes_late(seed: int) -> None:
+    """A program is known by its GPU before its hook reports: the session's time until then is counted already."""
+    chance, collector = random.Random(seed), VerdictCollector(LIMIT)
+    begins = INTERVAL * chance.randint(0, 10)  # the daemon; the program at 0
+    reports = begins + INTERVAL * chance.randint(0, 20)  # the hook, from the start of the program on
+    known = chance.random() < 0.6
+    now = begins
+    while now <= reports + 60.0:
+        node = Node(START + now, now)
+        if known:
+            node.uses = {("p", "GPU-0"): Use(1, 0.0)}
+            node.hosts = {"p": HostProcess("p", 4242, Stat("R", 1, 0, 0.0, 0.0, 1, 0, 0, 1, 1, False), "cuda")}
+        if now >= reports:
+            spent = dict.fromkeys(PHASES, 0.0) | {"training": now}
+            record = SharedRecord("training", START, 0, 0, spent)
+            snap = wire.Snap("a" * 32, 1)
+            session = Session(wire.Hello("a" * 32, 0, 1, None, START), 4242, 1000, snap, record=record)
+            node.sessions = {"p": session}
+        values = shown(collector.collect(Tick(START + now, now, OFF, node=node)))
+        total = sum(values.get("training_seconds_total", {}).values())
+        if now >= reports:
+            whole = begins == 0.0 and not known  # it began and reported while the daemon was there
+            seen = now - (begins if known else reports)
+            assert total == pytest.approx(now if whole else seen, abs=1.0), (now, begins, reports, known)
         now += INTERVAL
