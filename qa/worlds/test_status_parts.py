@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import MISSING, fields, is_dataclass, replace
 from itertools import product
 
@@ -23,6 +24,7 @@ from gpugauge.status.node import build
 from gpugauge.status.processes import level
 from gpugauge.status.standstill import place, words
 from gpugauge.verdict.causes import STATES
+from gpugauge.web.page.ranks import ranks
 
 NOW = 1.7e9
 # All other fields of a status that another version does not send are None, false, 0 or empty.
@@ -206,3 +208,24 @@ def test_a_mig_device_has_its_own_figures(seed: int) -> None:
     assert (found.memory_used_bytes, found.memory_total_bytes) == (used, 10 << 30)
     busy = bool(percent) or bool(used)
     assert found.state_words == ("in use" if busy else "free" if percent is not None or used is not None else "")
+
+
+def test_each_figure_of_a_rank_stands_below_its_heading() -> None:
+    stack = (Frame(file="train.py", line=88, function="step"),)
+    still = Standstill(position=WAITING, function="all_reduce", since=NOW - 65.0, stack=stack)
+    made = [
+        ProcessStatus(process=f"p{rank}", rank=rank, world_size=2, steps=7 - 3 * rank, phase="training", standstill=at)
+        for rank, at in enumerate([still, replace(still, behind=True)])
+    ]
+    page = ranks(Status(answer="", timestamp=NOW, version="1", without_gpu=tuple(made)))
+    headings = re.findall(r'<th scope="col">(.*?)</th>', page)
+    late, first = (
+        dict(zip(headings, re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row), strict=True))
+        for row in re.findall(r'<tr>(<th scope="row">.*?)</tr>', page)
+    )
+    assert (late["Rank"], late["Step"], late["Phase"], late["No progress for"]) == ("1", "4", "training", "1.1 min")
+    assert "all_reduce" in late["Waits in"]
+    assert "train.py:88" in late["At"]
+    assert "wait for it" in late["Behind by"]
+    assert "3 steps" in late["Behind by"]
+    assert (first["Rank"], first["Step"]) == ("0", "7")
