@@ -34,6 +34,6 @@ def test_a_network_that_cannot_be_read_is_the_machines(tmp_path: Path) -> None:
     for pid, number in ((1, 7), (2, 7), (3, 8)):
         (tmp_path / f"{pid}/ns").mkdir(parents=True)
         (tmp_path / f"{pid}/ns/net").symlink_to(f"net:[{number}]")
-    procfs = Procfs(tmp_path)
+    procfs = Procfs(str(tmp_path))
 
     assert [procfs.uses_host_network(pid) for pid in (2, 3, 4)] == [True, False, True]
