@@ -34,6 +34,7 @@ DEVICES: dict[str, tuple[float, tuple[Workload, ...]]] = {
     "GPU-3": (0.5, (Workload("slurm", job_id="77"),)),
     "GPU-4": (0.0, ()),
     "GPU-5": (0.2, (Workload("pod", "web", "lazy", "main"),)),
+    "GPU-6": (0.0, (Workload("slurm", job_id="78", user="eve"),)),
 }
 UNACCOUNTED = {"GPU-2": 0.05}
 # By process: GPU, GiB, share of the GPU's time, and workload.
@@ -72,7 +73,8 @@ ANSWERS: dict[str, Answer] = {
         ("b", "deployment", "web"): 0.9,
         ("stray", "pod", "ml"): 0.8,
     },
-    "Which allocated GPUs are idle?": {("GPU-1", "ml", "trainer-1"): 0},
+    "Which allocated GPUs are idle?": {("GPU-1", "ml", "trainer-1"): 0, ("GPU-6",): 0},
+    "How many GPU hours did each user allocate and never open?": {("eve",): 1},
     "Which process holds the memory of an idle GPU?": {
         ("101", "p1", "GPU-1", "ipykernel", "trainer-1", "1001"): 30 * GIB
     },

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import textwrap
-from itertools import groupby
 
 from gpugauge.settings.kinds import Section
 from gpugauge.settings.model import Settings
@@ -37,7 +36,10 @@ named gpugauge are ignored.
 def reference() -> str:
     """Return docs/settings.md."""
     parts = [_INTRODUCTION]
-    for section, settings in groupby(walk(), key=lambda setting: setting.key.rpartition(".")[0]):
+    by_section: dict[str, list[Setting]] = {}
+    for setting in walk():
+        by_section.setdefault(setting.key.rpartition(".")[0], []).append(setting)
+    for section, settings in by_section.items():
         parts.append(_heading(section))
         parts.extend(map(_entry, settings))
     return "\n".join(parts)
