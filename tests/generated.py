@@ -21,6 +21,7 @@ from gpugauge.settings.options import walk
 from grafana import build
 from tests import golden_metrics
 from tests.contract import packages_table
+from tests.doctor.sample import sample
 from tests.settings import reference as settings_reference
 from tests.status import reference as status_reference
 
@@ -29,6 +30,7 @@ CHART_SCHEMA = "deploy/helm/gpugauge/values.schema.json"
 # Documents with generated parts.
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
     "docs/architecture.md": {"packages": packages_table},
+    "docs/doctor.md": {"sample": sample},
     "docs/http.md": {"status": status_reference.tables},
     **{f"docs/{path}": tables for path, tables in qa.bench.verdict.TABLES.items()},
 }
