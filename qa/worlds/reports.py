@@ -229,6 +229,9 @@ class Double:
     def gauges(self, names: list[str], label: str, values: list[str], span: Range) -> list[Series]:
         return self._found(names, label, values, span)
 
+    def present(self, _name: str, _processes: list[str], _at: float) -> set[str]:
+        return set()
+
     def step(self, _span: Range) -> int:
         return 60
 

@@ -16,10 +16,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 from tests.drawn import draws, seeds
 from tests.e2e.programs import GPUGAUGE, daemon, wait_for
 
 from gpugauge import catalog
+from gpugauge.cli.main import main
 from gpugauge.daemon.trainings import TrainingsFile
 from gpugauge.exposition.trainings import MAX_BYTES, Trainings, members
 from gpugauge.metric import Family, HistogramValue, Metric
@@ -129,6 +131,36 @@ def body(world: World) -> bytes:
         for now in [*range(start, stop, TICK), stop]:
             data = trainings.body(snapshot(world.plans, start, now))
     return data
+
+
+def reported(plans: list[Plan], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Result:
+    """Return what `gpugauge report` writes long after the last look of a daemon that has seen these trainings."""
+    data = body(World(plans, [(NOW - 900, NOW)]))
+    monkeypatch.setattr(kept, "request", lambda *_, **__: data)
+    return CliRunner().invoke(main, ["report", "--url", "http://node", "--since", "3650d", *arguments])
+
+
+def test_a_run_that_its_daemon_has_runs_however_late_its_samples_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, ended = Plan("aa", "1", NOW - 40, NOW + 999, "GPU-0", {}), Plan("bb", "2", NOW - 600, NOW - 90, "GPU-0", {})
+    assert "still running" in reported([runs], monkeypatch, "1").output
+    assert "still running" not in reported([ended], monkeypatch, "2").output
+
+    again = Trainings("node")
+    again.load(body(World([runs], [(NOW - 900, NOW)])))
+    (kept_of_it,) = (document for _, document in members(again.body(None)))
+    assert "live" not in kept_of_it  # the daemon that had it has ended, and maybe the training, too
+
+
+def test_one_run_is_not_compared_with_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, two = Plan("aa", "1", NOW - 700, NOW - 400, "GPU-0", {}), Plan("bb", "1", NOW - 200, NOW + 9, "GPU-0", {})
+    alone = reported([one], monkeypatch, "--compare", "1", "1")
+    both = reported([one, two], monkeypatch, "--compare", "1", "1")
+
+    assert (alone.exit_code, both.exit_code) == (1, 0)
+    assert (
+        "only one run of Slurm job 1 is known, since 2026-09-21 14:01 UTC (train.py, node): compare two" in alone.output
+    )
+    assert "No change" in both.output
 
 
 @seeds(draws(5, 300))

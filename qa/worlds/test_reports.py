@@ -34,7 +34,7 @@ from tests.needs import need
 
 from gpugauge.cli.main import main
 from gpugauge.cli.report import written as in_form
-from gpugauge.exposition.trainings import HELD, LOST
+from gpugauge.exposition.trainings import COUNTERS, END, HELD, LOST, SECONDS
 from gpugauge.report import build, compare, jobs, jobstats, page, render, source, top
 from gpugauge.report.counters import VERDICT
 from gpugauge.report.facts import Facts
@@ -164,6 +164,31 @@ def test_curves_show_what_was_counted_and_not_when_it_was_read(seed: int) -> Non
         assert html.index("What could not be known") < html.index("Over time")
     for held, lost in zip(curves.held_gpus, curves.lost_gpus["transfer"], strict=True):
         assert lost == pytest.approx(0.6 * held, abs=1e-3)
+
+
+class Answering(Prometheus):
+    """A server that answers an instant query by its text."""
+
+    def instant(self, query: str, at: float) -> list[Series]:
+        self.asked = query
+        return [Series({"process": "a"}, [(at, 1.0)])]
+
+
+def test_what_an_exporter_had_in_its_last_scrape_is_asked_of_the_server() -> None:
+    """Prometheus marks what is no longer there, however late the scrapes are."""
+    server = Answering("", 'cluster="c"')
+    assert server.present(SECONDS, ["a", "b"], NOW) == {"a"}
+    assert server.asked == '{__name__=~"training_seconds_total",process=~"a|b",cluster="c"}'
+
+    world = drawn(3, NOW)
+    found = jobs.read(
+        Double(world.series), jobs.owners(Double(world.series), Range(0, NOW)), Range(0, NOW), COUNTERS, ()
+    )
+    (job,) = {owner.job for owner in found.owners.values()}
+    facts = {process: facts for process, facts in found.facts.items() if not facts.info(END)}
+    late = replace(found, facts=facts, present=frozenset(facts))
+    assert not build.report(job, replace(late, present=frozenset()), NOW).running
+    assert build.report(job, late, NOW).running
 
 
 class Windowed(Prometheus):

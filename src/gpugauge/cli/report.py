@@ -95,9 +95,8 @@ def command(
             text = written(found, top.Top, top.blocks(found, most), form, now)
         else:
             of = [jobs.of_job(source, name, span) for name in names or pair or ()]
-            if pair:  # the last run of each, or the last two of one job
-                first = -2 if of[0][0] == of[1][0] else -1
-                of = [(job, build.run_of(found, n)) for (job, found), n in zip(of, (first, -1), strict=True)]
+            if pair:
+                of = build.last_runs(of)
             elif of[0][0].kind == "launch" and len((last := build.run_of(of[0][1], -1)).facts) < len(of[0][1].facts):
                 # What is started from one shell, one after the other, is not one job.
                 two = f"gpugauge report --compare {quote(names[0])} {quote(names[0])}"

@@ -67,7 +67,7 @@ class Trainings:
 
     def load(self, data: bytes) -> None:
         """Add what an earlier daemon has written. Raises ValueError."""
-        found = [packed for packed, _ in members(data)]
+        found = [_packed(of) if of.pop("live", False) else packed for packed, of in members(data)]
         with self._lock:
             self._packed = found + self._packed
 
@@ -81,7 +81,7 @@ class Trainings:
         """Return all as JSON lines, a gzip member for each training, of at most MAX_BYTES."""
         self.feed(snapshot)
         with self._lock:
-            parts = self._packed + [self._pack(process) for process in self._live]
+            parts = self._packed + [self._pack(process, live=True) for process in self._live]
             while sum(map(len, parts)) > MAX_BYTES:
                 del parts[0], self._packed[:1]
         return b"".join(parts)
@@ -110,12 +110,15 @@ class Trainings:
             del self._live[process]
             self.ends += 1
 
-    def _pack(self, process: str) -> bytes:
+    def _pack(self, process: str, **more: bool) -> bytes:
         # The most frequent values of a label are first.
         series = sorted(self._live[process].items(), key=lambda pair: -pair[1][4])
         rows = [[name, dict(labels), *points[:4]] for (name, labels), points in series]
-        document = {"process": process, "node": self._node, "simulated": self._simulated, "series": rows}
-        return gzipped(json.dumps(document, separators=(",", ":")).encode() + b"\n")
+        return _packed({"process": process, "node": self._node, "simulated": self._simulated, "series": rows, **more})
+
+
+def _packed(document: dict[str, Any]) -> bytes:
+    return gzipped(json.dumps(document, separators=(",", ":")).encode() + b"\n")
 
 
 def _see(known: dict[_Key, list[float]], key: _Key, now: float, value: float) -> None:

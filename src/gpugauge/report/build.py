@@ -14,10 +14,10 @@ from gpugauge.exposition.trainings import HELD, LIMITED_BY, LOST, PROCESS, STEP
 from gpugauge.node.judged import Gain
 from gpugauge.report.curves import drawn
 from gpugauge.report.facts import Facts
-from gpugauge.report.jobs import Found
+from gpugauge.report.jobs import Found, ReportError
 from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices
-from gpugauge.report.render import listed
+from gpugauge.report.render import listed, when
 from gpugauge.report.source import NO_SERVER, Prometheus
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import BATCH, gain_words
@@ -47,7 +47,10 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         run = sum(begin <= use.begin for begin, _ in runs)
         by_run[run][use.process if use.rank is None else use.rank] += use.steps or 0.0
     steps = sum(max(ranks.values()) for ranks in by_run.values())
-    running = [use for use in uses if use.end_words is None and facts[use.process].runs(now)]
+    # On a busy machine samples come late.
+    running = [
+        use for use in uses if use.end_words is None and (use.process in found.present or facts[use.process].runs(now))
+    ]
     products = by_product(found, facts)
     hours = GpuHours.sum([*products.values()]) if products else None
     joules, left_out = energy(found, facts)
@@ -95,6 +98,19 @@ def run_of(found: Found, number: int) -> Found:
     spans = _merged((facts.begin, facts.end) for facts in found.facts.values())
     begin, end = spans[max(number, -len(spans))]
     return replace(found, facts={p: facts for p, facts in found.facts.items() if begin <= facts.begin <= end})
+
+
+def last_runs(of: Sequence[tuple[JobId, Found]]) -> list[tuple[JobId, Found]]:
+    """Return the last run of each of two jobs, or the last two of one. Raises ReportError if only one run is known."""
+    (job, found), (other, _) = of
+    if job != other:
+        return [(job, run_of(found, -1)) for job, found in of]
+    runs = _merged((facts.begin, facts.end) for facts in found.facts.values())
+    if len(runs) < 2 and not overlapping(found):
+        first = found.owners[min(found.facts, key=lambda process: found.facts[process].begin)]
+        which = ", ".join(filter(None, (first.command or job.words, first.pid and f"pid {first.pid}", first.node)))
+        raise ReportError(f"only one run of {job.words} is known, since {when(runs[0][0])} ({which}): compare two")
+    return [(job, run_of(found, number)) for number in (-2, -1)]
 
 
 def overlapping(found: Found) -> list[str]:

@@ -82,6 +82,7 @@ class Found:
     facts: Mapping[str, Facts]
     devices: Mapping[tuple[str, str], Device]
     simulated: bool = False  # whether GPUs of a node do not exist
+    present: frozenset[str] = frozenset()  # the processes that their exporters had in their last scrapes
 
     def of(self, process: str) -> list[tuple[str, str]]:
         """Return the GPUs of a process."""
@@ -154,7 +155,8 @@ def read(
     facts = {process: Facts(of[process], span.start) for process in alive}
     devices = _devices(source, [each for process in facts for each in of[process]], narrow)
     nodes = {each.labels.get("instance", "") for each in source.counts(names.BUILD, 'simulated="true"', narrow)}
-    return Found(found, facts, devices, any(found[process].node in nodes for process in facts))
+    present = frozenset(source.present(names.SECONDS, sorted(facts), span.end))
+    return Found(found, facts, devices, any(found[process].node in nodes for process in facts), present)
 
 
 def _devices(source: Prometheus, series: Iterable[Series], span: Range) -> dict[tuple[str, str], Device]:

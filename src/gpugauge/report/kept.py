@@ -19,10 +19,13 @@ _TIMEOUT_SECONDS = 10.0
 
 @dataclass
 class Kept(Prometheus):
-    """A daemon; `series` are what it keeps, those of `run` alone if that is set. Its creation raises RequestError."""
+    """A daemon; `series` are what it keeps, those of `run` alone if that is set, `live` the processes that it has now.
+    Its creation raises RequestError.
+    """
 
     run: str = ""
     series: list[Series] = field(default_factory=list)
+    live: set[str] = field(default_factory=set)
     has_curves: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -32,11 +35,16 @@ class Kept(Prometheus):
         known: defaultdict[tuple[tuple[str, str], ...], list[tuple[float, float]]] = defaultdict(list)
         try:
             for _, document in members(body):
+                self.live |= {str(document["process"])} if document.get("live") is True else set()
                 for labels, points in _of(document, self.run):
                     known[labels] += points
         except (ValueError, TypeError, KeyError, AttributeError):
             raise RequestError(f"{url} does not answer as gpugauge does") from None
         self.series = [Series(dict(labels), sorted(set(points))) for labels, points in known.items()]
+
+    def present(self, name: str, processes: Sequence[str], at: float) -> set[str]:  # noqa: ARG002  (of the last tick)
+        """Return which processes the daemon has now."""
+        return self.live.intersection(processes)
 
     def counts(self, name: str, matcher: str, span: Range) -> list[Series]:  # noqa: ARG002  (the jobs are chosen by name)
         """Return the number of samples of each series of a metric that has a job, or is of a simulated node."""

@@ -79,6 +79,11 @@ class Prometheus:
         first = span.end - step * math.ceil((span.end - span.start) / step)
         return self._get("query_range", query=query, start=first, end=span.end, step=step)
 
+    def present(self, name: str, processes: Sequence[str], at: float) -> set[str]:
+        """Return which processes have a metric in the last scrape of their exporter, however long ago it was."""
+        found = (self.selector([name], f"process{one_of(part)}") for part in _parts(processes))
+        return {series.labels.get("process", "") for query in found for series in self.instant(query, at)}
+
     def counts(self, name: str, matcher: str, span: Range) -> list[Series]:
         """Return the number of samples of each series of a metric."""
         return self.instant(f"count_over_time({self.selector([name], matcher)}[{span.seconds}s])", span.end)
