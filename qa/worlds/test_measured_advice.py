@@ -11,7 +11,10 @@ from tests.drawn import seeds
 from tests.status.test_advice import host, subject
 
 from gpugauge.driver.api import Device, DeviceReading
-from gpugauge.status.advice import advice_of
+from gpugauge.faults.repair import ANY_SITE
+from gpugauge.node.judged import Gain, Judged, Verdict
+from gpugauge.node.node import Node
+from gpugauge.status.advice import advice_of, by_cause, words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import parts
 from gpugauge.workload.processfiles import Cgroup
@@ -25,6 +28,31 @@ def change(cause: str, **facts: Any) -> str:
     """Return what to change about the main cause of process p."""
     (found,) = (row.change for row in advice_of(subject(limited_by=cause, **facts)) if row.cause == cause)
     return found
+
+
+@seeds(SEEDS)
+def test_causes_that_are_named_together_have_their_advice_in_this_order(seed: int) -> None:
+    """Where the main cause is not sure, the two largest are named, and the advice is on both."""
+    dice = random.Random(seed)
+    names = dice.sample(sorted(CAUSES.keys() - {"unknown"}), dice.randint(1, 3))
+    causes = {name: dice.uniform(0.06, 0.3) for name in names} | {"unknown": dice.uniform(0.05, 0.4)}
+    gains = {name: Gain(1.2, 1.1, 1.3, "gpu") for name in names if dice.random() < 0.3}
+    about = subject(limited_by="unknown", causes=causes, gains=gains, loader={"workers": "4", "pin_memory": "no"})
+
+    found = advice_of(about)
+    text = words(found, about.mains) or ""
+    ranked = sorted(names, key=causes.__getitem__, reverse=True)[:2]
+    if causes[ranked[0]] <= causes["unknown"]:
+        assert about.mains == ["unknown"]
+        assert "torch.profiler" in text or gains
+        return
+    assert about.mains == ranked
+    assert "no measured value" not in text
+    each = [next(row.change for row in found if row.cause == name) for name in ranked]
+    assert [row.cause for row in found][: len(ranked)] == ranked
+    assert text.startswith("; also ".join(each))
+    node = Node(judged={"p": Judged(Verdict("training", "inside", causes, "unknown"), gains=gains)})
+    assert list(by_cause("p", (), node, ANY_SITE))[: len(ranked)] == ranked
 
 
 @seeds(SEEDS)

@@ -200,8 +200,8 @@ def test_each_state_has_its_level_and_its_words(state: str) -> None:
     screen = process_screen(Process(known), 0.0, 200, colour=False)
     limit = screen[screen.index("What limits it") + 1].strip()
 
-    assert level(state, None, "training", None, wasted=False) == without
-    assert level(state, "transfer", "training", None, wasted=False) == limited
+    assert level(state, None, "training", wasted=False) == without
+    assert level(state, "transfer", "training", wasted=False) == limited
     assert words in screen[1].split(" · ")
     judged = without == "good" and state != "training_on_cpu"
     assert (limit == "no cause is large enough to be named") == judged

@@ -21,7 +21,7 @@ from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import Site, needs
 from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.status.model import Status, as_json, decoded
+from gpugauge.status.model import Advice, Status, as_json, decoded
 from gpugauge.terminal.feed import Feed
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
@@ -291,7 +291,8 @@ def test_a_process_seen_from_outside_shares_its_gpu_and_a_server_has_no_cause(tm
     assert lines[lines.index("What limits it") + 1] == shares
     assert shares not in process_screen(replace(one, gpus=alone), NOW, 120, colour=False)
     assert not {"What limits it", "Where a step goes"} & {*process_screen(server, NOW, 120, colour=False)}
-    for facts, other in ((one.facts, ""), (limited, "other ")):
+    advised = replace(one.facts, changes=(Advice("data_loading", "loader", "num_workers=1"),))
+    for facts, other in ((one.facts, ""), (limited, "other "), (advised, "other ")):
         said = StatusReply(replace(one, facts=facts), replace(status, problems=()))
         last = " ".join(below(case(tmp_path, pid=one.facts.pid), said, [], colour=False)).strip()
         assert last.startswith(f"Its checks found no {other}problem. ")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.collectors.proctree import CPU, write
 from tests.collectors.training.test_advice import node
 from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
@@ -15,11 +17,12 @@ from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
 from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.collectors.training.advice import Advices
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.judged import Judged, Verdict
+from gpugauge.node.judged import Diagnosis, Judged, Verdict
 from gpugauge.node.node import Node
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.answer import answer
 from gpugauge.status.details import remark
 from gpugauge.status.history import History
 from gpugauge.status.model import ProcessStatus, Status, as_json, decoded
@@ -31,6 +34,7 @@ from gpugauge.terminal.rows import Process
 from gpugauge.terminal.screen import process_lines
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loader_facts import load
+from gpugauge.verdict.loaders import TRAINING_THREAD
 from gpugauge.wire import messages as wire
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.processfiles import HostProcess
@@ -53,7 +57,7 @@ def test_before_the_first_verdict_nothing_limits_and_nothing_is_advised() -> Non
     shown = screen(**ON_CPU, judging_since=NOW - 9, data_wait_ratio=0.97)
 
     assert "  not judged yet (a verdict takes 25 s of reports); so far 97 % waiting for data\n" in shown
-    assert "no wait" not in shown
+    assert "its waits" not in shown
     assert "What to change" not in shown
 
     advices, (early, late) = Advices(lambda: ANY_SITE), (node(), node(seconds=1.0))
@@ -78,22 +82,58 @@ def test_waits_and_batches_are_of_the_same_time() -> None:
     assert abs(found.wait - BASE.wait) < 0.001
 
 
-def test_the_wait_for_a_cpu_is_named_as_the_wait_for_data_is() -> None:
-    judged = Judged(Verdict("training_on_cpu", "inside"), {"data": 0.1, "rest": 0.9}, rest={"runnable": 0.71})
+@pytest.mark.parametrize(
+    ("data", "cpu", "words"),
+    [
+        (0.1, 0.71, "waits for a CPU 71 % of its time"),
+        (0.61, 0.19, "waits for data 61 % of its time"),
+        (0.47, 0.39, "waits for data 47 % of its time, and for a CPU 39 %"),
+        (0.24, 0.31, "waits for a CPU 31 % of its time, and for data 24 %"),
+    ],
+)
+def test_the_waits_of_a_training_on_the_cpu_are_named_in_every_view(data: float, cpu: float, words: str) -> None:
+    """All of them, the longest first, with the change for each."""
+    found = Diagnosis(TRAINING_THREAD, 1, 1.4, 1.4)
+    judged = Judged(
+        Verdict("training_on_cpu", "inside"),
+        {"data": data, "rest": 1 - data},
+        rest={"runnable": cpu, "running": 1 - data - cpu},
+        loader=found,
+    )
     session = Session(wire.Hello("s", 0, facts={"command": "a.py"}), 1, 0, wire.Snap("s", 1))
     here = Node(NOW, 100.0, sessions={"p": session}, judged={"p": judged})
     history = History()
     for at in (0.0, 100.0):
         history.feed(Snapshot(NOW, at, (), {}, node=replace(here, monotonic=at)))
     (process,) = processes_of(here, history, NOW)
-    (problem,) = training_problems(Status(answer="", timestamp=NOW, version=None, without_gpu=(process,)))
+    status = Status(answer="", timestamp=NOW, version=None, without_gpu=(process,))
+    (problem,) = training_problems(status)
     shown = "\n".join(process_screen(Process(process), NOW, 200, colour=False))
 
     assert process.level == "poor"
-    assert problem.text == remark(process) == "waits for a CPU 71 % of its time"
-    assert problem.advice == CROWDED_ADVICE
-    assert "it waits for a CPU 71 % of its time; there is no GPU here" in shown
-    assert f"1. {CROWDED_ADVICE}" in shown
+    assert problem.text == remark(process) == words
+    assert answer(status, []).endswith(f"a.py {words}")
+    assert re.search(rf"it {words}( \[data_loading\])?; there is no GPU here", shown)
+    named = ["for data" in words, "for a CPU" in words]
+    changes = {"num_workers=1": named[0], CROWDED_ADVICE: named[1]}
+    places = [process.advice.find(change) for change in changes]
+    assert [place >= 0 for place in places] == named
+    if all(named):
+        assert (places[0] < places[1]) == (data > cpu)
+    assert problem.advice == process.advice
+    assert shown.index("  1. ") + len("  1. ") == shown.index(process.changes[0].change)
+
+
+def test_waits_of_about_half_of_the_time_do_not_come_and_go() -> None:
+    history, levels = History(), []
+    session = Session(wire.Hello("s", 0, facts={"command": "a.py"}), 1, 0, wire.Snap("s", 1))
+    for number, data in enumerate((0.3, 0.3, 0.3, 0.52, 0.48, 0.51, 0.47, 0.4)):
+        judged = Judged(Verdict("training_on_cpu", "inside"), {"data": data, "rest": 1 - data})
+        here = Node(NOW, 30.0 * number, sessions={"p": session}, judged={"p": judged})
+        history.feed(Snapshot(NOW, here.monotonic, (), {}, node=here))
+        levels += [process.level for process in processes_of(here, history, NOW)]
+
+    assert levels[3:] == ["poor"] * 4 + ["good"]
 
 
 def test_a_training_without_steps_is_said_to_make_none_before_it_is_stalled() -> None:
@@ -103,10 +143,10 @@ def test_a_training_without_steps_is_said_to_make_none_before_it_is_stalled() ->
 
     words = "no step for 1.7 min (its steps take 36 ms); by default stalled after 5.0 min"
     assert still.count(words) == 2
-    assert "no wait" not in still
+    assert "its waits" not in still
     assert "nothing was found" not in still
     assert "last step 1.7 min ago" in slow
-    assert "no wait takes half of its time" in slow
+    assert "its waits take less than half of its time" in slow
 
 
 def test_an_ended_training_keeps_its_owner() -> None:

@@ -61,7 +61,10 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
 
 def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
     """Yield the problems that the checks found and that the answer about the process does not name."""
-    ill = said.gpu_problems() or (said.process and said.process.facts.level in {"bad", "poor"})
+    facts = said.process.facts if said.process else None
+    ill = said.gpu_problems() or (
+        facts and (facts.level in {"bad", "poor"} or any(row.topic != "hook" for row in facts.changes))
+    )
     writer, also = (
         Writer(WIDTH_COLUMNS, colour=colour),
         f"Its checks found no {'other ' if ill else ''}problem. ",

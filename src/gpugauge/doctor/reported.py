@@ -6,7 +6,7 @@ from gpugauge.base.serving import ROLES
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.process import not_visible, pid_of
-from gpugauge.status.details import FOR_DATA, longest_wait, loss, no_limit, remark
+from gpugauge.status.details import FOR_DATA, loss, no_limit, remark, waits_longest
 from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.workload import processfiles
@@ -60,7 +60,7 @@ def state(case: Case) -> Finding:
     if not ill:
         return ok(title, found)
     if on_cpu and cause is None:
-        waits = "data_loading" if longest_wait(facts)[0] == FOR_DATA else None
+        waits = "data_loading" if [words for words, _ in waits_longest(facts)] == [FOR_DATA] else None
         cause = waits if case.without_gpu else "model_on_cpu"
     grave = facts.state == "stalled" or (on_cpu and cause not in {"data_loading", None})
     change = next((change.change for change in facts.changes if cause and change.cause == cause), facts.advice or "")

@@ -13,9 +13,8 @@ from gpugauge.node.judged import Gain
 from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED, SILENT
 from gpugauge.status import measured_advice
-from gpugauge.status.details import FOR_CPU, longest_wait
-from gpugauge.status.history import WAITING_RATIO
-from gpugauge.status.measured_advice import Subject
+from gpugauge.status.history import is_wasted, lost_of
+from gpugauge.status.measured_advice import CROWDED, FILLED_BY_BATCH, Subject
 from gpugauge.status.model import Advice, ProcessStatus, Use
 from gpugauge.status.standstill import words as words_of
 from gpugauge.status.words import (
@@ -37,18 +36,17 @@ from gpugauge.verdict.step import LIMITS
 
 BATCH = "batch"
 """The topic of a larger batch, whose steps are not shorter."""
-_CROWDED = "crowded"  # the topic of CPUs that others use: the first, where a training mostly waits for one
 
 
 def _without(cause: Cause, subject: Subject) -> Advice | None:
     """Return the row of a cause: of what limits the process, and of other causes with a known gain."""
-    main = subject.process.limited_by
+    mains = subject.mains
     on_cpu = subject.process.state == "training_on_cpu"
     # A training on the CPU loses no GPU time: its waits are named, unless it should be on a GPU.
-    if (main != cause.name and bool(main) == on_cpu) or subject.process.state == "held_idle":
+    named, waits_alone = cause.name in mains, on_cpu and not subject.process.limited_by
+    if (not named and not waits_alone and (on_cpu or not mains)) or subject.process.state == "held_idle":
         return None
-    waits = cause.name == "data_loading" and (subject.process.data_wait_ratio or 0.0) >= WAITING_RATIO
-    gain, named = subject.gain(cause.name), main == cause.name or (on_cpu and waits)
+    gain = subject.gain(cause.name)
     change = _change(subject, cause)
     return Advice(cause.name, "limit", change, gain) if change and (gain or named) else None
 
@@ -116,9 +114,7 @@ def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
 
 
 def _crowded(subject: Subject) -> Advice | None:
-    waits, share = longest_wait(subject.process)
-    named = subject.process.state == "training_on_cpu" and not subject.process.limited_by
-    return Advice(None, _CROWDED, CROWDED_ADVICE) if named and waits == FOR_CPU and share >= WAITING_RATIO else None
+    return Advice(None, CROWDED, CROWDED_ADVICE) if CROWDED in subject.mains else None
 
 
 def _idle(subject: Subject) -> Advice | None:
@@ -137,9 +133,9 @@ def _known(mistake: Mistake, subject: Subject) -> Advice | None:
 def _on_memory(
     topic: str, cause: str | None, change: Callable[[Subject], str | None], subject: Subject
 ) -> Advice | None:
-    """Return a row about the memory. `cause` is what the change removes, or the main cause if `""`."""
+    """Return a row about the memory. `cause` is what the change removes, or a cause of small batches if `""`."""
     text = change(subject)
-    removed = subject.process.limited_by if cause == "" else cause
+    removed = next(filter(FILLED_BY_BATCH.__contains__, subject.mains), None) if cause == "" else cause
     return Advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
 
 
@@ -166,16 +162,18 @@ _SAME = {loaders.TOO_FEW_CPUS: "cpu_limited", loaders.MEMORY: "memory_swap_io"}
 
 
 def advice_of(subject: Subject) -> list[Advice]:
-    """Return the advice on a process, first that on its main cause, then by gain, then in the order of the table."""
+    """Return the advice on a process, first that on the causes that are named, then by gain, then as in the table."""
     found = [advice for source in SOURCES if (advice := source(subject))]
     special = {advice.cause for advice in found if advice.topic != _GENERAL}
     kept = [advice for advice in found if advice.topic != _GENERAL or advice.cause not in special]
-    first, loader = subject.process.limited_by, subject.judged.loader if subject.judged else None
-    if loader and any(_SAME.get(loader.reason) == advice.cause for advice in kept):
+    loader = subject.judged.loader if subject.judged else None
+    if loader and loader.reason in _SAME and any(_SAME[loader.reason] == advice.cause for advice in kept):
         kept = [advice for advice in kept if advice.topic != "loader"]
 
-    mains = [advice for advice in kept if advice.topic == _CROWDED or (first and advice.cause == first)]
-    return sorted(kept, key=lambda a: (a not in mains, -a.gain.expected if a.gain else 0.0))
+    places = {cause: place for place, cause in enumerate(subject.mains)}
+    return sorted(
+        kept, key=lambda a: (places.get(a.cause or a.topic, len(places)), -a.gain.expected if a.gain else 0.0)
+    )
 
 
 def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> dict[str, str]:
@@ -189,10 +187,13 @@ def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> 
         hook=session is not None,
         state=verdict.state,
         limited_by=verdict.limited_by,
+        causes=verdict.causes,
         undecidable=tuple(sorted(verdict.undecidable)),
         world_size=whole(facts.get("world_size", "")),
         loader=training.loader_options(session) if session else {},
         data_wait_ratio=judged.shares.get("data"),
+        rest_shares=judged.rest,
+        level="poor" if is_wasted(lost_of(judged), before=False) else "none",
         devices=dict.fromkeys(devices, Use(None, None)),
     )
     found: dict[str, str] = {}
@@ -202,15 +203,20 @@ def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> 
     return found
 
 
-def words(found: Sequence[Advice]) -> str | None:
-    """Return the text of the first advice, of those that gain much more, and of known mistakes; None without advice."""
+def words(found: Sequence[Advice], mains: Sequence[str] = ()) -> str | None:
+    """Return the text of the first advice, of those on other causes that are named, of those that gain much more, and
+    of known mistakes; None without advice.
+    """
     if not found:
         return None
     first, *others = found
     known, mistakes = first.gain.expected if first.gain else 0.0, {mistake.name for mistake in MISTAKES}
-    shown = [first.change]
+    shown, open_ = [first.change], {*mains} - {first.cause or first.topic}
     for advice in others:
-        if advice.gain and advice.gain.expected > max(known, _LARGE):
+        if (about := advice.cause or advice.topic) in open_:
+            open_.remove(about)
+            shown.append(advice.change)
+        elif advice.gain and advice.gain.expected > max(known, _LARGE):
             shown.append(f"{advice.change} ({gain_words(replace(advice.gain, next=''), advice.cause, advice.topic)})")
         elif advice.topic in mistakes:
             shown.append(advice.change)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpugauge.base.serving import IDLE_SECONDS
 from gpugauge.status.model import GpuStatus, Inside, ProcessStatus
@@ -15,6 +15,7 @@ from gpugauge.wire.shares import sentence
 
 JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0  # until the verdict: two intervals later than the evidence is enough
 FOR_DATA, FOR_CPU = "waits for data", "waits for a CPU"
+_NAMED_RATIO = 0.2  # a wait that takes less is not named beside a longer one
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
 _SILENT = (
     "no hook report reaches this daemon: it has made no step or batch yet, or its GPUGAUGE_HOOK_SOCKET is not the "
@@ -121,9 +122,8 @@ def loss(process: ProcessStatus) -> tuple[float | None, str]:
     """
     if process.state != "training_on_cpu":
         return process.lost_ratio, process.limited_by_words or ""
-    waits, share = longest_wait(process)
-    waits = f"{waits} {percent(share)} of its time" if process.level == "poor" else ""
-    return None, process.limited_by_words or waits
+    waits = waits_longest(process)
+    return None, process.limited_by_words or (waits_words(waits) if waits else "")
 
 
 def is_lossless(process: ProcessStatus) -> bool:
@@ -132,10 +132,32 @@ def is_lossless(process: ProcessStatus) -> bool:
     return decided and process.state == "training" and not process.limited_by and process.judging_since is None
 
 
+def own_waits(data: float | None, rest: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return what a training waits for in its own process, in words, and the shares of its time, the longest first."""
+    waits = {FOR_DATA: data or 0.0, FOR_CPU: rest.get("runnable", 0.0)}
+    return sorted(waits.items(), key=lambda item: -item[1])
+
+
 def longest_wait(process: ProcessStatus) -> tuple[str, float]:
     """Return what a training waits for most in its own process, in words, and the share of its time."""
-    waits = {FOR_DATA: process.data_wait_ratio or 0.0, FOR_CPU: process.rest_shares.get("runnable", 0.0)}
-    return max(waits.items(), key=lambda item: item[1])
+    return own_waits(process.data_wait_ratio, process.rest_shares)[0]
+
+
+def waits_longest(process: ProcessStatus) -> list[tuple[str, float]]:
+    """Return the waits to name of a training on the CPU that waits for most of its time, else none."""
+    suffers = process.state == "training_on_cpu" and not process.limited_by and process.level == "poor"
+    return named_waits(own_waits(process.data_wait_ratio, process.rest_shares)) if suffers else []
+
+
+def named_waits(waits: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
+    """Return those of some waits, the longest first, that are large enough to be named."""
+    return [wait for place, wait in enumerate(waits) if not place or wait[1] >= _NAMED_RATIO]
+
+
+def waits_words(waits: Sequence[tuple[str, float]]) -> str:
+    """Return waits with their shares, as "waits for data 47 % of its time, and for a CPU 36 %"."""
+    first, *more = [f"{words} {percent(share)}" for words, share in waits]
+    return ", and ".join([f"{first} of its time", *(words.removeprefix("waits ") for words in more)])
 
 
 def last_use(gpu: GpuStatus) -> str:

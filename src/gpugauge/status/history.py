@@ -15,6 +15,7 @@ from gpugauge.node import training
 from gpugauge.node.judged import Judged
 from gpugauge.node.node import Load, Node
 from gpugauge.snapshot import Snapshot
+from gpugauge.status.details import own_waits
 from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import ProcessStatus, Use
@@ -31,9 +32,9 @@ _MIN_OBSERVED_RATIO, _MIN_OBSERVED_SECONDS = 0.5, 30.0
 _NO_LOAD = Load()
 _TRAINING = frozenset({"training", "training_on_cpu"})
 WASTED_RATIO = 0.5
-"""A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed."""
-WAITING_RATIO = 0.5
-"""A training on the CPU that waits for data for this share of its time is in trouble."""
+"""A GPU of which a process loses this share of the time is wasted, one of which it loses less is slowed. A training on
+the CPU that waits for data and for a CPU for this share of its time is in trouble.
+"""
 _STILL_WASTED_RATIO = 0.45
 
 Key = tuple[str, str]  # process, uuid
@@ -60,6 +61,13 @@ class LastUse(NamedTuple):
     timestamp: float
     processes: Mapping[str, ProcessStatus]
     node: Node
+
+
+def lost_of(judged: Judged) -> float:
+    """Return the share that a process loses of its GPU time, or that its own waits take of its time on the CPU."""
+    if judged.verdict.state == "training_on_cpu" and not judged.verdict.limited_by:
+        return sum(share for _, share in own_waits(judged.shares.get("data"), judged.rest))
+    return judged.verdict.lost or 0.0
 
 
 def is_wasted(lost: float, *, before: bool) -> bool:
@@ -115,7 +123,7 @@ class History:
         self._reporting = {process: self._reporting.get(process, now) for process in node.sessions}
         silent = [process for process, host in node.hosts.items() if host.hook and process not in node.sessions]
         self._silent = {process: self._silent.get(process, now) for process in silent}
-        losses = ((process, judged.verdict.lost or 0.0) for process, judged in node.judged.items())
+        losses = ((process, lost_of(judged)) for process, judged in node.judged.items())
         self._wasted = frozenset(p for p, lost in losses if is_wasted(lost, before=p in self._wasted))
         with self._lock:
             self._points.append(point)

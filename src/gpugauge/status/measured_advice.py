@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from gpugauge.base.text import whole
@@ -12,8 +12,9 @@ from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
+from gpugauge.status.details import FOR_CPU, FOR_DATA, waits_longest
 from gpugauge.status.model import ProcessStatus
-from gpugauge.status.words import digits, duration, factor, percent
+from gpugauge.status.words import digits, duration, factor, largest, percent
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import COMPILE
 from gpugauge.verdict.loader_facts import PARTS
@@ -59,6 +60,14 @@ class Subject(NamedTuple):
         """Return the expected gain without a cause, None if it is not decided."""
         return self.judged.gains.get(cause) if self.judged else None
 
+    @property
+    def mains(self) -> Sequence[str]:
+        """The causes that the views name, the largest first; on the CPU the waits, by cause or topic of the advice."""
+        main, waits = self.process.limited_by, {FOR_DATA: "data_loading", FOR_CPU: CROWDED}
+        if not main:
+            return [waits[words] for words, _ in waits_longest(self.process)]
+        return largest(main, self.process.causes or {}) or [main]
+
     def makes(self, mistake: str) -> bool:
         """Return whether the program makes a known mistake."""
         return bool(self.session and self.session.mistakes.get(mistake))
@@ -69,12 +78,16 @@ class Subject(NamedTuple):
         return self.memory.devices.values() if self.memory else ()
 
 
+CROWDED = "crowded"
+"""The topic of CPUs that others use."""
 LARGER_BATCH = "a larger batch"
+FILLED_BY_BATCH = frozenset({"underfilled", "host_bound"})
+"""The causes that a larger batch removes."""
 
 
 def larger_batch(subject: Subject) -> str | None:
     """Return the change where the GPU has gaps or is not filled, and memory is left."""
-    if subject.process.limited_by not in {"underfilled", "host_bound"}:
+    if not FILLED_BY_BATCH.intersection(subject.mains):
         return None
     ratio = subject.memory.batch_ratio if subject.memory else None
     if ratio is None or ratio < _MIN_BATCH_RATIO:
@@ -86,14 +99,14 @@ def larger_batch(subject: Subject) -> str | None:
         f"{LARGER_BATCH}, with the learning rate adjusted to it: {double} for as long as samples/s grow; the device "
         f"memory has room for up to {space} (an estimate)"
     )
-    if subject.process.limited_by == "host_bound":  # first what does not change the result
+    if "host_bound" in subject.mains:  # first what does not change the result
         return f"{COMPILE}; then {text}"
     return f"{text}; also fused kernels (torch.compile), or several processes on the GPU"
 
 
 def fragmentation(subject: Subject) -> str | None:
     """Return the change where the allocator had to free its cache, and much of it was never needed."""
-    if subject.process.limited_by != "memory_pressure":
+    if "memory_pressure" not in subject.mains:
         return None
     facts = subject.session.facts if subject.session else {}
     configured = facts.get("alloc_conf", "").replace(" ", "").lower()
@@ -128,7 +141,7 @@ def host_growth(subject: Subject) -> str | None:
 def swapped(subject: Subject) -> str | None:
     """Return the change where waits for memory limit the process, and a part of it is swapped out."""
     size = subject.host.bounds.swapped if subject.host else None
-    if subject.process.limited_by != "memory_swap_io" or not size or size < _MIB:
+    if "memory_swap_io" not in subject.mains or not size or size < _MIB:
         return None
     return f"more memory for the job, or fewer loader workers: {_size(size)} of the process are swapped out"
 

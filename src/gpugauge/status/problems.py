@@ -11,7 +11,7 @@ from itertools import groupby
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Need, Site
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.details import longest_wait
+from gpugauge.status.details import named_waits, own_waits, waits_longest, waits_words
 from gpugauge.status.gpu_problems import gpu_problems, processes_words, repair
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
@@ -54,7 +54,7 @@ def _alike(programs: Sequence[ProcessStatus]) -> Iterator[list[ProcessStatus]]:
     def key(process: ProcessStatus) -> tuple[str, float]:
         if (process.world_size or 1) > 1:
             return "", 0.0
-        return (process.advice or "").replace(str(process.pid), "pid"), process.lost_ratio or longest_wait(process)[1]
+        return (process.advice or "").replace(str(process.pid), "pid"), process.lost_ratio or _waited(process)
 
     for _, same in groupby(sorted(programs, key=key), key=lambda process: key(process)[0]):
         left = [*same]
@@ -64,6 +64,10 @@ def _alike(programs: Sequence[ProcessStatus]) -> Iterator[list[ProcessStatus]]:
             left = left[len(alike) :]
 
 
+def _waited(process: ProcessStatus) -> float:
+    return sum(share for _, share in own_waits(process.data_wait_ratio, process.rest_shares))
+
+
 def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: list[GpuStatus]) -> Problem:
     first = ranks[0]
     # Without a GPU in use no GPU time is lost.
@@ -71,7 +75,9 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     ratios = [rank.lost_ratio for rank in on_gpu if rank.lost_ratio is not None]
     ratio = sum(ratios) / len(ratios) if ratios else None
     if kind == "waits":
-        text = f"{text} {percent(sum(longest_wait(rank)[1] for rank in ranks) / len(ranks))} of its time"
+        of_all = [dict(own_waits(rank.data_wait_ratio, rank.rest_shares)) for rank in ranks]
+        means = {words: sum(waits[words] for waits in of_all) / len(of_all) for words in of_all[0]}
+        text = waits_words(named_waits(sorted(means.items(), key=lambda item: -item[1])))
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
@@ -98,7 +104,7 @@ def _group(process: ProcessStatus, there: str) -> tuple[str, ...]:
 def _trouble(process: ProcessStatus, there: str) -> tuple[str, str]:
     state, cause = process.state, process.limited_by
     if state == "training_on_cpu" and not cause:
-        return longest_wait(process)[0], "waits"
+        return " and ".join(sorted(words for words, _ in waits_longest(process))), "waits"
     if state == "training_on_cpu":
         reason = f", it {process.limited_by_words}" if cause != "model_on_cpu" else ""
         return f"trains on the CPU although there is {there}{reason}", "on_cpu"

@@ -12,9 +12,9 @@ from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, words, words_of_gain
-from gpugauge.status.details import JUDGED_SECONDS, longest_wait
+from gpugauge.status.details import JUDGED_SECONDS
 from gpugauge.status.ended import MAX_LISTED, with_end
-from gpugauge.status.history import WAITING_RATIO, History, is_wasted
+from gpugauge.status.history import History, is_wasted, lost_of
 from gpugauge.status.identity import identities, workload
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
@@ -191,13 +191,13 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     judged = subject.judged
     verdict, parts, rest = (judged.verdict, judged.shares, judged.rest) if judged else (None, {}, {})
     state, name, lost = (verdict.state, verdict.limited_by, verdict.lost) if verdict else (None, None, None)
-    wasted = is_wasted(lost or 0.0, before=history.wasted(process.process))
+    wasted = is_wasted(lost_of(judged) if judged else 0.0, before=history.wasted(process.process))
     if state == "held_idle" and not (wasted := history.unused(process.process)):
         name, lost = None, None  # as a notebook is between two commands
     limit = limit_words(name, verdict.causes) if verdict and name else None
     named = (largest(name, verdict.causes) or [name]) if verdict and name else []
     measured = replace(process, step_shares=parts, rest_shares=rest, data_wait_ratio=parts.get("data"))
-    own = level(state, name, process.role, longest_wait(measured)[1], wasted=wasted)
+    own = level(state, name, process.role, wasted=wasted)
     shown = replace(
         measured,
         state=state,
@@ -212,12 +212,15 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),
     )
-    found = advice_of(subject._replace(process=shown))
+    subject = subject._replace(process=shown)
+    found = advice_of(subject)
     # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
     trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
     runbook = section_of_training(*trouble) if state else None
     gain_words = words_of_gain(found[0], lost) if found else None
-    return replace(shown, advice=words(found), gain_words=gain_words, changes=tuple(found), runbook=runbook)
+    return replace(
+        shown, advice=words(found, subject.mains), gain_words=gain_words, changes=tuple(found), runbook=runbook
+    )
 
 
 def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
@@ -231,14 +234,14 @@ def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
     return replace(process, advice=was.advice, gain_words=was.gain_words, changes=was.changes, runbook=was.runbook)
 
 
-def level(state: str | None, cause: str | None, role: str | None, waits: float | None, *, wasted: bool) -> str:
-    """Return how well a process uses what it holds; `waits` is the share of its time that its longest wait takes.
-    Training on the CPU is bad only with a cause: on a machine without a GPU there is none.
+def level(state: str | None, cause: str | None, role: str | None, *, wasted: bool) -> str:
+    """Return how well a process uses what it holds. Training on the CPU is bad only with a cause: on a machine without
+    a GPU there is none.
     """
     if role == "display" or state is None:
         return "none"
     if state == "training_on_cpu" and not cause:
-        return "poor" if (waits or 0.0) >= WAITING_RATIO else "good"
+        return "poor" if wasted else "good"
     if state in _FAILING or (wasted and (cause or state == "held_idle")):
         return "bad"
     return "poor" if cause else "good" if state in _WORKING else "none"

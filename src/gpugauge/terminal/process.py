@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gpugauge.base.serving import ROLES
 from gpugauge.status.advice import words_of_gain
-from gpugauge.status.details import FOR_DATA, details, is_lossless, longest_wait, loss, no_limit, remark
+from gpugauge.status.details import FOR_DATA, details, is_lossless, loss, no_limit, remark, waits_longest
 from gpugauge.status.ended import NEXT_TIME
 from gpugauge.status.model import Advice
 from gpugauge.status.standstill import stack_lines
@@ -132,8 +132,8 @@ class _Screen:
                 yield from self._text(f"evidence: {safe(text)}", "  ", DIM)
         elif facts.state == "training_on_cpu":
             waits = loss(facts)[1]
-            label = " [data_loading]" if longest_wait(facts)[0] == FOR_DATA else ""
-            most = f"it {waits}{label}" if waits else "no wait takes half of its time"
+            label = " [data_loading]" if [words for words, _ in waits_longest(facts)] == [FOR_DATA] else ""
+            most = f"it {waits}{label}" if waits else "its waits take less than half of its time"
             yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")
@@ -169,7 +169,6 @@ class _Screen:
 
     def _changes(self) -> Iterator[str]:
         found = [change for change in self._facts.changes if change.topic not in _MISTAKES]
-        found.sort(key=lambda change: -change.gain.expected if change.gain else 0.0)
         for number, change in enumerate(found, 1):
             yield from self._text(safe(change.change), f"  {number}. ")
             yield from self._gain(change)

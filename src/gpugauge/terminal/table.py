@@ -149,7 +149,7 @@ class _View:
             lines += write(text, _NOTE_INDENT, DIM)
         if known and not listed:
             lines += write(known, _NOTE_INDENT, style)
-        if process.ended is not None and process.advice:
+        if process.advice and not listed and process.advice != RUN_ADVICE:
             lines += write(f"→ {safe(process.advice)}", _NOTE_INDENT, DIM, hanging=2)
             lines += write(f"Expected: {safe(process.gain_words)}.", _NOTE_INDENT, DIM) if process.gain_words else []
         return lines
