@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
 
 import pytest
 from tests.simulation import scenario
 
+from gpugauge.collectors.training import verdict
+from gpugauge.node.judged import Diagnosis
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.details import details
 from gpugauge.status.model import Inside, ProcessStatus, Status
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
 from gpugauge.terminal.table import table
+from gpugauge.verdict import loaders
+from gpugauge.verdict.loaders import Load, diagnose
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
 from gpugauge.wire.shares import rest, sentence
@@ -53,6 +58,49 @@ def test_a_cause_is_said_once_above_the_table(tmp_path: Path) -> None:
     page = re.sub('<span class="summary">[^<]*', "", content(status, None, NO_LINKS)[0])  # of GPUs that are folded
 
     assert [text.count(words) for text in (table(status, False, 0.0, 400), page)] == [2, 2]  # the answer, the problem
+
+
+NUMBER = re.compile(r"(?:up to|at least|about) ([\d.]+)(?: to ([\d.]+))? times")
+
+
+@pytest.mark.parametrize("name", ["bottlenecks", "loaders"])
+def test_no_gain_is_larger_than_the_lost_share_beside_it_allows(name: str, tmp_path: Path) -> None:
+    """The gain is held while shares vary, and has bounds: what is shown together fits together."""
+    seen = 0
+    for status in looks(load_scenario(name), tmp_path / "node", 40, 140, 10):
+        for process in (one.facts for one in processes(status)):
+            lost, numbers = process.lost_ratio, NUMBER.findall(process.gain_words or "")
+            if lost is None or lost >= 1.0:
+                continue
+            most = 1.0 / (1.0 - lost)
+            for change in process.changes:
+                if change.gain and change.cause != "precision_unused":
+                    assert max(change.gain.expected, change.gain.upper) <= most + 1e-3
+            for shown in (float(number) for pair in numbers for number in pair if number):
+                seen += 1
+                assert shown <= most * 1.05, (process.command, lost, process.gain_words)  # two digits
+    assert seen > 10
+
+
+def test_the_number_of_workers_stays_through_minutes_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A look that finds no wait, or another reason for it, does not change the number of the next one."""
+    dice, found = random.Random(7), list[int]()
+
+    def seldom(load: Load, before: Diagnosis | None = None) -> Diagnosis | None:
+        if dice.random() < 0.4:
+            return dice.choice([None, Diagnosis(loaders.BUSY_CPUS), Diagnosis(loaders.TOO_FEW_CPUS, 4, 1.0, 1.0)])
+        varied = load._replace(cpu=load.cpu * dice.uniform(0.78, 1.0))
+        one = diagnose(varied, before)
+        found.extend([one.workers] if one and one.workers and (one.speedup or 0.0) > 1.0 else [])
+        return one
+
+    monkeypatch.setattr(verdict, "diagnose", seldom)
+    list(looks(load_scenario("bottlenecks"), tmp_path / "node", 40, 160, 60))
+
+    assert len(found) > 20
+    assert len(set(found)) == 1
 
 
 def test_a_training_without_its_cpus_says_so(tmp_path: Path) -> None:

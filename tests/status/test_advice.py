@@ -238,7 +238,7 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     assert words(limited) == f"{CAUSES['data_loading'].advice}; also {profiler}"
     assert words_of_gain(limited[0], 0.5) == gain_words(GAIN, "data_loading")
     undecided = replace(limited[0], gain=None)
-    assert words_of_gain(undecided, 0.5) == "steps up to 2.2 times as fast"
+    assert words_of_gain(undecided, 0.5) == "steps up to 2 times as fast"
     assert words_of_gain(undecided, None) is None
     assert words(healthy) == profiler
     assert words([]) is None

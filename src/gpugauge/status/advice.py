@@ -28,10 +28,9 @@ from gpugauge.status.words import (
     runs,
 )
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES, Cause, missing
-from gpugauge.verdict.gain import LEAST
+from gpugauge.verdict.causes import CAUSES, UNBOUNDED, Cause, missing
+from gpugauge.verdict.gain import LEAST, NARROW
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
-from gpugauge.verdict.possible import TOLERANCE
 from gpugauge.verdict.step import LIMITS
 
 BATCH = "batch"
@@ -76,7 +75,8 @@ def _loader(subject: Subject) -> Advice | None:
     without = subject.gain("data_loading")
     # The number of workers has a gain of its own, also where that of a loader without any wait is not decided.
     after = "data_loading" if found.reason == loaders.SLOW_BATCHES else without.next if without else ""
-    return Advice("data_loading", "loader", change, Gain(speedup, lower, speedup, after))
+    gain = subject.within("data_loading", Gain(speedup, lower, speedup, after))
+    return Advice("data_loading", "loader", change, gain)
 
 
 def _stalled(subject: Subject) -> Advice | None:
@@ -151,10 +151,8 @@ SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
 )
 """A row is a pure function to at most one advice."""
 
-# Upper bound by lower bound of a gain: up to which one number says it, and from which the upper one says nothing.
-_NARROW, _WIDE = 1.2, 4.0
+_WIDE = 4.0  # upper bound by lower bound of a gain from which on the upper one says nothing
 _LITTLE = 1.2  # a lower bound below this one says no more than 1
-_UNBOUNDED = {"unknown", "unused_gpus", "precision_unused"}  # what is lost to them does not bound the gain
 _LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
 # What limits the loader, and the cause whose advice says the same.
@@ -227,8 +225,8 @@ def words_of_gain(advice: Advice, lost: float | None) -> str | None:
     """Return the gain of an advice in words, or the most that it can be for a process that loses a share of its GPU
     time, None if neither is known.
     """
-    gain, most = advice.gain, (1.0 + TOLERANCE) / (1.0 - lost) if lost and lost < 1.0 else 0.0
-    if gain is None and most and advice.cause in CAUSES.keys() - _UNBOUNDED:
+    gain, most = advice.gain, 1.0 / (1.0 - lost) if lost and lost < 1.0 else 0.0
+    if gain is None and most and advice.cause in CAUSES.keys() - UNBOUNDED:
         gain = Gain(most, 1.0, most, "")
     return gain_words(gain, advice.cause, advice.topic) if gain else None
 
@@ -241,7 +239,7 @@ def gain_words(gain: Gain, cause: str | None, topic: str = "") -> str:
     elif gain.upper > _WIDE * gain.lower:
         between = f"at least {lower}"
     else:
-        between = f"about {expected}" if gain.upper <= _NARROW * gain.lower else f"about {lower} to {upper}"
+        between = f"about {expected}" if gain.upper <= NARROW * gain.lower else f"about {lower} to {upper}"
     shown = f"{between} times as many samples/s" if topic == BATCH else f"steps {between} times as fast"
     if not gain.next:
         return shown

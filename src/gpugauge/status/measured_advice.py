@@ -58,7 +58,20 @@ class Subject(NamedTuple):
 
     def gain(self, cause: str) -> Gain | None:
         """Return the expected gain without a cause, None if it is not decided."""
-        return self.judged.gains.get(cause) if self.judged else None
+        found = self.judged.gains.get(cause) if self.judged else None
+        return self.within(cause, found) if found else None
+
+    def within(self, cause: str, gain: Gain) -> Gain:
+        """Return a gain that is no larger than what the views show as lost allows. It may be of another minute."""
+        lost = self.process.lost_ratio
+        if self.process.state == "training_on_cpu":
+            lost = self.process.data_wait_ratio if cause == "data_loading" else None
+        if lost is None or lost >= 1.0:
+            return gain
+        most = round(1.0 / (1.0 - lost), 3)
+        expected, lower, upper = (min(most, value) for value in (gain.expected, gain.lower, gain.upper))
+        # What is lost counts a usual gain of the precision.
+        return Gain(expected, lower, gain.upper if cause == "precision_unused" else upper, gain.next)
 
     @property
     def mains(self) -> Sequence[str]:

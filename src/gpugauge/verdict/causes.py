@@ -320,6 +320,8 @@ CAUSES = {cause.name: cause for cause in _ALL}
 UNEXPLAINED = "no measured value explains it: `gpugauge doctor PID` on the node shows what is missing"
 """The advice on `unknown` under the hook where no daemon can say what is missing."""
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
+UNBOUNDED = frozenset({"unknown", "unused_gpus", "precision_unused"})
+"""Causes of which the lost time does not bound the gain."""
 STALLS = "collective"
 """The cause of trainings that stall: their alert is not one about a load."""
 

@@ -15,6 +15,7 @@ from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.verdict.step import Step
 
 LEAST = 1.05  # a smaller gain is noise
+NARROW = 1.2  # upper bound by lower bound: up to which one number says it
 MOST_SPREAD = 1.7  # upper bound by lower bound: with a larger spread the gain is undecidable
 _KEPT_SPREAD = 2.2  # … of one that was decided: shares vary, and a gain that comes and goes is of no use
 _MOST = 1000.0

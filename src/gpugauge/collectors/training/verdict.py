@@ -129,6 +129,7 @@ class VerdictCollector(RegisteredCollector):
         account.progress = self._progress(process, account.progress, tick)
         if account.session not in ("", name):  # a program in the place of another one (exec) starts again
             account.began, account.earlier = False, account.progress.count if account.progress else 0
+            account.loader = None
         account.session = name
         found = evidence(self._window, process, now, tick.timestamp, account.progress)
         found = found._replace(spins=self._spinning.get(process), slow_network=process in self._inspector.slow)
@@ -149,12 +150,15 @@ class VerdictCollector(RegisteredCollector):
         on_gpu = account.began and not account.on_cpu
         shares, rest = step_shares(self._window, process) if account.began else ({}, {})
         shares = _shares(verdict, shares)
+        loader = of_loader(diagnose(loading, account.loader), verdict) if loading else None
+        # The number of workers is kept while the training does not wait, or waits for something else.
+        account.loader = loader if loader and (loader.speedup or 0.0) > 1.0 else account.loader
         account.judged = Judged(
             verdict,
             shares,
             gains(found, verdict, before.gains) if account.began else {},
             model_flops_utilization(self._window, process) if on_gpu else None,
-            of_loader(diagnose(loading, before.loader), verdict) if loading else None,
+            loader,
             rest if shares else {},
             found.known() if verdict.limited_by else {},  # most processes have no evidence to show
             found.window < MIN_EVIDENCE_SECONDS,

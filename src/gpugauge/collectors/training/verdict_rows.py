@@ -34,6 +34,7 @@ class Account:
     live: bool = True
     run: tuple[str, ...] | None = None  # of the ranks that wait for each other
     excuses: bool = False  # by itself it is in a phase without steps: the other ranks may wait for it
+    loader: Diagnosis | None = None  # the last one with a number of workers that gains something
     summary: Summary = field(default_factory=Summary)
 
 
