@@ -118,8 +118,8 @@ def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> Non
     }
     summary, description = alert["annotations"]["summary"], alert["annotations"]["description"]
     share = re.fullmatch(
-        rf"Training Slurm job {STARVED} of user \S+ uses ([\d.]+)% of its GPU time, less than 50%: it waits for its "
-        r"data loader, on \S+ GPU 0",
+        rf"Training Slurm job {STARVED} \(starved\.py\) of user \S+ uses ([\d.]+)% of its GPU time, less than 50%: it "
+        r"waits for its data loader, on \S+ GPU 0",
         summary,
     )
     assert share
@@ -127,7 +127,10 @@ def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> Non
     assert re.match(r"It waits for its data loader \([\d.]+% of its GPU time is lost\)", description)
     assert re.search(r"What to do: num_workers=\d+ in the DataLoader", description)
     # The hours are counted in steps of five minutes, so a short low load may have none yet.
-    assert re.search(r"(?:\d+\.\d GPU hours lost so far\. )?Mean over 20s\..* Since \d{4}-[^.]* UTC\.$", description)
+    assert re.search(
+        r"(?:\d+\.\d GPU hours lost so far\. )?`gpugauge report .* Mean over 20s\..* Since \d{4}-[^.]* UTC\.$",
+        description,
+    )
     assert "starved.py" in description
     assert alert["annotations"]["runbook_url"] == f"{RUNBOOK_URL}#{LOW.lower()}"
 

@@ -12,6 +12,7 @@ import pytest
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.settings.kinds import RUNBOOK_URL
 from gpugauge.verdict.causes import CAUSES
+from gpugauge.verdict.step import LIMITS
 from tests.artifacts.rules.rule_stories import DEFAULT, INFO, JOB, STORIES, Row, ranks
 from tests.e2e.ruletester import BEGIN, HERE, SECONDS, Case, annotated, check, firing, of_rows, story_identity
 
@@ -24,6 +25,11 @@ LOW_BEGIN = "1970-01-01 00:12:00 UTC"
 WHERE = (
     "On the node, `gpugauge stack 'llm'` shows where each rank is that makes no progress, and `gpugauge status` what "
     "limits it. "
+)
+FURTHER = (
+    "`gpugauge report 'llm'` shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
+    "Used is GPU time in which a kernel ran, and not longer than necessary: a GPU with a load of 100% need not be used "
+    "well. "
 )
 LOST = "It waits for its data loader (70% of its GPU time is lost), and loses GPU time, the cause is not known (5%)"
 
@@ -59,11 +65,12 @@ OWNER = [row for row in LOW.rows if row.name == "gpu_process_host_info"][:1]
 def places_and_loss() -> Case:
     rows = [*SIX_LEFT, *named(OWNER, "gpu_process_host_info", workload_command="fit.py"), *places(1, 2)]
     texts = {
-        "summary": "Training jobset ml/llm uses 25% of its GPU time, less than 50%: it waits for its data "
+        "summary": "Training jobset ml/llm (fit.py) uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
         "description": f"{LOST}. What to do: more loader workers; also pinned "
-        f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost so far. Mean over 15m. "
-        f"On node-1 GPU 0, 1; pods trainer-0; programs fit.py. Since {LOW_BEGIN}.",
+        f"memory, prefetching, faster storage or decoding. Expected: up to 4.0 times as fast. "
+        f"0.8 GPU hours lost so far. {FURTHER}Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; "
+        f"programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
         "dashboard_url": "https://grafana.example/d/gpugauge-job?var-kind=jobset&var-namespace=ml&var-workload=llm",
     }
@@ -92,23 +99,35 @@ def gain_after_the_advice() -> Case:
         "summary": f"Training jobset ml/llm in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
         "description": f"{LOST}. What to do: num_workers=18 in the DataLoader (now 4). Expected: steps at least "
-        f"2.1 times as fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. Mean over "
-        f"15m. On node-1. Since {LOW_BEGIN}.",
+        f"2.1 times as fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. "
+        f"{FURTHER}Mean over 15m. On node-1. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
     return case("texts have the gain after the advice", rows, annotated(LOW, texts))
 
 
+def narrow_gain() -> Case:
+    """As the views say it, and no larger than the lost time allows."""
+    rows = [*LOW.rows, *gain("data_loading", 4.4, 4.3, 4.5, "gpu")]
+    known = gain_after_the_advice().expected[0]
+    texts = known["exp_alerts"][0]["exp_annotations"]
+    text = (
+        f"{CAUSES['data_loading'].advice}. Expected: steps about 4.0 times as fast, then limited by {LIMITS['gpu']}. "
+    )
+    texts["description"] = f"{LOST}. What to do: {text}0.8{texts['description'].rpartition(' 0.8')[2]}"
+    return case("a gain with narrow bounds is one number, within the lost time", rows, known)
+
+
 def many_places() -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm in cluster {HERE} "
+        "summary": f"Training jobset ml/llm (fit.py) in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": f"{LOST}. What to do: more loader workers; also pinned "
-        f"memory, prefetching, faster storage or decoding. 0.8 GPU hours lost "
-        f"so far. Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, … (7 in all); "
-        f"programs fit.py. Since {LOW_BEGIN}.",
+        f"memory, prefetching, faster storage or decoding. Expected: up to 4.0 times as fast. 0.8 GPU hours lost "
+        f"so far. {FURTHER}Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, "
+        f"… (7 in all); programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
 
@@ -119,7 +138,8 @@ def many_places() -> Case:
 def slow_rank() -> Case:
     story = next(story for story in STORIES if story.alert == "TrainingRankBehind")
     texts = {
-        "summary": f"A rank of training jobset ml/llm in cluster {HERE} holds the others up, on node-1, node-2 GPU 6",
+        "summary": f"A rank of training jobset ml/llm (fit.py) in cluster {HERE} holds the others up, on node-1, "
+        "node-2 GPU 6",
         "description": "Behind: rank 3 on node-2 GPU 6 works 2.0 times as long as the median rank: it waits for its "
         f"data loader. {WHERE}On node-1, node-2 GPU 6; programs fit.py. Since 1970-01-01 00:12:00 UTC.",
         "runbook_url": f"{RUNBOOK_URL}#trainingrankbehind",
@@ -255,13 +275,14 @@ def test_without_the_hook(tmp_path: Path) -> None:
 
 def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm in cluster {HERE} "
+        "summary": f"Training jobset ml/llm ({command}) in cluster {HERE} "
         f"uses {shown}% of its GPU time, less than 40%: it loses GPU time, the cause is not known, on node-1",
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
         "What to do: no measured value explains it: "
         "`gpugauge doctor PID` on the node shows what is missing. Processes without the hook: 1; of these only the "
         f"load is known. Start it under the hook to see why: `gpugauge run -- {line} …`. "
-        f"{1 - load:.1f} GPU hours lost so far. Mean over 15m. On node-1; programs {command}. Since {LOW_BEGIN}.",
+        f"{1 - load:.1f} GPU hours lost so far. {FURTHER}Mean over 15m. On node-1; programs {command}. "
+        f"Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     rows = without_hook(load, command=command)
@@ -272,10 +293,11 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
 
 def small_losses() -> Case:
     texts = {
-        "summary": f"Training jobset ml/llm in cluster {HERE} uses 97% of its GPU time, less than 98%, on node-1",
+        "summary": f"Training jobset ml/llm (fit.py) in cluster {HERE} uses 97% of its GPU time, less than 98%, "
+        "on node-1",
         "description": "No cause takes 5% of its GPU time now. Processes without the hook: 1; of these only the load "
         f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. "
-        f"Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
+        f"{FURTHER}Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
     }
     name = "no advice about a cause where none is large"
@@ -298,10 +320,12 @@ def launch() -> Case:
     named_by_top = {"workload_job_kind": "launch", "workload_job": "node-1/1000/torchrun-1f2e3d4c"}
     known = command_of_the_hook("fit.py", "torchrun", 0.3, 30)
     alert = known.expected[0]["exp_alerts"][0]
+    text = alert["exp_annotations"]["description"]
+    alert["exp_annotations"]["description"] = text.replace("report 'llm'", f"report '{named_by_top['workload_job']}'")
     del alert["exp_labels"]["workload_namespace"]
     alert["exp_labels"] |= {**named_by_top, "workload_user": "1000"}
     summary = alert["exp_annotations"]["summary"]
-    alert["exp_annotations"]["summary"] = summary.replace("jobset ml/llm", "fit.py of user 1000")
+    alert["exp_annotations"]["summary"] = summary.replace("jobset ml/llm (fit.py)", "fit.py of user 1000")
     owner = {**named_by_top, "workload_namespace": ""}
     rows = [
         replace(row, labels={**row.labels, **owner}) if "workload_job" in row.labels else row
@@ -339,7 +363,7 @@ def test_texts(tmp_path: Path) -> None:
     commands = [("fit.py", "python fit.py", 0.3, 30), ("my.trainer", "python -m my.trainer", 0.3, 30)]
     commands.append(("trainer", "trainer", 0.3962, 39))  # 40 % if it were rounded
     cases = [
-        *(places_and_loss(), gain_after_the_advice(), many_places(), slow_rank(), on_cpu(), blind()),
+        *(places_and_loss(), gain_after_the_advice(), narrow_gain(), many_places(), slow_rank(), on_cpu(), blind()),
         *(small_losses(), allocated(), launch()),
         *(command_of_the_hook(*each) for each in commands),
         *map(behind, (2, 5)),

@@ -11,6 +11,10 @@ from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, STALLS, Cause
 
 CPU_CAUSES = f"~{'|'.join(ON_CPU)}"
+_USED = (
+    "Used is GPU time in which a kernel ran, and not longer than necessary: a GPU with a load of 100% need not be used "
+    "well."
+)
 _CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, STALLS, "unknown"})
 
 
@@ -74,8 +78,8 @@ def _level(s: Selectors, name: str, condition: str, below: str, severity: Severi
         name,
         condition + s.unless_job(PROBLEM),
         f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(', on ')}",
-        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.lost_so_far()}Mean over {format_duration(s.patience)}."
-        f"{t.places()}",
+        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.lost_so_far()}{t.further()}{_USED} Mean over "
+        f"{format_duration(s.patience)}.{t.places()}",
         s.settle,
         f"a training uses less than {shown} of its GPU time, mean over {format_duration(s.patience)}",
         severity,
@@ -101,7 +105,8 @@ def _causes(s: Selectors) -> list[Alert]:
             + s.settled(f'{DOMINANT}{{cause="{cause.name}"}}')
             + s.and_job(is_low(s)),
             f"Training {t.job()} {cause.phrase}: {t.share()} of its GPU time is lost{t.nodes(', on ')}",
-            f"Evidence: {cause.evidence}. What to do: {t.change(name)}. {t.gain(name)}{t.causes()}{t.places()}",
+            f"Evidence: {cause.evidence}. What to do: {t.change(name)}. {t.gain(name)}{t.causes()}{t.further()}"
+            f"{t.places()}",
             s.settle,
             f"a training {cause.phrase}: the largest cause of its low load",
             severity_of_cause(cause),

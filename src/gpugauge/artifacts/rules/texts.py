@@ -17,7 +17,8 @@ from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import LAUNCHERS
 from gpugauge.faults.table import FAULTS, SLOWDOWNS
-from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
+from gpugauge.verdict.causes import CAUSES, UNBOUNDED, UNEXPLAINED
+from gpugauge.verdict.gain import NARROW
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
 
@@ -41,6 +42,7 @@ _COMMAND = (
 )
 
 
+_FACTOR = '{{ printf "%.1f" .Value }}'
 _VALUE = '{{ printf "%.0f" .Value }}'
 # Metric, matchers and words of what was measured, by alert.
 _HEAT = (
@@ -113,8 +115,10 @@ class Texts:
         job = _job("$labels", namespace)
         # A launch is named by its topmost process, such as torchrun; the views name the programs.
         programs = self._of_job("workload_command", 'workload_job_kind="launch",')
-        if launched := self._listed("launched", programs, "workload_command"):
-            job = f"{launched}{{{{ if not $launched }}}}{job}{{{{ end }}}}"
+        launched = self._listed("launched", programs, "workload_command")
+        named = self._listed("named", self._of_job("workload_command"), "workload_command", before=" (", after=")")
+        if launched:
+            job = f"{launched}{{{{ if not $launched }}}}{job}{named}{{{{ end }}}}"
         job = f"{{{{ with $labels.workload_job }}}}{job}{{{{ else }}}}{pod}{{{{ end }}}}"
         return f"{job}{self._label('workload_user', ' of user ')}{self._cluster()}"
 
@@ -247,9 +251,23 @@ class Texts:
         return self._largest(lambda cause: f"{{{{ $cause := {cause} }}}}{self._gain_without('$cause')}")
 
     def _gain_without(self, cause: str) -> str:
-        least = self._query(rec.LEAST_SPEEDUP.format("@job,cause=%q,"), cause)
+        """Return the gain as the views say it: a number where the bounds are narrow, the lower bound, or the most that
+        the lost time allows. None of them is larger than that.
+        """
+        of = f" and on (cause) {rec.SPEEDUP}{{cause=%q}}"
+        most = f"scalar(1 / {rec.LOAD}{{@job}})"
+        bounds = (f'{rec.SPEEDUP_BOUND}{{@job,bound="{bound}"}}' for bound in ("upper", "lower"))
+        narrow = f"on (cause) ({' / on (cause) '.join(bounds)} <= {NARROW:g})"
+        known = self._query(f"clamp_max({rec.SPEEDUP}{{@job}}, {most}) > 0 and {narrow}{of}", cause)
+        least = self._query(f"clamp_max({rec.LEAST_SPEEDUP.format('@job,')}, {most}) > 0{of}", cause)
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
-        return self._each(least, _gain('{{ printf "%.1f" .Value }}', limit))
+        at_most = self._each(
+            self._query(f"1 / {rec.LOAD}{{@job}} >= 1.05"), f"Expected: up to {_FACTOR} times as fast. "
+        )
+        unbounded = " ".join(f'(eq {cause} "{name}")' for name in sorted(UNBOUNDED))
+        at_most = f"{{{{ if not (or {unbounded}) }}}}{at_most}{{{{ end }}}}"
+        at_least = f"{{{{ range {least} }}}}{_gain(_FACTOR, limit)}{{{{ else }}}}{at_most}{{{{ end }}}}"
+        return f"{{{{ range {known} }}}}{_gain(_FACTOR, limit, 'about')}{{{{ else }}}}{at_least}{{{{ end }}}}"
 
     def lost_so_far(self) -> str:
         """Return the GPU hours that the job has lost, if that is not 0.0."""
@@ -298,6 +316,11 @@ class Texts:
         others += "{{ with .Labels.function }} in {{ . }}{{ end }}. {{ else }}. "
         listed = self._listed("ranks", ranks, "rank", item, "Behind: ")
         return f"{listed}{{{{ if $ranks }}}}{self._each(waiting, f'; {others}')}{{{{ end }}}}"
+
+    def further(self) -> str:
+        """Return the commands that show more of the job."""
+        report = "`gpugauge report '{{ $labels.workload_job }}'`"
+        return f"{report} shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
 
     def stack(self) -> str:
         """Return the command that shows the ranks of the job on a node."""
@@ -407,8 +430,8 @@ def _host(instance: str) -> str:
     return f'{{{{ reReplaceAll "^([^:]+|.+[]]):[0-9]+$" "$1" {instance} }}}}'
 
 
-def _gain(factor: str, limit: str) -> str:
-    return f"Expected: steps at least {factor} times as fast{limit}. "
+def _gain(factor: str, limit: str, bound: str = "at least") -> str:
+    return f"Expected: steps {bound} {factor} times as fast{limit}. "
 
 
 def _next(limit: str) -> str:
