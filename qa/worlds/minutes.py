@@ -28,6 +28,7 @@ from qa.worlds.oracle import WINDOW, evidence
 from qa.worlds.trainings import Training
 
 EVERY = 5.0  # seconds between two verdicts
+_SCANNED = 10.0  # … and between two readings of the cgroup
 _PROCESS, _OTHER, _UUID = "p", "other", "GPU-0"
 _UNIX, _BEFORE = 1.7e9, 3600.0  # seconds of training before the minute
 _LINK, _PAGEABLE = 63e9, 10e9  # bytes per second of the link, and of copies of memory that is not pinned
@@ -212,8 +213,11 @@ class _Seen:
         uses = {(_PROCESS, _UUID): Use(20 << 30, None if "own_busy" in view.missing else on_gpu["own"])}
         if any(stretch.training and stretch.training.pipeline.other for stretch in self._stretches):
             uses[_OTHER, _UUID] = Use(2 << 30, None if "own_busy" in view.missing else on_gpu["other"])
-        throttled = None if "throttled" in view.missing else counted["throttled"]
-        pressure = {} if "pressure" in view.missing else {"memory": counted["pressure"]}
+        scanned = _SCANNED * (second // _SCANNED)
+        _, then = self._at(scanned)
+        throttled = None if "throttled" in view.missing else then["throttled"]
+        pressure = {} if "pressure" in view.missing else {"memory": then["pressure"]}
+        cgroup = Cgroup(None, throttled, pressure, at=scanned)
         return Node(
             _UNIX + second,
             second,
@@ -222,7 +226,7 @@ class _Seen:
             profiled={} if "gpm" in view.missing else {_UUID: profiled},
             uses=uses,
             identities={process: Identity(7, *listed) for process, _ in uses},
-            hosts={_PROCESS: HostProcess(_PROCESS, 7, _STAT, "cuda", cgroup=Cgroup(None, throttled, pressure))},
+            hosts={_PROCESS: HostProcess(_PROCESS, 7, _STAT, "cuda", cgroup=cgroup)},
             sessions={_PROCESS: self._session(index, second, counted)},
         )
 

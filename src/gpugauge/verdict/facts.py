@@ -135,8 +135,8 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         unused_devices=unused,
         held=held,
         host_has_gpu=any(device.trains for device in node.shown()),
-        cpu_throttled=of_training(cgroup.rate(lambda c: c.throttled)),
-        memory_pressure=_most(of_training(cgroup.rate(partial(_pressure, of))) for of in ("memory", "io")),
+        cpu_throttled=of_training(_withheld(cgroup, lambda c: c.throttled)),
+        memory_pressure=_most(of_training(_withheld(cgroup, partial(_pressure, of))) for of in ("memory", "io")),
     )
 
 
@@ -288,6 +288,12 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
         power_capped=track.mean(lambda gpu: gpu.slowed("sw_power_cap")),
         power_limit_lowered=None if limit is None or default is None else limit < default,
     )
+
+
+def _withheld(track: Track[Cgroup], seconds: Callable[[Cgroup], float | None]) -> float | None:
+    """Return a share of the time between the first and the last reading: ticks are more frequent than readings."""
+    between = track.rise(lambda cgroup: cgroup.at)
+    return track.rate(seconds) if between is None else _ratio(track.rise(seconds), between)
 
 
 def _pressure(resource: str, cgroup: Cgroup) -> float | None:

@@ -29,7 +29,8 @@ _DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 
 class Cgroup(NamedTuple):
     """Figures of a process's cgroup: CPUs of its quota, seconds throttled, seconds stalled by resource (PSI, some),
-    bytes that cannot be reclaimed without swap, the limit of its memory, and the bytes up to it.
+    bytes that cannot be reclaimed without swap, the limit of its memory, and the bytes up to it; `at` is the monotonic
+    time at which they were read.
     """
 
     cpus: float | None
@@ -38,6 +39,7 @@ class Cgroup(NamedTuple):
     memory: int | None = None
     memory_limit: int | None = None
     memory_left: int | None = None
+    at: float | None = None
 
 
 def torch_build(procfs: Procfs, pid: int) -> str:

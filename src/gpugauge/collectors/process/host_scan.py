@@ -5,6 +5,7 @@ processes on GPUs.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -59,12 +60,14 @@ class HostScan:
         self._known: dict[int, _Known] = {}
         self._near: set[int] = set()  # pids of the exported processes and of their descendants
         self._processes: dict[str, HostProcess] = {}
+        self._began = 0.0
         self.seconds = 0.0  # CPU time of all scans, which the caller measures
         self.denied = 0  # processes whose maps are not readable
         self.left_out = 0  # processes above _MAX_PROCESSES
 
     def scan(self, gpu_pids: Collection[int], now: float) -> tuple[HostProcess, ...]:
         """Return the processes on GPUs and those with torch mapped. `now` is in monotonic seconds."""
+        self._began = time.monotonic()  # the scan itself takes time
         self._near.update(gpu_pids)
         self._find(now)
         self.denied = sum(known.denied for known in self._known.values())
@@ -175,7 +178,8 @@ class HostScan:
             who = self._workloads.registry.get(process.process) or Identity()
             process.workload, process.container_pid = who.workload, who.container_pid
         if process.folders not in groups:
-            groups[process.folders] = processfiles.cgroup(*process.folders)
+            read = now + time.monotonic() - self._began
+            groups[process.folders] = processfiles.cgroup(*process.folders)._replace(at=read)
         process.cgroup = groups[process.folders]
 
     def _read_memory(self, process: HostProcess, offspring: list[Stat], pids: list[int]) -> None:
