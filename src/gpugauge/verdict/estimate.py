@@ -12,9 +12,12 @@ from gpugauge.verdict.step import Step
 # Bounds of an allocation or a free by the driver, in seconds (savings.py names the measurements), and their mean.
 _CALL_BOUNDS = (0.0002, 0.001)
 _CALL_SECONDS = 0.00045
+# Waits that remain with any loader, at most: for a batch that is ready, as it is read from a queue, and for the first
+# batch of the program.
+_READY_SECONDS, _FIRST_SECONDS = 0.002, 0.7
 
 # Ratios from 0 to 1.
-_TOLERANCE_ON_CPU = 0.03  # where all shares are measured by clocks, in the process and by its cgroup
+_TOLERANCE_ON_CPU = 0.06  # where all shares are measured by clocks, in the process and by its cgroup
 _SLOWER_RANKS = 0.12  # wait for peers from which on the other ranks are slower; a shorter one is jitter of equal ranks
 _BUSY = 0.12  # idle time up to which the kernels take all of the step
 _MOST = 0.99  # of the time of host and loader that can be withheld
@@ -111,6 +114,13 @@ def variants(e: Evidence, device: DeviceEvidence | None) -> Iterator[tuple[Step,
     if device is not None:
         for names in OF_DEVICE:
             yield tuple(estimate(e, changed) for changed in near_device(e, device, *names))
+    if device is None and e.data_wait and e.batches and e.window:
+        ready = min(e.data_wait, (_FIRST_SECONDS + e.batches * _READY_SECONDS) / e.window)
+        yield (estimate(e._replace(data_wait=e.data_wait - ready), device),)
+    if e.cpu_throttled and (e.runnable or 0.0) > e.cpu_throttled:
+        # Linux 6.18 counts a half or less of the time in which a thread is throttled. Of its waits for a CPU, the rest
+        # can also be due to other programs.
+        yield (estimate(e._replace(cpu_throttled=e.runnable), device),)
     if _calls(e):
         yield tuple(estimate(e, device, call) for call in _CALL_BOUNDS)
 
