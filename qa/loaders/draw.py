@@ -8,6 +8,7 @@ from typing import Any
 
 KINDS = ("sleeping", "cpu", "cold_files", "slow_collate", "one_core")
 FILES, FILE_BYTES = 6000, 16_384
+_LITTLE = 0.25  # share of a step without its loader in which a CPU is used
 _COLD_SECONDS = 0.00012  # a file, on the slow side
 
 
@@ -31,6 +32,13 @@ class Loader:
     generator: bool = False  # no DataLoader. Of one that waits, the number is not known: it may have workers of its own
     method: str | None = None
     seconds: float = 60.0
+    warm: float = 4.0  # seconds of these that are not measured
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it hardly uses a CPU, so that several of them disturb each other little."""
+        works = self.item.get("cpu") or self.collate.get("cpu") or self.item.get("files")
+        return not works and self.busy <= _LITTLE
 
 
 def draw(seed: int, cpus: int, folder: str) -> Loader:

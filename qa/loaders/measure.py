@@ -41,6 +41,7 @@ class Measured:
     alone: float
     wait: float
     disturbed: float
+    throughout: float = 0.0  # share of all of the time that other programs took
 
     @property
     def raw(self) -> bool:
@@ -57,13 +58,14 @@ def measured(steps: Sequence[Step], workers: int, cpus: int) -> Measured:
         default=steps,
     )
     disturbed = disturbance(quiet, workers, cpus) if quiet is not steps else 1.0
+    throughout = disturbance(steps, workers, cpus)
     if disturbed <= DISTURBED:
         seconds = sum(step.seconds for step in quiet) / len(quiet)
-        return Measured(mean, seconds, sum(step.wait for step in quiet) / len(quiet), disturbed)
+        return Measured(mean, seconds, sum(step.wait for step in quiet) / len(quiet), disturbed, throughout)
     wait = undelayed(steps, workers)
     own = sum(step.own - step.own_delayed for step in steps) / len(steps)
     alone = max(wait + own, _cpu(steps) / (len(steps) - 1) / cpus)
-    return Measured(mean, alone, wait, disturbed)
+    return Measured(mean, alone, wait, disturbed, throughout)
 
 
 def disturbance(steps: Sequence[Step], workers: int, cpus: int) -> float:

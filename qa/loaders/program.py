@@ -1,15 +1,18 @@
 """A training with a drawn loader; it prints what it measured itself, by step. The argument is a Loader (draw.py) as
-JSON.
+JSON. Without one it forks a training for each line of its input, an Order: torch is imported once for all of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,8 +22,6 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info
 
 import gpugauge.hook
-
-WARM = 4.0  # seconds that are not measured
 
 Work = dict[str, Any]
 Batch = tuple[torch.Tensor, float, float]
@@ -161,13 +162,13 @@ def train(loader: Work) -> dict[str, Any]:
         spin(loader["own"] * loader["busy"])
         time.sleep(loader["own"] * (1.0 - loader["busy"]))
         end, delays = time.monotonic(), (delayed_then - delayed, float(loading_delayed), queued() - delayed_then)
-        if start - begin > WARM:
+        if start - begin > loader["warm"]:
             steps.append((arrived - start, float(loading), end - arrived, *delays, cpu_seconds()))
     return {"steps": steps}
 
 
-def main() -> None:
-    loader = json.loads(sys.argv[1])
+def trained(loader: Work) -> str:
+    """Train until the loader's time is over, or until SIGUSR1; return the steps as JSON."""
 
     def stop(*_: object) -> None:
         loader["seconds"] = 0.0
@@ -175,9 +176,59 @@ def main() -> None:
     signal.signal(signal.SIGUSR1, stop)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print(json.dumps(train(loader)), flush=True)
-    os._exit(0)  # the workers need not deliver the rest
+    return json.dumps(train(loader))
+
+
+def end() -> None:
+    """End at once: the workers need not deliver the rest, and must not use a CPU for it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler raises an error for a worker that is killed
+    for worker in multiprocessing.active_children():
+        worker.kill()
+    os._exit(0)
+
+
+def ordered(order: Work) -> None:
+    """Train as a forked program: in a cgroup, on some CPUs, with the result in a file."""
+    if order["cgroup"]:
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # others have no quota
+        Path(order["cgroup"]).write_text(str(os.getpid()))
+    elif os.sched_getscheduler(0) == os.SCHED_RR:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(2))  # before the daemon and its clients
+    if order["loader"]["cpus"]:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: order["loader"]["cpus"]])
+    Path(order["result"]).write_text(trained(order["loader"]))
+    end()
+
+
+def serve() -> None:
+    """Fork a program for each order; print its pid, and a line when it has ended.
+
+    A child with the command of its parent is a worker of it, as the daemon sees it. So the programs have none.
+    """
+    for line in sys.stdin:
+        order = json.loads(line)
+        if between := os.fork():
+            os.waitpid(between, 0)
+            pid = int(Path(order["pid"]).read_text())
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                ended = os.pidfd_open(pid)
+                print(pid, flush=True)
+                select.select([ended], [], [])
+                os.close(ended)
+            print("ended", flush=True)
+        elif pid := os.fork():
+            Path(order["pid"]).write_text(str(pid))
+            os._exit(0)
+        else:
+            try:
+                ordered(order)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
 
 
 if __name__ == "__main__":
-    main()
+    if len(sys.argv) > 1:
+        print(trained(json.loads(sys.argv[1])), flush=True)
+        end()
+    serve()

@@ -33,6 +33,10 @@ _NAMES = {
 _GAINS = [f"training_expected_speedup{bound}_ratio" for bound in ("_lower", "", "_upper")]
 
 
+Samples = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+"""Labels and values by metric."""
+
+
 @dataclass(frozen=True)
 class Reported:
     """The last diagnosis of the daemon; no reason without one."""
@@ -71,22 +75,23 @@ def write_files(folder: Path) -> None:
     os.sync()
 
 
-def run(
-    loader: Loader, daemon: Daemon, prefix: Sequence[str] = (), settled: int = SETTLED
-) -> tuple[Measured, Reported]:
-    """Run the program of a loader under the hook; return what it measured and what the daemon reported last. The
-    command has the `prefix`, which must not change its pid.
-    """
-    command = [*prefix, GPUGAUGE, "run", "--", sys.executable, str(PROGRAM), json.dumps(asdict(loader))]
+def command(daemon: Daemon, *words: str) -> tuple[list[str], dict[str, str]]:
+    """Return the command of a program under the hook, and its environment."""
     environment = {**os.environ, "GPUGAUGE_HOOK_SOCKET": str(daemon.socket), "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = str(PROGRAM.parents[2])
+    return [GPUGAUGE, "run", "--quiet", "--", sys.executable, str(PROGRAM), *words], environment
+
+
+def run(loader: Loader, daemon: Daemon) -> tuple[Measured, Reported]:
+    """Run the program of a loader under the hook; return what it measured and what the daemon reported last."""
+    words, environment = command(daemon, json.dumps(asdict(loader)))
 
     def bind() -> None:
         if loader.cpus:
             os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: loader.cpus])
 
     process = subprocess.Popen(
-        command,
+        words,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -94,21 +99,24 @@ def run(
         preexec_fn=bind,  # noqa: PLW1509 - this program has one thread
     )
     reported, decided = Reported(), 0
-    while process.poll() is None and decided < settled:
+    while process.poll() is None and decided < SETTLED:
         time.sleep(1.0)
-        found = read(daemon, process.pid)
+        found = read(parsed(daemon.metrics()), process.pid)
         reported = found if found is not None else reported
         decided += bool(reported.reason or reported.gains)
     process.send_signal(signal.SIGUSR1)
     output, errors = process.communicate()
     assert process.returncode == 0, errors
-    steps = [Step(*values) for values in json.loads(output.splitlines()[-1])["steps"]]
-    return measured(steps, loader.workers, loader.cpus or len(os.sched_getaffinity(0))), reported
+    return of_steps(loader, json.loads(output.splitlines()[-1])["steps"]), reported
 
 
-def read(daemon: Daemon, pid: int) -> Reported | None:
-    """Return the diagnosis of a process, None if the daemon does not know it."""
-    page = parsed(daemon.metrics())
+def of_steps(loader: Loader, steps: Sequence[Sequence[float]]) -> Measured:
+    """Return what a program measured, by its steps."""
+    return measured([Step(*values) for values in steps], loader.workers, loader.cpus or len(os.sched_getaffinity(0)))
+
+
+def read(page: Samples, pid: int) -> Reported | None:
+    """Return the diagnosis of a process by the daemon's page, None if it does not know it."""
     known = page.get("torch_process_info", ())
     process = next((labels["process"] for labels, _ in known if labels["pid"] == str(pid)), None)
     if process is None:

@@ -192,10 +192,8 @@ def started(plant: Plant, running: Daemon, folder: Path, *prefix: str) -> Iterat
 
 
 @contextlib.contextmanager
-def cgroup(quota: float, name: str = "") -> Iterator[tuple[str, ...] | None]:
-    """Create a cgroup with a quota in CPUs, and yield the prefix of commands that run in it; None where it is not
-    allowed.
-    """
+def cgroup(quota: float, name: str = "") -> Iterator[Path | None]:
+    """Create a cgroup with a quota in CPUs, and yield the file of its pids; None where it is not allowed."""
     v1, v2 = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
     root, files = (v1, ("cpu.cfs_quota_us",)) if v1.is_dir() else (v2, ("cpu.max",))
     folder = root / f"gpugauge-test-{os.getpid()}{name}"
@@ -211,7 +209,7 @@ def cgroup(quota: float, name: str = "") -> Iterator[tuple[str, ...] | None]:
         yield None
         return
     try:
-        yield ("/bin/sh", "-c", f'echo $$ > {folder}/cgroup.procs && exec "$@"', "sh")
+        yield folder / "cgroup.procs"
     finally:
         wait_for(lambda: not (folder / "cgroup.procs").read_text(), 10, "the cgroup is empty")
         folder.rmdir()
@@ -228,7 +226,8 @@ def test_planted_causes_are_reported(tmp_path: Path, capsys: pytest.CaptureFixtu
         limited = stack.enter_context(cgroup(0.2))
         programs = []
         for plant in _real(limited is not None):
-            prefix = limited if limited and plant.module == "held_back" else ()
+            inside = ("/bin/sh", "-c", f'echo $$ > {limited} && exec "$@"', "sh")
+            prefix = inside if limited and plant.module == "held_back" else ()
             running = with_gpu if plant.gpu else without
             programs.append(stack.enter_context(started(plant, running, tmp_path, *prefix)))
         for program in programs:
