@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from gpugauge.driver.api import Device, DeviceReading
@@ -28,6 +28,7 @@ from qa.worlds.oracle import WINDOW, evidence
 from qa.worlds.trainings import Training
 
 EVERY = 5.0  # seconds between two verdicts
+_JITTER = (-0.12, -0.06, 0.0, 0.06, 0.12)  # of the duration of a step
 _SCANNED = 10.0  # … and between two readings of the cgroup
 _PROCESS, _OTHER, _UUID = "p", "other", "GPU-0"
 _UNIX, _BEFORE = 1.7e9, 3600.0  # seconds of training before the minute
@@ -264,7 +265,7 @@ class _Seen:
         snap = wire.Snap(
             "s",
             1,
-            steps=wire.Progress(steps, counted["stepping"], _UNIX + second),
+            steps=wire.Progress(steps, counted["stepping"], _UNIX + second, self._durations(second)),
             batches=None if "waits" in missing else wire.Progress(steps + 1, sum(waits.values())),
             parameters=(wire.Parameters("cpu" if self._last.offloaded else "cuda:0", dtype, 148, 1 << 28, 1 << 30),),
             devices=(
@@ -298,6 +299,16 @@ class _Seen:
         hello = wire.Hello("s", 0, 7, started=_UNIX - _BEFORE, facts=self._facts)
         return Session(hello, 7, 1000, snap, record=record, thread=thread)
 
+    def _durations(self, second: float) -> tuple[int, ...]:
+        """Return the steps since the begin of the minute by their durations."""
+        counts = [0.0] * wire.LOG2_BUCKETS
+        for stretch, begin in zip(self._stretches, self._begins, strict=False):
+            if stretch.training and begin < second:
+                steps = min(stretch.seconds, second - begin) / observe(stretch.training.built).step
+                for duration, share in _steps(stretch.training):
+                    counts[wire.log2_bucket(round(duration * 1e9))] += steps * share
+        return tuple(int(count + 0.5) for count in counts)
+
     def _phases(self, second: float) -> dict[str, float]:
         seconds = {} if self._starts else {"training": _BEFORE, "evaluating": 0.0}
         for stretch, begin in zip(self._stretches, self._begins, strict=False):
@@ -305,6 +316,20 @@ class _Seen:
                 spent = min(stretch.seconds, second - begin)
                 seconds[stretch.phase] = seconds.get(stretch.phase, 0.0) + spent
         return seconds
+
+
+@lru_cache(maxsize=64)
+def _steps(training: Training) -> list[tuple[float, float]]:
+    """Return durations of steps, with the share of the steps that have them. The batches of several workers that cannot
+    keep up come together.
+    """
+    p = training.built
+    step, alone, workers = observe(p).step, replace(p, load=0.0).step, p.workers
+    waits = step > 1.05 * alone and workers > 1
+    means = (
+        [(alone, 1.0 - 1.0 / workers), (alone + workers * (step - alone), 1.0 / workers)] if waits else [(step, 1.0)]
+    )
+    return [(mean * (1.0 + jitter), share / len(_JITTER)) for mean, share in means for jitter in _JITTER]
 
 
 def _facts(training: Training, view: View) -> dict[str, str]:

@@ -160,6 +160,15 @@ def test_the_true_cause_of_a_training(training: Training, cause: str | None) -> 
     assert judge(minute([Stretch(60.0, training)], View())).limited_by == cause
 
 
+def test_steps_of_two_kinds_are_uneven() -> None:
+    fast, slow = Training(Pipeline(host=0.02)), Training(Pipeline(host=0.9))
+    starved = Training(Pipeline(load=2.0, workers=4))  # whose batches come in groups
+    halves = [Stretch(1.0, training) for _ in range(30) for training in (slow, fast)]
+
+    assert minute(halves, View()).uneven > 0.8
+    assert [minute([Stretch(60.0, training)], View()).uneven for training in (fast, slow, starved)] == [0.0, 0.0, 0.0]
+
+
 def test_a_fault_of_half_of_the_time_saves_half() -> None:
     healthy, starved = Training(Pipeline()), Training(Pipeline(load=2.0))
 

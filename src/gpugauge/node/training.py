@@ -42,6 +42,11 @@ def _newer(sent: int | None, recorded: int) -> int | None:
     return None if sent is None else max(sent, recorded)
 
 
+def distribution(session: Session) -> wire.Progress:
+    """Return the steps of the last message, none without one."""
+    return (session.snap.steps if session.snap else None) or wire.Progress()
+
+
 def measured_steps(session: Session) -> tuple[int, float] | None:
     """Return the steps whose duration is known, and their seconds; None without one."""
     sent = session.snap.steps if session.snap else None

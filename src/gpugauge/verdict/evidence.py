@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
-_VARIES = 0.1  # spread of load or pace from which on several causes may take turns
+_VARIES = 0.1  # spread of load or pace, or share of uneven steps, from which on several causes may take turns
 COUNTS = ("retries", "ooms", "unused", "held")
 _SHARES = ("data_wait", "asleep", "local_work", "cpu_throttled", "memory_pressure")
 # What people see of several GPUs.
@@ -62,6 +62,7 @@ class Evidence(NamedTuple):
     steps: float | None = None  # in the window
     steps_ever: float | None = None
     pace: float = 0.0  # between the most and the fewest steps of an interval of the window, as a share of their mean
+    uneven: float = 0.0  # share of the steps of the window that are much shorter or longer than their mean
     batches: float | None = None  # in the window
     batches_ever: float | None = None
     since_progress: float | None = None  # since the last step or batch
@@ -115,8 +116,15 @@ class Evidence(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether evidence is missing that separates slow code from a wait, or the own load from that of others."""
-        return self.offloads or self.asleep is None or any(d.shared and d.own_busy is None for d in self.devices)
+        """Whether steps vary, or evidence is missing that separates slow code from a wait, or the own load from that of
+        others.
+        """
+        return (
+            self.uneven >= _VARIES
+            or self.offloads
+            or self.asleep is None
+            or any(d.shared and d.own_busy is None for d in self.devices)
+        )
 
     def known(self) -> dict[str, float]:
         """Return the known values that people see, those of several GPUs as one: shares, and COUNTS that are not 0."""

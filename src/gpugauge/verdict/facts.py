@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
 from gpugauge.verdict.loader_facts import PARTS as LOADING
 from gpugauge.verdict.loader_facts import rise
+from gpugauge.verdict.savings import LIMITING_WAIT
 from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire import messages as wire
@@ -32,6 +34,8 @@ _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipytho
 _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
 _LEAST_HELD = 0.01  # share of the time for which a process has a GPU that others use: it has memory on it
 _VARYING = (("busy", "observed"), ("sm_active", "profiled"))  # counters of a GPU whose ratio shows what takes turns
+_EVEN = 1.2  # factor between a step and the mean up to which it is near
+_LEAST_STEPS = 10  # of which the distribution is judged
 _SHORT_PAUSE = 0.02  # share of an interval between two ticks; with a shorter pause it is one of the training
 
 
@@ -104,6 +108,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         steps=None if steps_ever is None else full.session(process).rise(training.steps) or 0.0,
         steps_ever=steps_ever,
         pace=0.0 if mixed else _pace(window, process, max(1, workers or 0)),
+        uneven=_uneven(window, process, workers or 0),
         batches=None if batches_ever is None else full.session(process).rise(training.batches) or 0.0,
         batches_ever=batches_ever,
         since_progress=now - progress.at if progress else None,
@@ -269,6 +274,25 @@ def _pace(window: Window, process: str, burst: int) -> float:
     mean = window.session(process).rate(training.steps)
     interval = window.span / max(1, sum(len(piece) - 1 for piece in window.pieces))
     return max(0.0, _spread(window, steps) / mean - burst / (mean * interval)) if mean and interval else 0.0
+
+
+def _uneven(window: Window, process: str, workers: int) -> float:
+    """Return the share of the steps that are not near their mean, by their distribution. Several workers that cannot
+    keep up deliver their batches together: then the steps show nothing else.
+    """
+    if workers > 1 and (window.session(process).rate(waited_for_training) or 0.0) >= LIMITING_WAIT:
+        return 0.0
+    ends = [
+        [training.distribution(point.sessions[process]) for point in (piece[0], piece[-1])] for piece in window.pieces
+    ]
+    seconds = sum(after.seconds - before.seconds for before, after in ends)
+    counts = [sum(rises) for rises in zip(*(map(operator.sub, b.log2, a.log2) for a, b in ends), strict=False)]
+    total: int = sum(counts)
+    if total < _LEAST_STEPS or min(counts) < 0 or seconds <= 0:
+        return 0.0
+    first, last = (wire.log2_bucket(round(seconds / total * part * 1e9)) for part in (1.0 / _EVEN, _EVEN))
+    near: int = sum(counts[first : last + 1])
+    return 1.0 - near / total
 
 
 def _more(before: float | None, after: float | None) -> float | None:
