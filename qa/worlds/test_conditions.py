@@ -113,7 +113,7 @@ _UNDECIDABLE = {
     "no counters, no local_work": _GPM | _RANKS,
     "exposed wait missing": set[str](),
     "waits missing": {"data_loading", *_GAPS},
-    "thread not seen": {"waiting_elsewhere"},
+    "thread not seen": {"waiting_elsewhere", "host_bound"},
 }
 
 

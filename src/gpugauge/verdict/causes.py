@@ -153,7 +153,7 @@ _ALL = (
         ("gpu", "simulated"),
         "waits for its own Python code",
         "yellow",
-        needs=("load", "waits", "copies", "thread CPU", "offload"),
+        needs=("load", "waits", "thread", "copies", "thread CPU", "offload"),
         removed={"host": 0.0, "serial": False},
         measured="the GPU is idle {idle} of the time, the waits for batches take {data_wait}, copies {transfer}",
     ),
