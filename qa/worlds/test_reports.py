@@ -22,6 +22,7 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -181,9 +182,8 @@ def test_what_an_exporter_had_in_its_last_scrape_is_asked_of_the_server() -> Non
     assert server.asked == '{__name__=~"training_seconds_total",process=~"a|b",cluster="c"}'
 
     world = drawn(3, NOW)
-    found = jobs.read(
-        Double(world.series), jobs.owners(Double(world.series), Range(0, NOW)), Range(0, NOW), COUNTERS, ()
-    )
+    double: Any = Double(world.series)
+    found = jobs.read(double, jobs.owners(double, Range(0, NOW)), Range(0, NOW), COUNTERS, ())
     (job,) = {owner.job for owner in found.owners.values()}
     facts = {process: facts for process, facts in found.facts.items() if not facts.info(END)}
     late = replace(found, facts=facts, present=frozenset(facts))

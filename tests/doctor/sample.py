@@ -11,7 +11,7 @@ from gpugauge.cli.main import main
 from tests.doctor.cases import PYTHON, with_torch
 
 COMMAND = ("doctor", "--simulate", "failing-card")
-_SHOWN = ("Condition", "Repair of ")
+_SHOWN = "Repair of "
 
 
 def sample() -> str:
@@ -26,10 +26,10 @@ def sample() -> str:
 
 
 def _failures(section: str) -> str:
-    """Return the findings of a section that failed, with the lines that continue them."""
+    """Return the findings of a section that are no pass, with the lines that continue them."""
     title, *lines = section.split("\n")
     kept, failed = [title], False
     for line in lines:
-        failed = line.startswith("  FAIL") or (failed and line.startswith("     "))
+        failed = line.startswith(("  FAIL", "  WARN")) or (failed and line.startswith("     "))
         kept += [line] if failed else ["…"] * (kept[-1] != "…")
     return "\n".join(kept) if len(kept) > 2 else ""
