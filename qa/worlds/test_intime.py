@@ -12,14 +12,14 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from tests.drawn import seeds
+from tests.needs import require
+from tests.sessions.hooks import until
 
 from gpugauge.workload.intime import InTime, ProcessOwner
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.users import Users
 from gpugauge.workload.workloads import Workloads
-from tests.drawn import seeds
-from tests.needs import require
-from tests.sessions.hooks import until
 
 _SECONDS, _REFUSED_SECONDS = 0.1, 0.3
 _MANY_SECONDS = 0.2  # a read that does not hang takes less, also on a busy machine
