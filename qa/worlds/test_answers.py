@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -41,8 +42,12 @@ def expected(program: Program) -> list[str]:
         advice = "no measured value explains it" if program.cause == "unknown" else CAUSES[program.cause].advice
         texts += [] if loads or program.cause in BY_CAUSE else [advice]
     if program.speedup and program.condition != "on_cpu":
-        low, high = f"{0.9 * program.speedup:.2g}", f"{1.2 * program.speedup:.2g}"
-        texts.append(f"→ steps {'up' if low == '1' else f'about {low}'} to {high} times as fast, then limited by")
+        # No gain is larger than the lost time allows.
+        most = 1.0 / (1.0 - program.ratio) if program.ratio and program.ratio < 1.0 else math.inf
+        low, middle, high = (f"{min(most, by * program.speedup):.2g}" for by in (0.9, 1.0, 1.2))
+        narrow = min(most, 1.2 * program.speedup) <= 1.2 * min(most, 0.9 * program.speedup)
+        words = f"about {middle}" if narrow else f"{'up' if low == '1' else f'about {low}'} to {high}"
+        texts.append(f"→ steps {words} times as fast, then limited by")
     texts += [RUN_ADVICE, "seen from outside only"] if program.condition == "unhooked" else []
     texts += [f"py-spy dump --pid {program.pid}"] if program.condition == "stalled" else []
     return texts + (["there is no GPU here"] if program.condition == "on_cpu" and not program.cause else [])
