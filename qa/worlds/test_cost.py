@@ -116,7 +116,7 @@ def test_a_counter_of_energy_that_falls_adds_no_more_than_a_gpu_uses(tmp_path: P
         f'{TRAINING}{{process="a"}}': "1x39",
     }
     rule = {"record": "watts", "expr": cost._energy(Selectors.of(Parameters(scrape_interval=60)))}
-    mean = f"avg_over_time(watts[30m]) > bool 290 and avg_over_time(watts[30m]) < bool {most}"
+    mean = f"(avg_over_time(watts[30m]) > bool 290) * (avg_over_time(watts[30m]) < bool {most})"
     expected = [{"expr": mean, "eval_time": "39m", "exp_samples": [{"labels": '{process="a"}', "value": 1}]}]
     tests = {
         "rule_files": ["rules.json"],
