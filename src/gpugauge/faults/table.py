@@ -18,8 +18,8 @@ Action = Literal["", "reset", "reset_later", "drain"]
 class Fault(NamedTuple):
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
     in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
-    `explains` are not notified while it is there. `before` shows what its repair clears, `after` under load that it was
-    one.
+    `explains` are not notified while it is there. `before` is the command that shows what its repair clears, `after`
+    the one that shows under load whether it has helped.
     """
 
     name: str
@@ -66,6 +66,10 @@ _ROWS = (
 )
 FAULTS = {fault.name: fault for fault in _ROWS}
 _ORDER = {name: place for place, name in enumerate(FAULTS)}
+REASONED = frozenset({"GpuNeedsReset", "GpuResetPending"})
+"""Faults whose alerts have the label `reason`, and its words in the summary."""
+PASSING = frozenset({"GpuXidApplication", "GpuXidOther"})
+"""Errors that are no faults of the GPU after a while."""
 DEFAULTS = Faults()
 """The thresholds without settings."""
 NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_packet", "buffer_overrun")

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from gpugauge.status.details import is_lossless, last_use, longest_wait, loss
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders, owner_words
+from gpugauge.status.problem import WASTE
 from gpugauge.status.use import by_place, gpus_words, mig_name
 from gpugauge.status.words import clock, percent
 from gpugauge.terminal import rows
@@ -48,13 +49,6 @@ _PROCESSES: Sequence[Column[Process]] = (
     Column("OWNER", lambda process, _: safe(process.owner) or "-", least=16, rank=1),
 )
 
-_FAULTS = {
-    "gpu_down",
-    "gpu_health",
-    "xid",
-    "gpu_slowed",
-    "narrow_link",
-}  # kinds of problems of which a GPU stands first
 # By name: the value by which processes are sorted, the largest first; None comes last.
 SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
     "lost": lambda p: _lost(p.facts),
@@ -148,7 +142,8 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     and level.
     """
     found: list[tuple[str, list[str], str]] = []
-    faulty = {uuid for problem in status.problems if problem.kind in _FAULTS for uuid in problem.gpus}
+    faults = (problem for problem in status.problems if problem.kind not in WASTE)
+    faulty = {uuid for problem in faults if not problem.steps for uuid in problem.gpus}
     for gpu in sorted(status.gpus, key=lambda gpu: (gpu.uuid not in faulty, gpu.uuid in faulty and gpu.level != "bad")):
         found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.level))
         found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]

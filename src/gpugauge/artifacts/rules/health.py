@@ -9,7 +9,7 @@ from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import Recording
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
-from gpugauge.faults.table import FAULTS
+from gpugauge.faults.table import FAULTS, PASSING, REASONED
 
 _LOST_SECONDS = 120  # for which a GPU does not answer
 _WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled", "GpuReadingFailed"}  # must last for a while
@@ -19,7 +19,6 @@ IDENTITY = "gpugauge:gpu:info"
 _WORDS = ("summary", "advice")
 # Each step of a repair in a line of its own.
 _TO_DO = '{{ with $labels.advice }}\nWhat to do: {{ reReplaceAll "(:|;) ([0-9]+[.]) " "$1\\n$2 " . }}.{{ end }}'
-_PASSING = {"GpuXidApplication", "GpuXidOther"}
 # What an error of each class means.
 _XIDS = {
     "GpuXidApplication": '{{ if eq $labels.xid "94" }}Memory of the GPU is faulty: the program that read it has ended, '
@@ -46,9 +45,9 @@ def alerts(s: Selectors) -> list[Alert]:
     found, t = [], Texts(s)
     for name, (description, when) in _texts(s).items():
         fault, is_xid = FAULTS[name], name.startswith("GpuXid")
-        own = ("reason",) if name in {"GpuNeedsReset", "GpuResetPending"} else ("xid", "xid_name") if is_xid else ()
+        own = ("reason",) if name in REASONED else ("xid", "xid_name") if is_xid else ()
         hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
-        ends = "" if name in _PASSING else f"\nThe alert ends about {format_duration(s.keep_firing)} after the repair."
+        ends = "" if name in PASSING else f"\nThe alert ends about {format_duration(s.keep_firing)} after the repair."
         lost = name == "GpuLost"
         text = description + t.figures(name) + t.other_faults(name) + _TO_DO + ends + t.users(lost=lost)
         summary = f"{t.gpu()} {{{{ $labels.summary }}}}"
@@ -120,7 +119,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
     }
     for name, means in _XIDS.items():
         kind = name.removeprefix("GpuXid").lower()
-        when, until = (lately, "") if name in _PASSING else ("", ", until it is repaired")
-        had = "had" if name in _PASSING else "has"
+        when, until = (lately, "") if name in PASSING else ("", ", until it is repaired")
+        had = "had" if name in PASSING else "has"
         texts[name] = means + when, f"a GPU {had} an Xid error of the class {kind}{until}"
     return texts

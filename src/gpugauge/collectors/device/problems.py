@@ -17,6 +17,8 @@ from gpugauge.faults.table import (
     FAULTS,
     NVLINK_CORRECTED,
     NVLINK_NEVER,
+    PASSING,
+    REASONED,
     SLOWDOWNS,
     Ailment,
     GpuHealth,
@@ -33,8 +35,6 @@ log = logging.getLogger("gpugauge.events")
 
 _OVER_SECONDS = 60.0  # without a fault before it counts as over
 _LINK_SECONDS = 300.0  # over which a GPU is under load, for the width of its link
-_PASSING = {"GpuXidApplication", "GpuXidOther"}  # are no faults of the GPU after a while
-_REASONED = {"GpuNeedsReset", "GpuResetPending"}  # the reason stands in the summary
 _NO_XIDS = Xids({}, {})
 _MAX_STEP_SECONDS = 15.0  # for which the reasons of one reading count, where the driver counts no seconds
 
@@ -64,7 +64,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     for each, advice in zip(gpu.faults, gpu.advice, strict=True):  # of several reasons, the gravest
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
-        summary += f": {each.text}" if each.runbook in _REASONED else ""
+        summary += f": {each.text}" if each.runbook in REASONED else ""
         summary = each.text if each.runbook == "GpuReadingFailed" else summary
         words = (each.reason, fault.word, summary, advice, fault.action)
         found.setdefault((each.runbook, *each.xid), words)
@@ -264,5 +264,5 @@ class FaultsCollector(RegisteredCollector):
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}
         for xid in sorted({*recent, *unrepaired}):
             fault = xid_fault(xid, device.vendor)
-            if fault and xid in (recent if fault.runbook in _PASSING else unrepaired):
+            if fault and xid in (recent if fault.runbook in PASSING else unrepaired):
                 yield fault
