@@ -28,8 +28,7 @@ WHERE = (
 )
 FURTHER = (
     "`gpugauge report 'llm'` shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
-    "Used is GPU time in which a kernel ran, and not longer than necessary: a GPU with a load of 100% need not be used "
-    "well. "
+    "A GPU with a load of 100% can be used little: time in which kernels run longer than necessary is not used. "
 )
 LOST = "It waits for its data loader (70% of its GPU time is lost), and loses GPU time, the cause is not known (5%)"
 

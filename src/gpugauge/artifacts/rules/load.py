@@ -11,10 +11,7 @@ from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, STALLS, Cause
 
 CPU_CAUSES = f"~{'|'.join(ON_CPU)}"
-_USED = (
-    "Used is GPU time in which a kernel ran, and not longer than necessary: a GPU with a load of 100% need not be used "
-    "well."
-)
+_USED = "A GPU with a load of 100% can be used little: time in which kernels run longer than necessary is not used."
 _CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, STALLS, "unknown"})
 
 
