@@ -117,6 +117,20 @@ def exporters() -> list[Variable]:
     ]
 
 
+def gone() -> Variable:
+    """Return the hidden variable of the nodes of which something is not seen now: of a large fleet, the past of the
+    others is not searched.
+    """
+    every = Scope({"job": "~$job"})
+    missing = " or ".join(f"{each} == 0" for each in (every.scraped("up"), *map(every.select, _ANSWERS)))
+    query = f"query_result(topk(100, group by (instance) ({missing})))"
+    return Variable("gone", "Gone", query, '/instance="([^"]+)"/', all_value="", hidden=True)
+
+
+# What is 1 of a node that is well.
+_ANSWERS = ("gpu_up", "gpugauge_driver_up")
+
+
 def node(**options: Any) -> Variable:
     """Return the variable for the node. Nodes that are down are those that Prometheus cannot scrape."""
     return Variable("instance", "Node", f'label_values(up{{{CLUSTER}=~"${CLUSTER}",job=~"$job"}}, instance)', **options)
@@ -195,35 +209,56 @@ def job_columns(**options: Any) -> list[Column]:
     ]
 
 
-def faults(s: Scope) -> Panel:
-    """Return the table of the faults of GPUs."""
+# What is not seen of a node: its rank among the faults of GPUs, and its alert. The last that matches is taken.
+_OF_NODES = (("4", "", ".*"), ("2", "ExporterBlind", "blind.*|no new.*"), ("2", "ExporterDown", "(not|never) seen.*"))
+
+
+def _not_seen(s: Scope) -> Expr:
+    """Return what is not seen of nodes in the form of faults."""
+    found = gpus.missing(s).then('label_replace({}, "summary", "$1", "state", "(.*)")')
+    found = found.then(f'label_replace({{}}, "advice", "{gpus.NODE_ADVICE}", "", "")')
+    for rank, alert, states in _OF_NODES:
+        found = found.then(f'label_replace({{}}, "problem", "{alert}", "summary", "{states}")')
+        found = found.then(f'label_replace({{}}, "{gpus.RANK}", "{rank}", "summary", "{states}")')
+    return with_chapter(with_cluster_choice(found), "problem")
+
+
+def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
+    """Return the table of the faults of GPUs; of a fleet in short, with the nodes that are not seen, and with jobs."""
     owner = Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
     down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({s.scraped('up')} == 0))"
     unseen = gpus.last_seen(s).then(f"{{}}\nand on {down}")
     told = gpus.ranked(with_chapter(with_cluster_choice(gpus.listed(s)), "problem"))
+    whose: list[Column] = []
+    if of_fleet:
+        short = f'label_replace({gpus.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")'
+        told = words.or_reason(told.then(f"{short}\nor {_not_seen(s)}"), "summary")
+        whose = [Column("User", "workload_user", size=60), *job_columns(size=115)]
+        whose += [Column("Namespace", "workload_namespace", hidden=True)]
+        whose += dropped(called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(s)}")), "process", "state")
     return table(
-        "Faults of GPUs",
-        "A line for each fault of a GPU, as its exporter judges it, the gravest first, and who holds the GPU. Of a "
-        "node that is not seen: those that it had, and when it was seen last. Fault opens the chapter of the runbook.",
-        Column("Node", "instance", link=TO_NODE, size=110),
-        Column("GPU", "index", size=50),
-        Column("Fault", "summary", link=TO_RUNBOOK, size=220),
-        Column("User", "workload_user", size=80),
-        *job_columns(size=160),
+        title,
+        "The gravest first: each fault of a GPU, as its exporter judges it. Of a node that is not seen: those that it "
+        "had, and when it was seen last. Fault opens the chapter of the runbook.",
+        Column("Node", "instance", link=TO_NODE, size=75),
+        Column("GPU", "index", size=42),
+        Column(
+            "Fault",
+            "summary",
+            link=TO_RUNBOOK,
+            size=180,
+            names={**gpus.GPU_NAMES, **gpus.NODE_NAMES, **words.REASON_NAMES},
+        ),
+        *whose,
         Column("Do this", "advice"),
-        Column("Seen last", unseen, size=80, empty="now"),
-        Column("Namespace", "workload_namespace", hidden=True),
-        Column("Cluster", CLUSTER, size=80),
+        Column("Seen last", unseen, size=85, empty="now"),
+        Column("Cluster", CLUSTER, size=70),
         CHAPTER_COLUMN,
         CHOICE,
         Column(gpus.RANK, gpus.RANK, hidden=True),
-        *dropped(
-            told,
-            called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(s)}")),
-            *("uuid", "problem", "process"),
-        ),
+        *dropped(told, "uuid", "problem"),
         order=("GPU", "Node", gpus.RANK),
-        empty_text="no GPU that reports has a fault",
+        **options,
     )
 
 

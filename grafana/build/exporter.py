@@ -7,7 +7,7 @@ from grafana.build.layout import Json, Panel, Row
 from grafana.build.panels import BAD, Column, Query, dropped, stat, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys
 
-_S = Scope({"job": "~$job", "instance": "~$instance"})
+_S = Scope({"job": "~$job", "instance": "~$instance"}, many=True)
 _AGE = ((None, "green"), (30, "orange"), (120, "red"))
 _ALERTS = "(Driver|Exporter|Attribution).*"
 
@@ -18,7 +18,7 @@ def dashboard() -> Json:
         common.EXPORTER,
         "gpugauge / Exporter",
         "The exporters themselves: whether they read the GPUs, whether they are scraped, and what they cost.",
-        [*common.exporters(), common.node()],
+        [*common.exporters(), common.gone(), common.node()],
         [
             Row("", [*_now(), common.not_seen("What is wrong", _S, width=12, height=7), _alerting(), _exporters()]),
             Row("All exporters", _all()),
@@ -65,7 +65,7 @@ def _now() -> list[Panel]:
             Query(words.coded(_S.age("gpugauge_snapshot_timestamp_seconds").by(operator="max"))),
             steps=_AGE,
         ),
-        count("Trainings connected", "Processes that report through the hook.", _S.read("gpugauge_hook_sessions").by()),
+        count("Processes connected", "Processes that report through the hook.", _S.read("gpugauge_hook_sessions").by()),
     ]
 
 

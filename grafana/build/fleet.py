@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpugauge.artifacts.rules.health import IDENTITY
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
@@ -18,16 +19,17 @@ from gpugauge.artifacts.rules.recording import (
     PROGRAMS,
     SPEEDUP,
 )
+from gpugauge.artifacts.rules.recording import DEVICES as JOB_DEVICES
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import LABELS, SEVERITIES, notifications
 from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import (
-    BAD,
     HOT,
     LOAD,
     ONLY_NAME,
+    WARN,
     Column,
     Query,
     bars,
@@ -40,7 +42,7 @@ from grafana.build.panels import (
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
 # Of a thousand nodes, no more is searched for what a node had when it was seen last.
-_S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m")
+_S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m", many=True)
 _NO_TRAINING = "no training that is judged"
 _NOBODY = "not known"
 # The columns that the link to a job needs, by the label of the job.
@@ -59,12 +61,13 @@ def dashboard() -> Json:
         "`gpugauge rules`.",
         [
             *common.exporters(),
+            common.gone(),
             common.Variable("kind", "Kind", kinds),
             common.Variable("namespace", "Namespace", namespaces),
             *common.PRICE,
         ],
         [
-            Row("", [*_now(), *_by_cause(), _jobs(), *_wrong(), common.faults(_S), *_nodes()]),
+            Row("", [*_now(), _wrong(), _by_cause(), _jobs(), _told(), _by_user(), *_nodes()]),
             Row("GPU hours, cost, and GPUs that are given and unused", [*_hours(), _unused()], collapsed=True),
         ],
         common.alerts(severity="~critical|warning"),
@@ -77,103 +80,129 @@ def _now() -> list[Panel]:
     hours = jobs.gpu_hours(HOURS_LOST).by()
     processes = _S.select("gpu_process_memory_used_bytes")
     up, used = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')} == 1)", f"group by ({gpus.GPU_KEY}) ({processes})"
-    idle = f"({used} and on ({keys('uuid')}) {recorded(DEVICE_BUSY)} < 0.01)"
     none = f"0 * count ({_S.select('gpu_up')})"
     counted = (
+        ("all", f"count ({_S.select('gpu_up')})"),
         ("held", f"count ({up} and {used}) or {none}"),
-        ("of these idle", f"count ({up} and {idle}) or 0 * count ({recorded(DEVICE_BUSY)})"),
         ("free", f"count ({up} unless {used}) or {none}"),
     )
     told = notifications()
     ranks = {name: f"count ({{}} == {rank})" for name, (rank, _) in SEVERITIES.items() if name != "info"}
     scraped = f"({_S.scraped('up')} or {_S.select('gpugauge_build_info')})"
     missed = Expr(f"count ({gpus.missing(_S)}) or 0 * count ({scraped})", COUNT)
-    judged = Expr(f"count ({gpus.out_of_order(_S)}) or 0 * count ({_S.select('gpu_problems')})", COUNT)
+    idle = Expr(f"sum ({_idle()}) or 0 * {all_wasted}", COUNT)
+    gained = Expr(f"{_freed()} or 0 * {all_wasted}", COUNT)
     return [
         stat(
             "GPUs wasted now",
             f"GPU time that trainings held and did not use, {jobs.WINDOW}, as a number of GPUs, and its share of what "
-            "they held: with perfect jobs as many GPUs would be free. Processes without evidence of a training do not "
-            "count, nor does a training in its first 15 minutes.",
-            Query(words.of_trainings(all_wasted), "GPUs"),
-            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of those of trainings"),
+            "they held. Beside it the GPUs of programs that hold them idle. A training in its first 15 minutes does "
+            "not count, nor do other processes without evidence of a training.",
+            Query(words.of_trainings(all_wasted), "trainings"),
+            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of theirs"),
+            Query(idle, "held idle"),
             mode="value_and_name",
-            units={"of those of trainings": SHARE},
+            units={"of theirs": SHARE},
             decimals=1,
+            width=5,
         ),
         stat(
-            "GPU hours wasted",
-            "In the time shown, of each training from its start, as `gpugauge report` and the dashboard of the job "
-            "count them, and their cost with the price at the top, in its currency.",
-            Query(words.of_trainings(hours), "GPU hours"),
-            Query(common.cost(hours), "cost"),
-            mode="value_and_name",
-            units={"cost": COUNT},
+            "To be freed",
+            "The GPUs that the same work would not need after the changes under Do this, where their gain is known: "
+            "for each training the largest one, and no more than it wastes; and those that are held idle.",
+            Query(gained, "GPUs"),
             decimals=1,
+            width=3,
+            empty_text="not known",
+        ),
+        stat(
+            "Hours wasted",
+            "GPU hours in the time shown, of each training from its start, as `gpugauge report` and the dashboard of "
+            "the job count them. Their cost is in a row below.",
+            Query(words.of_trainings(hours)),
+            decimals=1,
+            width=3,
         ),
         stat(
             "GPUs",
-            "GPUs that answer: those on which a process holds memory, those of them on which no kernel ran in the last "
-            "15 minutes, and the others.",
+            "All that exporters know; of those that answer, the GPUs on which a process holds memory, and the others.",
             *(
-                Query(words.coded(Expr(text, COUNT)) if name == "held" else Expr(text, COUNT), name)
+                Query(words.coded(Expr(text, COUNT)) if name == "all" else Expr(text, COUNT), name)
                 for name, text in counted
             ),
             mode="value_and_name",
         ),
         stat(
-            "GPUs out of order",
-            "GPUs with a fault about which an alert fires, or is about to, as their exporters judge it. A row below "
-            "lists them, with what to do.",
-            Query(words.coded(judged, (words.NO_REPORT, scraped))),
-            steps=BAD,
+            "Out of order",
+            "GPUs whose gravest fault must be repaired at once, and those with a warning, as their exporters judge it: "
+            "an alert fires about it, or is about to. They are listed below, with what to do.",
+            *gpus.counts(_S, (words.NO_REPORT, scraped)),
+            **gpus.COUNTED,
+            width=3,
         ),
         stat(
             "Notifications",
             "Notifications about firing alerts, grouped and inhibited like those of "
             "deploy/prometheus/alertmanager.yaml. They are listed below.",
             *(Query(words.counted(told.then(text)), name) for name, text in ranks.items()),
-            mode="value_and_name",
-            colors={name: ((None, "green"), (1, SEVERITIES[name][1])) for name in ranks},
+            **gpus.COUNTED,
+            width=3,
         ),
         stat(
             "Nodes not seen",
             "Nodes about which something is not known now: they are not scraped, their driver does not answer, or a "
             "part of their exporter fails. They are listed below, and missing in the other values.",
             Query(words.coded(missed)),
-            steps=BAD,
+            steps=WARN,
+            width=3,
         ),
     ]
 
 
-def _by_cause() -> list[Panel]:
+def _idle() -> str:
+    """Return the number of GPUs that each job holds idle, of those whose problem it is."""
+    idle = f"({recorded(IDENTITY)} and on ({keys('uuid')}) {recorded(DEVICE_BUSY)} < 0.01)"
+    devices = f"({recorded(JOB_DEVICES)} and on ({keys('instance', 'index')}) {idle})"
+    return f"(count by ({jobs.JOB_KEY}) ({devices}) and on ({jobs.JOB_KEY}) {recorded(PROBLEM, problem='held_idle')})"
+
+
+def _freed() -> str:
+    """Return the GPUs that work would not need without the largest causes with a known gain, and those held idle."""
+    gain = f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})"
+    freed = f"({jobs.held()} - on ({jobs.JOB_KEY}) {jobs.held()} / on ({jobs.JOB_KEY}) {gain})"
+    wasted = f"({jobs.wasted()} and on ({jobs.JOB_KEY}) {gain})"
+    return f"sum ({freed} < on ({jobs.JOB_KEY}) {wasted} or on ({jobs.JOB_KEY}) {wasted} or {_idle()})"
+
+
+def _by_cause() -> Panel:
     by_cause = recorded(CAUSE_LOST, **jobs.JOB_MATCHERS).by("cause").then("{} > 0")
+    return timeseries(
+        "GPUs wasted, by cause",
+        "GPU time that trainings wasted, as a number of GPUs; lines: the GPUs that they held, and all that answer. "
+        "docs/verdict.md lists the evidence of each cause.",
+        Query(recorded(ALL_HELD, **jobs.JOB_MATCHERS).by(), "held by trainings"),
+        Query(recorded(ANSWERING, job="~$job").by(), "GPUs that answer"),
+        Query(by_cause, "{{cause}}"),
+        Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
+        width=10,
+        height=7,
+        stack=True,
+        names={**jobs.CAUSE_NAMES, "held by trainings": ("", "white"), "GPUs that answer": ("", words.GREY)},
+        lines=("held by trainings", "GPUs that answer"),
+        empty_text=_NO_TRAINING,
+    )
+
+
+def _by_user() -> Panel:
     users = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_user")
-    return [
-        timeseries(
-            "GPUs wasted, by cause",
-            "GPU time that trainings wasted, as a number of GPUs; lines: the GPUs that they held, and all that answer. "
-            "docs/verdict.md lists the evidence of each cause.",
-            Query(recorded(ALL_HELD, **jobs.JOB_MATCHERS).by(), "held by trainings"),
-            Query(recorded(ANSWERING, job="~$job").by(), "GPUs that answer"),
-            Query(by_cause, "{{cause}}"),
-            Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
-            width=16,
-            height=7,
-            stack=True,
-            names={**jobs.CAUSE_NAMES, "held by trainings": ("", "white"), "GPUs that answer": ("", words.GREY)},
-            lines=("held by trainings", "GPUs that answer"),
-            empty_text=_NO_TRAINING,
-        ),
-        bars(
-            "GPU hours wasted in the time shown, by user",
-            "From the start of each training. A number in place of a name is a user id that the exporter cannot "
-            "resolve. Users share a job in proportion to their processes.",
-            Query(_largest(users, "workload_user"), "{{workload_user}}"),
-            height=7,
-            empty_text="none, or no training is judged",
-        ),
-    ]
+    return bars(
+        "GPU hours wasted in the time shown, by user",
+        "From the start of each training. A number in place of a name is a user id that the exporter cannot resolve. "
+        "Users share a job in proportion to their processes.",
+        Query(_largest(users, "workload_user"), "{{workload_user}}"),
+        height=7,
+        empty_text="none, or no training is judged",
+    )
 
 
 def _largest(expr: Expr, label: str) -> Expr:
@@ -188,44 +217,55 @@ def _of_job(expr: Expr, *labels: str) -> Expr:
 
 def _jobs() -> Panel:
     programs = recorded(PROGRAMS, **jobs.JOB_MATCHERS)
-    whose = f"sum by ({jobs.JOB_KEY}, workload_user, workload_command) (last_over_time({programs}[$__range]))"
+    gone = f"last_over_time({recorded(PROGRAMS, **jobs.JOB_MATCHERS, instance='~$gone')}[$__range])"
+    whose = f"sum by ({jobs.JOB_KEY}, workload_user, workload_command) ({programs} or {gone})"
     trains = f"({recorded(HELD)} > 0 or on ({jobs.JOB_KEY}) {recorded(NOW)} or on ({jobs.JOB_KEY}) {recorded(PROBLEM)})"
-    nodes = (
-        f"count by ({jobs.JOB_KEY}) (group by ({jobs.JOB_KEY}, instance) ({programs})) and on ({jobs.JOB_KEY}) {trains}"
+    places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({programs})").then(
+        f"{{}} and on ({jobs.JOB_KEY}) {trains}"
     )
     since = jobs.of_jobs(_S.select("training_start_timestamp_seconds"))
+    gain, most = (
+        f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})",
+        f"1 / ({recorded(TRAINING_LOAD)} > 0)",
+    )
     faster = (
-        f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})\n"
+        # No more than the load beside it allows: the two are of other minutes.
+        f"({most} < on ({jobs.JOB_KEY}) {gain} or on ({jobs.JOB_KEY}) {gain})\n"
         f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(_S.select('training_loader_expected_speedup_ratio'))} > 1.05\n"
         # What a loader gains is not what the advice about the CPU gains.
         f"unless on ({jobs.JOB_KEY}) ({jobs.of_jobs(jobs.LIMITED_TO_CPU)} or {recorded(PROBLEM, problem='on_cpu')})"
     )
-    known = jobs.why().then(
-        f"({{}})\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
-        f"(topk by ({jobs.JOB_KEY}) (1, {whose}) > bool 0)"
+    # What else may help is in the dashboard of the job.
+    known = (
+        jobs.why()
+        .then('label_replace({}, "advice", "$1", "advice", "([^;]*);.*")')
+        .then(
+            f"({{}})\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
+            f"(topk by ({jobs.JOB_KEY}) (1, {whose}) > bool 0)"
+        )
     )
     return table(
         "Trainings: what is wasted, by whom, why, and what to do",
         f"A line for each training, {jobs.WINDOW}: first those that stall, train on the CPU, or ran on a node that is "
         "not seen now, then the largest waste, at last those that are not judged yet, or well. Job opens all its "
         "causes. Faster: times as many steps a second are expected without the cause.",
-        Column("User", "workload_user", size=65),
+        Column("User", "workload_user", size=60),
         *common.job_columns(size=150),
-        Column("Wasted", _of_job(jobs.wasted()), size=70, decimals=1),
-        Column("GPU hours", _of_job(jobs.gpu_hours(HOURS_LOST)), size=85, decimals=1),
+        Column("Where", "where", size=85),
+        Column("Wasted", _of_job(jobs.wasted()).then(f"{{}}\nor {_idle()}"), size=65, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
-        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=160),
+        Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=205),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
-        Column("Nodes", Expr(nodes, COUNT), size=55),
-        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=80),
-        Column("Program", "workload_command", size=110),
-        Column("Namespace", "workload_namespace", size=95),
-        Column("Cluster", CLUSTER, size=70),
+        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=110),
+        Column("Program", "workload_command", size=105),
+        Column("Namespace", "workload_namespace", hidden=True),
+        Column("Cluster", CLUSTER, size=65),
         common.CHOICE,
+        *dropped(places),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Wasted", "level"),
-        height=10,
+        height=11,
         cells="lg",
         empty_text=_NO_TRAINING,
     )
@@ -254,33 +294,42 @@ def _whose() -> Expr:
     return notifications().then(f"({both})\nand on ({', '.join(LABELS)}) ({{}})")
 
 
-def _wrong() -> list[Panel]:
+def _wrong() -> Panel:
+    return common.faults(
+        _S,
+        "Out of order: GPUs, and nodes that are not seen",
+        of_fleet=True,
+        width=14,
+        height=7,
+        empty_text="nothing: no GPU has a fault, all exporters are scraped, all drivers answer",
+    )
+
+
+def _told() -> Panel:
     ranks = {str(rank): (severity, color) for severity, (rank, color) in SEVERITIES.items()}
     fires = common.with_cluster_choice(common.with_chapter(notifications(), "alertname"))
-    return [
-        table(
-            "Notifications about firing alerts",
-            "A line for each notification: its most severe alert, and the job that it is about, or that holds the GPU, "
-            "or held it before it was lost. Alert opens the chapter of the runbook.",
-            Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=75),
-            Column("Alert", "alertname", size=165, link=common.TO_RUNBOOK),
-            Column("Job", jobs.SHOWN, link=common.TO_JOB),
-            Column("User", "workload_user", size=70),
-            Column("Node", "instance", link=common.TO_NODE, size=110),
-            Column("GPU", "index", size=45),
-            Column("Since", notifications_since(), size=115),
-            Column("Pod", "workload_pod"),
-            *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
-            Column("Cluster", CLUSTER, size=80),
-            common.CHAPTER_COLUMN,
-            common.CHOICE,
-            *dropped("uuid", *JOB_LABELS_OF_RULES, _whose()),
-            sort="Severity",
-            width=14,
-            empty_text="no alert fires",
-        ),
-        common.not_seen("Not seen: what, and since when", _S, width=10),
-    ]
+    return table(
+        "Notifications about firing alerts",
+        "A line for each notification: its most severe alert, and the job that it is about, or that holds the GPU, or "
+        "held it before it was lost. Alert opens the chapter of the runbook.",
+        Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=75),
+        Column("Alert", "alertname", size=165, link=common.TO_RUNBOOK),
+        Column("Job", jobs.SHOWN, link=common.TO_JOB),
+        Column("User", "workload_user", size=70),
+        Column("Node", "instance", link=common.TO_NODE, size=110),
+        Column("GPU", "index", size=45),
+        Column("Since", notifications_since(), size=115),
+        Column("Pod", "workload_pod"),
+        *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
+        Column("Cluster", CLUSTER, size=80),
+        common.CHAPTER_COLUMN,
+        common.CHOICE,
+        *dropped("uuid", *JOB_LABELS_OF_RULES, _whose()),
+        sort="Severity",
+        width=16,
+        height=7,
+        empty_text="no alert fires",
+    )
 
 
 def _nodes() -> list[Panel]:

@@ -4,18 +4,21 @@ needs the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from gpugauge.driver.advice import WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
+from gpugauge.driver.vendors import VENDORS
+from gpugauge.faults.repair import SEE
 from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
 from grafana.build.panels import HOT, ONLY_NAME, Query, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
-from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, USED, WARNING, Line, names, states
+from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, USED, WARNING, Line, coded, names, states
 
 NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
 GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
@@ -25,6 +28,11 @@ _EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains
 _CRITICAL, _FOR_INFORMATION = (
     "|".join(fault.name for fault in FAULTS.values() if fault.severity == severity) for severity in ("critical", "info")
 )
+# Those that must be repaired at once: first those that explain others.
+_TIERS = [
+    "~" + "|".join(each for each in _CRITICAL.split("|") if bool(FAULTS[each].explains) == explains)
+    for explains in (True, False)
+]
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
 _STUCK = 120
 
@@ -42,7 +50,7 @@ def of_down(scope: Scope) -> str:
 
 def newest(scope: Scope, name: str, **labels: str) -> str:
     """Return when each series was seen last."""
-    return f"max_over_time(timestamp({scope.select(name, **labels)})[{scope.past}])"
+    return f"max_over_time(timestamp({scope.back.select(name, **labels)})[{scope.past}])"
 
 
 def last(scope: Scope, *names_: str, **labels: str) -> str:
@@ -63,7 +71,7 @@ def known(scope: Scope, name: str, **labels: str) -> str:
 
 def not_seen(scope: Scope) -> str:
     """Return the nodes that were seen in the time shown and are not scraped now, with the label `minutes`."""
-    ago = f"(time() - max by ({NODE_KEY}) (last_over_time({scope.select(_SNAPSHOT)}[$__range])))"
+    ago = f"(time() - max by ({NODE_KEY}) (last_over_time({scope.back.select(_SNAPSHOT)}[$__range])))"
     down = f"({ago} and on ({NODE_KEY}) ({scope.scraped('up')} == 0))"
     return f'count_values by ({NODE_KEY}) ("minutes", floor({down} / 60))'
 
@@ -115,8 +123,13 @@ def owners(scope: Scope, *labels: str) -> str:
     holders = f"{known(scope, HOLDS)} or {before_lost(scope)}"
     one = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({holders}))"
     # Also of a process that has ended, the labels that it had for most of the time.
-    seen_ = f"count_over_time({replace(scope, own={}).select('gpu_process_info')}[{window(scope)}])"
-    info = f"topk by ({process}) (1, sum by ({keys('process', *labels)}) ({seen_}))"
+    every, by = replace(scope, own={}), keys("process", *labels)
+    seen_ = f"count_over_time({every.back.select('gpu_process_info')}[{window(scope)}])"
+    info = f"topk by ({process}) (1, sum by ({by}) ({seen_}))"
+    if scope.many:
+        info = (
+            f"({info} or on ({process}) topk by ({process}) (1, group by ({by}) ({every.select('gpu_process_info')})))"
+        )
     return f"{one} * on ({process}) group_left ({', '.join(labels)}) {info}"
 
 
@@ -134,13 +147,21 @@ def power(scope: Scope) -> Expr:
     return energy.then(f"(({{}}\nor on ({GPU_KEY}) {reading}) and on ({GPU_KEY}) {answers(scope)})")
 
 
-def curves(scope: Scope, of: Callable[[Expr], Expr] = lambda expr: expr, empty_text: str = UNSUPPORTED) -> list[Panel]:
+def curves(
+    scope: Scope,
+    of: Callable[[Expr], Expr] = lambda expr: expr,
+    empty_text: str = UNSUPPORTED,
+    widths: Sequence[int] = (6, 6, 6, 6),
+) -> list[Panel]:
     """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
+    places = iter(widths)
 
-    def graph(title: str, text: str, expr: Expr, **options: object) -> Panel:
+    def graph(title: str, text: str, expr: Expr, **options: Any) -> Panel:
         shown = by_device(scope, of(expr))
         lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
-        return timeseries(title, text, *lines, empty_text=empty_text, **options)  # type: ignore[arg-type]  # the options are those of the panel
+        width = next(places)
+        size: dict[str, Any] = {"width": width, "height": {8: 12, 10: 9}.get(width, 8), "right": width > 8}
+        return timeseries(title, text, *lines, **size, empty_text=empty_text, **options)
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
     return [
@@ -177,15 +198,13 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
     )
 
 
-def faults(scope: Scope) -> Expr:
-    """Return a series for each fault of a GPU, as its exporter judges it, by the name of its alert."""
-    return scope.read("gpu_problem", severity="!info").by(GPU_KEY, "problem", operator="max")
-
-
-def out_of_order(scope: Scope) -> Expr:
-    """Return 1 for each GPU with a fault, or that does not answer."""
+def out_of_order(scope: Scope, severity: str) -> Expr:
+    """Return 1 for each GPU whose gravest fault is of that severity; one that does not answer is critical."""
     down = scope.read("gpu_up").then("({} == 0)")
-    return Expr(f"group by ({GPU_KEY}) ({faults(scope)} or {down})", COUNT)
+    grave, other = (scope.select("gpu_problem", severity=each) for each in ("critical", "warning"))
+    critical = f"group by ({GPU_KEY}) ({grave} or {down})"
+    only = f"(group by ({GPU_KEY}) ({other}) unless on ({GPU_KEY}) {critical})"
+    return Expr(critical if severity == "critical" else only, COUNT)
 
 
 def listed(scope: Scope) -> Expr:
@@ -198,22 +217,37 @@ def listed(scope: Scope) -> Expr:
     return words.then(f"{{}}\n* on ({fault}) group_left () {grave}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
+def counts(scope: Scope, *codes: tuple[str, str], known: Callable[..., Expr] = coded) -> list[Query]:
+    """Return the numbers of GPUs out of order, by severity; the codes say why there is none."""
+    of = {each: f"count ({out_of_order(scope, each)}) or 0 * count ({scope.select('gpu_problems')})" for each in _GRAVE}
+    return [Query(known(Expr(text, COUNT), *codes), each) for each, text in of.items()]
+
+
+_GRAVE = ("critical", "warning")
+COUNTED: dict[str, Any] = {
+    "mode": "value_and_name",
+    "colors": {each: ((None, "text"), (0, "green"), (1, SEVERITIES[each])) for each in _GRAVE},
+}
+"""How numbers by severity are shown."""
 RANK = "rank"
 """The label with the order of faults."""
 
 
 def ranked(expr: Expr) -> Expr:
-    """Return faults with the label RANK: critical ones are first, then those that explain others."""
-    for rank, problems in enumerate((".*", _EXPLAINING, _CRITICAL)):
-        expr = expr.then(f'label_replace({{}}, "{RANK}", "{3 - rank}", "problem", "{problems}")')
+    """Return faults with the label RANK: critical ones are first, nodes that are not seen second (common.faults), then
+    those that explain others.
+    """
+    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), ("1", _CRITICAL)):
+        expr = expr.then(f'label_replace({{}}, "{RANK}", "{rank}", "problem", "{problems}")')
     return expr
 
 
 def seen(scope: Scope) -> str:
     """Return 1 for each GPU that was seen in the time shown, with its last index."""
-    info = f"count_over_time({scope.select('gpu_info')}[{window(scope)}])"
+    info = f"count_over_time({scope.back.select('gpu_info')}[{window(scope)}])"
     index = f"topk by ({GPU_KEY}) (1, sum by ({GPU_KEY}, index) ({info})) > bool 0"
-    return f"({index} or on ({GPU_KEY}) group by ({GPU_KEY}) ({scope.select('gpu_up')}))"
+    now = devices(scope) if scope.many else f"group by ({GPU_KEY}) ({scope.select('gpu_up')})"
+    return f"({index} or on ({GPU_KEY}) {now})"
 
 
 def _gravest(read: Callable[..., str], only: str = "") -> str:
@@ -221,23 +255,32 @@ def _gravest(read: Callable[..., str], only: str = "") -> str:
     the series of a metric, and `only` selects faults.
     """
     fault = keys("instance", "uuid", "problem")
-    critical, explaining, others = (
-        f"group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=names_)})"
-        for names_ in (f"~{_CRITICAL}", f"~{_EXPLAINING}", "!" if only else f"!~{_FOR_INFORMATION}")
+    names_ = (f"~{_CRITICAL}", "!") if only else (*_TIERS, f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
+    ranked = " or ".join(
+        f"{weight} * group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=each)})"
+        for weight, each in zip(range(len(names_), 0, -1), names_, strict=True)
     )
-    ranked = f"({critical} * 3 or {explaining} * 2 or {others})"
-    return f"topk by ({GPU_KEY}) (1, {ranked}{f' and on ({fault}) {only}' if only else ''})"
+    return f"topk by ({GPU_KEY}) (1, ({ranked}){f' and on ({fault}) {only}' if only else ''})"
 
 
 def _lately(scope: Scope, name: str, **labels: str) -> str:
-    return f"last_over_time({scope.select(name, **labels)}[{window(scope)}])"
+    return f"last_over_time({scope.back.select(name, **labels)}[{window(scope)}])"
 
 
+_SHORT = "Repair $2: end its programs, then $3. All steps: its node"
 _OK = Line("ok", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
 _WASTED, _USED, _FREE = "wasted", "in use", "free"
 _STARTED = "just started: the first values take some minutes"
-_STEPS = "Its repair, step by step: Faults of GPUs, on the page of the node"
+# The command of a repair, and what stands before it in the advice on a fault.
+_COMMANDS = "|".join(
+    (
+        *sorted({f"{vendor.fill('{reset_gpus}').split(' -')[0]} [^;]*" for vendor in VENDORS}),
+        "systemctl reboot",
+        "switch the machine off and on",
+    )
+)
+_PLAN = f"(?:{SEE}; )?(.*[.] |)Repair of GPUs? .*?, (now|when[^:]*), in this order:.*?({_COMMANDS}).*"
 NODE_ADVICE = "look after the node: it is down, or its exporter"
 
 
@@ -270,24 +313,31 @@ def gpu_states(scope: Scope) -> Expr:
     return found.then(f"({{}})\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
-def advice(scope: Scope) -> Expr:
-    """Return what to do about the gravest fault of each GPU, as the label `advice`, without the steps of a repair: they
-    are in the list of faults, and would make a line higher than the table.
+def short(faults: str, before: str = "") -> str:
+    """Return faults with what repairs them in place of all steps: these are in the dashboard of the node. `before` is
+    $1 for what stands before the repair, such as that a program must be started again.
     """
-    short = f'label_replace({_gravest(scope.select)}, "advice", "$1. {_STEPS}", "advice", "(.*?)[.] Repair of GPU.*")'
-    now = f"({short})\n* on ({GPU_KEY}) group_left (index) {devices(scope)}"
-    gone = f"({seen(scope)} and on ({NODE_KEY}) {not_seen(scope)})"
-    return Expr(f'{now}\nor label_replace({gone}, "advice", "{NODE_ADVICE}", "", "")', COUNT).by(
-        GPU_KEY, "index", "advice", operator="max"
-    )
+    return f'label_replace({faults}, "advice", "{before}{_SHORT}", "advice", "{_PLAN}")'
+
+
+def critical(scope: Scope, before: str = "") -> str:
+    """Return the gravest fault of each GPU that must be repaired at once: index, summary and advice are labels."""
+    fault = keys("instance", "uuid", "index", "summary", "advice")
+    first, others = (scope.select("gpu_problem_info", problem=each) for each in _TIERS)
+    one = short(f"topk by ({GPU_KEY}) (1, 2 * {first} or {others})", before)
+    return f"group by ({fault}) ({one} * on ({GPU_KEY}) group_left (index) {devices(scope)})"
 
 
 GPU_NAMES = {
     **dict.fromkeys((_USED, _FREE), ("", "green")),
     _WASTED: ("", "orange"),
     **dict.fromkeys(("~not seen.*", "not listed any more", _NOT_JUDGED), ("", GREY)),
-    # Some have more words behind.
-    **{f"~{fault.summary}.*": ("", SEVERITIES[fault.severity]) for fault in FAULTS.values() if "Xid" not in fault.name},
+    # Some have more words behind, and some begin as others do.
+    **{
+        f"~{fault.summary}.*": ("", SEVERITIES[fault.severity])
+        for fault in sorted(FAULTS.values(), key=lambda fault: -len(fault.summary))
+        if "Xid" not in fault.name
+    },
     "~had Xid.*": ("", "red"),
 }
 
@@ -298,7 +348,7 @@ def _node_lines(s: Scope) -> list[Line]:
     judged = s.select("gpugauge_collector_success", collector="faults")
     # A machine without a GPU, for which no alert fires.
     without = f"{s.select('gpugauge_driver_up', reason='~off|' + '|'.join(sorted(WITHOUT_GPU)))} == 0"
-    had = f"last_over_time({s.select('gpugauge_driver_up', reason='ok')}[$__range])"
+    had = f"last_over_time({s.back.select('gpugauge_driver_up', reason='ok')}[$__range])"
     return [
         Line("not seen for $1 min: the node is down, or its exporter", CRITICAL, not_seen(s), "minutes"),
         Line("never seen in the time shown: the node is down, or its exporter", CRITICAL, down),
@@ -326,10 +376,14 @@ def missing(scope: Scope) -> Expr:
 
 
 def _with_gpus(s: Scope) -> list[Line]:
-    number = f'count_values by ({NODE_KEY}) ("number", count by ({NODE_KEY}) ({out_of_order(s)}))'
+    critical, warning = (
+        f'count_values by ({NODE_KEY}) ("number", count by ({NODE_KEY}) ({out_of_order(s, severity)}))'
+        for severity in ("critical", "warning")
+    )
     return [
         *_node_lines(s),
-        Line("GPUs out of order: $1", CRITICAL, number, "number"),
+        Line("GPUs out of order: $1", CRITICAL, critical, "number"),
+        Line("GPUs with a warning: $1", WARNING, warning, "number"),
         _OK._replace(when=f"{s.scraped('up')} or {s.select('gpugauge_build_info')}"),
     ]
 
@@ -341,7 +395,7 @@ def node_states(scope: Scope) -> Expr:
 
 def last_seen(scope: Scope) -> Expr:
     """Return when values of each node were seen last in the time shown, by its newest sample."""
-    newest = f"last_over_time({scope.select(_SNAPSHOT)}[$__range])"
+    newest = f"last_over_time({scope.back.select(_SNAPSHOT)}[$__range])"
     return Expr(f"max by ({NODE_KEY}) ({newest}) * 1000", "dateTimeFromNow")
 
 

@@ -11,7 +11,8 @@ from gpugauge.verdict.step import LIMITS
 from grafana.build import common, gpus, jobs, words
 from grafana.build.jobs import JOB_NODES as _S
 from grafana.build.layout import Json, Panel, Row
-from grafana.build.panels import BAD, LOAD, Column, Query, dropped, stat, table, timeseries
+from grafana.build.notifications import STEPS, named
+from grafana.build.panels import LOAD, Column, Query, dropped, stat, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 from grafana.build.words import Line
 
@@ -126,7 +127,6 @@ def _header() -> Panel:
     def most(label: str) -> Expr:
         return Expr(f"topk by ({jobs.JOB_KEY}) (1, {jobs.last_known(label)})", COUNT)
 
-    nodes = Expr(f"count by ({jobs.JOB_KEY}) ({jobs.last_known('instance')})", COUNT)
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(CLUSTER, operator="min")
     since = Expr(f"{start} + on ({CLUSTER}) group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
     held = Expr(f"0 * {jobs.last_known()} + on ({CLUSTER}) group_left () count by ({CLUSTER}) ({_held()})", COUNT)
@@ -141,7 +141,7 @@ def _header() -> Panel:
         Column("Program", "workload_command", size=170),
         Column("Job", jobs.SHOWN),
         Column("Namespace", "workload_namespace", size=140),
-        Column("Nodes", nodes, size=70),
+        Column("Where", "where", size=110),
         Column("GPUs", held, size=70),
         Column("Trains since", since, size=130),
         Column("Seen last", Expr(end, "dateTimeFromNow"), size=130),
@@ -150,6 +150,7 @@ def _header() -> Panel:
             jobs.called(jobs.job_states()),
             most("workload_user"),
             most("workload_command"),
+            jobs.places(jobs.last_known("instance")),
             *("workload_job", "workload_job_kind"),
         ),
         height=4,
@@ -159,7 +160,7 @@ def _header() -> Panel:
 
 def _now() -> list[Panel]:
     armed = recorded(ARMED, **jobs.JOB_MATCHERS, workload_job="$workload").by(operator="max")
-    steps = jobs.by_process(_S.steady("torch_steps_total")).by()
+    steps = jobs.by_process(_S.steady("torch_steps_total")).by(operator="avg")
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
     age = f"round((time() - {start} / 1000) / 60)"
     minutes = f'count_values("minutes", ({age} < 15))'
@@ -168,7 +169,7 @@ def _now() -> list[Panel]:
     lost = jobs.by_process(_S.steady("training_lost_seconds_total", jobs.RANGE), "cause").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
-    limits, unseen = _limits(), f"0 * count ({jobs.job_not_seen()})"
+    limits = _limits()
     return [
         stat(
             "Load",
@@ -182,25 +183,28 @@ def _now() -> list[Panel]:
             f"GPU time wasted, {jobs.WINDOW}, as a number of GPUs, and GPU hours in the time shown, from the start of "
             "the training on.",
             Query(_of_gpus(lost.then(f"({{}} and on () {jobs.job_held()})", COUNT)), "GPUs now"),
-            Query(_one(wasted_so_far), "in the time shown"),
+            Query(_one(wasted_so_far), "in range"),
             mode="value_and_name",
-            units={"in the time shown": "suffix: h"},
+            units={"in range": "suffix: h"},
             decimals=1,
         ),
         stat(
             "Why",
-            f"The cause that wasted most GPU time, {jobs.WINDOW}, from 10 % on; of a training on the CPU, its limit.",
+            "A fault of its GPUs that must be repaired at once; else the cause that wasted most GPU time, "
+            f"{jobs.WINDOW}, from 10 % on; of a training on the CPU, its limit.",
             Query(
                 Expr(
-                    f'label_replace({_SEVERAL[1]}, "cause", "several jobs", "", "")\n'
+                    f'label_replace(0 * {_SEVERAL[1]} - 1, "cause", "several jobs", "", "")\n'
+                    f'or on () label_replace(2 * topk(1, {_faults()}), "cause", "its GPU $1", "summary", "(.*)")\n'
                     f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
-                    f'or on () label_replace({jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
-                    f'or on () label_replace({jobs.last_known()}, "cause", "not known", "", "")',
+                    f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
+                    f'or on () label_replace(0 * {jobs.last_known()} - 1, "cause", "not known", "", "")',
                     SHARE,
                 ),
                 "{{cause}}",
             ),
-            width=6,
+            width=5,
+            steps=((None, "text"), (0, "green"), (0.01, "orange"), (2, "red")),
             mode="name",
             names={cause: (text, "") for cause, (text, _) in jobs.CAUSE_NAMES.items()},
             empty_text="not known, or it holds no GPU",
@@ -208,30 +212,25 @@ def _now() -> list[Panel]:
         stat(
             "Possible",
             "How many times as many steps a second are expected of the best of the changes below.",
-            Query(_one(Expr(f"max ({_gain('', 'min')} or {_loader_gain('')})", _TIMES))),
-            width=3,
+            Query(_one(Expr(f"max ({_gain()} or {_loader_gain('')})", _TIMES))),
+            width=2,
             decimals=1,
             empty_text="none known",
         ),
         stat(
-            "Step rate",
-            "Steps of the optimizer a second, summed over all ranks. It needs the hook.",
-            Query(_one(steps.with_unit(COUNT))),
-            width=3,
+            "Steps/s",
+            "Steps of the optimizer a second, mean over the ranks. It needs the hook.",
+            Query(_one(steps)),
+            width=2,
             empty_text="not known",
         ),
         stat(
             "Alerts",
-            "Alerts about this job and about its GPUs that fire.",
-            Query(
-                words.counted(
-                    _alerts(f"({_holds()} or {_lost()})")
-                    .by(operator="count")
-                    .then(f"{{}}\nor {unseen} - {words.NOT_SEEN[1:]}")
-                )
-            ),
-            width=2,
-            steps=BAD,
+            "Of which alerts about this job and about its GPUs people are notified.",
+            named(_alerts(f"({_holds()} or {_lost()})"), ("not known", jobs.job_not_seen())),
+            width=5,
+            mode="name",
+            steps=STEPS,
         ),
         stat(
             "Judged",
@@ -268,8 +267,16 @@ def _mean(part: str = "") -> Expr:
     return Expr(f"avg_over_time({_S.select(f'training_expected_speedup{part}_ratio')}[{jobs.RANGE}])", _TIMES)
 
 
-def _gain(part: str, operator: str) -> Expr:
-    """Return a bound of the gain of the job, by cause. Not known where it is not known of a process that the cause
+def _gain(part: str = "", operator: str = "min") -> Expr:
+    """Return the gain of the job or a bound of it, by cause: no more than the lost time beside it allows, which is of
+    other minutes.
+    """
+    most = f"scalar(1 / (1 - sum ({jobs.job_wasted()}) / {jobs.job_held()} > 0) or on () vector(1e9))"
+    return _gains(part, operator).then(f"clamp_max({{}}, {most})")
+
+
+def _gains(part: str = "", operator: str = "min") -> Expr:
+    """Return what the processes report of it. Not known where it is not known of a process that the cause
     limits.
     """
     limited = _S.read("training_limited_by").then("({} == 1)")
@@ -290,7 +297,15 @@ def _next() -> Expr:
     """Return the limit that comes next most often without a cause."""
     counts = Expr(f"count_over_time({_S.select('training_expected_speedup_info')}[{jobs.RANGE}])", COUNT)
     most = jobs.by_process(counts, "cause", "next").by("cause", "next").then("topk by (cause) (1, {})")
-    return most.then(f"({{}}) and on (cause) {_gain('', 'min')}")
+    return most.then(f"({{}}) and on (cause) {_gains()}")
+
+
+def _faults() -> str:
+    """Return the faults of its GPUs that must be repaired at once, with what and where as the label `cause`."""
+    found = f"({gpus.critical(_S, '$1')} and on ({gpus.GPU_KEY}) {_held()})"
+    found = f'label_replace({found}, "summary", "$1", "summary", "([^:]*): .*")'
+    place = f'label_join({found}, "place", " of ", "index", "instance")'
+    return f'label_join(label_replace({place}, "place", "GPU $1", "place", "(.*)"), "cause", ": ", "place", "summary")'
 
 
 def _what_to_do() -> Panel:
@@ -298,7 +313,7 @@ def _what_to_do() -> Panel:
     mistakes = {each.name: (f"mistake: {each.name.replace('_', ' ')}", "") for each in MISTAKES}
     made = jobs.by_process(_S.read("training_mistake"), "mistake").by("mistake")
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
-    causes = f"({_shares()} >= 0.05 or {_gain('', 'min')} or {_limits()} or {of_mistake})"
+    causes = f"({_shares()} >= 0.05 or {_gains()} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
     unseen = f'label_replace(0 * count ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
@@ -309,15 +324,18 @@ def _what_to_do() -> Panel:
         Line("$1", 0, f'label_replace({causes} unless on () {_SEVERAL[1]}, "named", "$1", "cause", "(.*)")', "named"),
     )
 
+    faults = Expr(f"max by (cause, advice) ({_faults()} unless on () {_SEVERAL[1]})", COUNT)
+
     def gain(part: str, operator: str = "min") -> Expr:
         return _one(_gain(part, operator).then(f"({{}})\nor on (cause) {_loader_gain(part)}"))
 
     return table(
         "What to do",
-        f"The causes that wasted 5 % or more, {jobs.WINDOW}, the largest first, those with a known gain, and the known "
-        "mistakes of its program. Faster: how many times as many steps a second are expected without this cause alone, "
-        "with its bounds, and the limit that comes next; - where the evidence does not decide it (docs/verdict.md).",
-        Column("What", "cause", names={**jobs.CAUSE_NAMES, **mistakes}, size=200),
+        f"The faults of its GPUs; the causes that wasted 5 % or more, {jobs.WINDOW}, the largest first, those with a "
+        "known gain, and the known mistakes of its program. Faster: how many times as many steps a second are expected "
+        "without this cause alone, with its bounds, and the limit that comes next; - where the evidence does not decide"
+        " it (docs/verdict.md).",
+        Column("What", "cause", names={**jobs.CAUSE_NAMES, **mistakes, "~GPU .*": ("", "red")}, size=230),
         Column("Wasted", _one(_shares().then("{} >= 0.05")), bar=True, size=110),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
@@ -330,7 +348,8 @@ def _what_to_do() -> Panel:
             _one(_next()),
             "state",
         ),
-        sort="Wasted",
+        Column("level", faults, hidden=True),
+        order=("Wasted", "level"),
         height=5,
         cells="lg",
         empty_text=_UNKNOWN,
@@ -385,10 +404,7 @@ def _places() -> Panel:
     def of(expr: Expr) -> Expr:
         return gpus.by_device(_S, _on_its_gpus(expr))
 
-    states_, advice = (
-        expr.then(f"({{}})\nand on ({gpus.GPU_KEY}) {_held()}")
-        for expr in (common.with_cluster_choice(gpus.gpu_states(_S)), gpus.advice(_S))
-    )
+    states_ = common.with_cluster_choice(gpus.gpu_states(_S)).then(f"({{}})\nand on ({gpus.GPU_KEY}) {_held()}")
     return table(
         "Its GPUs",
         "The GPUs and MIG devices on which its processes hold memory, or held it when they, or their node, were seen "
@@ -397,7 +413,6 @@ def _places() -> Panel:
         Column("GPU", "index", size=50),
         Column("State", "state", names=gpus.GPU_NAMES, size=200),
         Column("level", states_, hidden=True),
-        Column("Do this", "advice"),
         Column("Memory of the job", held, size=140),
         Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
         Column("Busy", of(gpus.busy(_S)), bar=True, size=130),
@@ -405,9 +420,6 @@ def _places() -> Panel:
         Column("uuid", "uuid"),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
-        *dropped(
-            advice,
-        ),
         order=("GPU", "Node", "level"),
         height=6,
         empty_text=_NO_GPU,

@@ -13,6 +13,7 @@ from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
     ARMED,
+    DEVICES,
     DOMINANT,
     HELD,
     LOST_GPUS,
@@ -80,7 +81,8 @@ WHY_NAMES = {
     _FINE: ("", "green"),
     _CPU: ("", GREY),
     _YOUNG: ("", GREY),
-    **{name: (words, "red") for name, (words, _) in _PROBLEMS.items()},
+    **{name: (words, "orange" if name in {"held_idle", "on_cpu"} else "red") for name, (words, _) in _PROBLEMS.items()},
+    "~its GPU .*": ("", "red"),
     **{cause.name: (cause.phrase, "orange") for cause in CAUSES.values()},
     "~not known.*": ("", GREY),
 }
@@ -117,6 +119,14 @@ def called(expr: Expr) -> Expr:
     for kind, words, pattern in rows:
         text = f'label_replace({text}, "{SHOWN}", "{words}", "job_of_kind", "({kind})/{pattern}")'
     return expr.then(f'label_replace({text}, "job_of_kind", "", "", "")')
+
+
+def places(of_jobs: str) -> Expr:
+    """Return the jobs with the label `where`: their node, or the number of their nodes, of series by job and node."""
+    number = f"count by ({JOB_KEY}) ({of_jobs})"
+    one = f'label_replace({of_jobs} and on ({JOB_KEY}) ({number} == 1), "where", "$1", "instance", "(.*)")'
+    many = f'label_replace(count_values by ({JOB_KEY}) ("where", {number} > 1), "where", "$1 nodes", "where", "(.*)")'
+    return Expr(f"(group by ({JOB_KEY}, where) ({one} or {many}))", COUNT)
 
 
 def judged() -> str:
@@ -179,11 +189,11 @@ def _unseen(jobs: str, scope: Scope) -> str:
 
 def not_seen() -> str:
     """Return the trainings that ran on a node when it was seen last, by job and node."""
-    recorded_last = f"max_over_time(timestamp({recorded(PROGRAMS, **JOB_MATCHERS)})[$__range:5m])"
+    recorded_last = f"max_over_time(timestamp({recorded(PROGRAMS, **JOB_MATCHERS, instance='~$gone')})[$__range:5m])"
     trains = " or ".join(f"last_over_time({recorded(name)}[$__range])" for name in (HELD, NOW, PROBLEM))
     # The rules record what was scraped up to two minutes before.
     seen = f"max by ({JOB_KEY}, instance) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () "
-    return f"({seen}{gpus.of_down(Scope(past='$__range:5m'))} and on ({JOB_KEY}) ({trains}))"
+    return f"({seen}{gpus.of_down(Scope(past='$__range:5m', many=True))} and on ({JOB_KEY}) ({trains}))"
 
 
 def advice(of: Callable[..., str], by: str, s: Scope) -> str:
@@ -203,19 +213,22 @@ def advice(of: Callable[..., str], by: str, s: Scope) -> str:
 
 def why() -> Expr:
     """Return why each training wastes GPUs, or what else is known of it, and what to do: labels STATE and ADVICE."""
-    s, problem, dominant = Scope(), recorded(PROBLEM, **JOB_MATCHERS), _of_judged(DOMINANT)
+    s, problem, dominant = Scope(many=True), recorded(PROBLEM, **JOB_MATCHERS), _of_judged(DOMINANT)
     on_cpu = of_jobs(LIMITED_TO_CPU, "cause")
     waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
     loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
     main = f'({dominant} or on ({JOB_KEY}) label_replace({loading}, "cause", "data_loading", "", ""))'
     to_do = f"({advice(of_jobs, JOB_KEY, s)} and on ({JOB_KEY}, cause) {main})"
     alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
+    faulty = f"{recorded(DEVICES)} * on ({keys('instance', 'index')}) group_left (summary, advice) {gpus.critical(s)}"
+    faulty = f'label_replace({faulty}, "fault", "$1", "summary", "([^:]*).*")'
     return states(
         JOB_KEY,
         Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), s), "who"),
+        Line("its GPU $1", CRITICAL, faulty, "fault", "advice"),
         Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
-        Line("$1", CRITICAL, on_cpu, "cause"),
-        Line("$1", CRITICAL, problem, "problem"),
+        Line("$1", WARNING, on_cpu, "cause"),
+        Line("$1", WARNING, problem, "problem"),
         Line("$1", WARNING, to_do, "cause", "advice"),
         Line("$1", WARNING, main, "cause"),
         Line(_FINE, GOOD, recorded(ARMED, **JOB_MATCHERS)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
+from grafana.build.notifications import STEPS, named
 from grafana.build.panels import BAD, HOT, Column, Query, dropped, stat, table, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 
@@ -45,7 +46,7 @@ def dashboard() -> Json:
         "One or more nodes: their state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _gpus(), *gpus.curves(DEVICES), common.faults(DEVICES), _processes()]),
+            Row("", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, widths=(10, 8, 8, 8)), _processes()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -61,13 +62,11 @@ def _alerts() -> Expr:
 
 def _now() -> list[Panel]:
     answers, temperature = DEVICES.read("gpu_up"), DEVICES.read("gpu_temperature_celsius", sensor="gpu")
-    judged = Expr(f"count ({gpus.out_of_order(DEVICES)}) or 0 * count ({DEVICES.select('gpu_problems')})", COUNT)
     # Why there is no value: the node is not seen, or its exporter reports none.
     down = (words.NOT_SEEN, NODE.scraped("up").then("{} == 0").text)
     blind = (words.NO_REPORT, NODE.select("gpugauge_build_info"))
     lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("process", "cause"), operator="max")
     wasted = jobs.of_judged(lost).by().then(f"({{}} unless on () {_SEVERAL[1]})")
-    fires = _alerts().by(operator="count").then(f"{{}} unless on () {_SEVERAL[1]}")
     return [
         table(
             "State",
@@ -77,7 +76,7 @@ def _now() -> list[Panel]:
             Column("State", "state", names=gpus.NODE_NAMES, filled=True),
             Column("Cluster", CLUSTER, size=70),
             *dropped(gpus.node_states(NODE).then("sort_desc({})")),
-            width=6,
+            width=5,
             height=3,
             header=False,
             empty_text="not known: it was not scraped in the time shown",
@@ -91,16 +90,17 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Out of order",
-            "GPUs with a fault about which an alert fires, or is about to. The table below says which, and what to do.",
-            Query(words.of_one(judged, _SEVERAL, down, blind)),
+            "GPUs whose gravest fault must be repaired at once, and those with a warning. The table below says which, "
+            "and what to do.",
+            *gpus.counts(DEVICES, _SEVERAL, down, blind, known=words.of_one),
+            **gpus.COUNTED,
             width=3,
-            steps=BAD,
         ),
         stat(
             "GPUs wasted",
             f"GPU time that trainings on this node held and did not use, {jobs.WINDOW}, as a number of GPUs.",
             Query(words.of_trainings(wasted, _SEVERAL, down, (words.ON_CPU, _ON_CPU))),
-            width=3,
+            width=2,
             decimals=1,
         ),
         stat(
@@ -119,12 +119,19 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Alerts",
-            "Alerts about this node, its GPUs, and the jobs with processes on it that fire.",
-            Query(words.counted(fires, _SEVERAL)),
-            width=2,
-            steps=BAD,
+            "Of which alerts about this node, its GPUs, and the jobs with processes on it people are notified.",
+            named(_alerts(), ("choose a cluster", _SEVERAL[1])),
+            mode="name",
+            steps=STEPS,
         ),
     ]
+
+
+def _faults() -> Panel:
+    title = "Faults of GPUs, and their repair"
+    return common.faults(
+        DEVICES, title, of_fleet=False, width=14, height=9, empty_text="no GPU that reports has a fault"
+    )
 
 
 def _gpus() -> Panel:
@@ -132,22 +139,25 @@ def _gpus() -> Panel:
         return gpus.by_device(DEVICES, expr)
 
     owner = gpus.owners(DEVICES, *_LABELS)
+    holder = f"topk by ({gpus.GPU_KEY}) (1, max by ({keys('instance', 'uuid', 'process')}) ({_HELD}))"
+    why = Expr(f"{holder} * on ({keys('instance', 'process')}) group_left (cause) {_main()}", COUNT)
     holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.seen(DEVICES)}", "bytes")
     info = f"last_over_time({DEVICES.select('gpu_info')}[$__range])"
     model = Expr(f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({info}))", COUNT)
+    model = model.then('label_replace({}, "name", "$1", "name", "NVIDIA (.*)")')
     return table(
         "GPUs",
         "A line for each GPU, those with a fault first, then the wasted ones, those in use, and the free ones: its "
-        "state and what to do, whose process holds most of its memory, and its values now. Of a node that is not seen: "
-        "what was known last. Busy: share of the time in which a kernel ran. SM: share of the multiprocessors in use "
-        "(Hopper and newer). -: not reported.",
-        Column("Node", "instance", link=common.TO_NODE, size=90),
+        "state, whose process holds most of its memory, what wastes most of its time, and its values now. Of a node "
+        "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
+        "multiprocessors in use (Hopper and newer). -: not reported.",
+        Column("Node", "instance", link=common.TO_NODE, size=70),
         Column("GPU", "index", size=45),
-        Column("State", "state", names=gpus.GPU_NAMES, size=165),
+        Column("State", "state", names=gpus.GPU_NAMES, size=215),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
-        Column("Do this", "advice"),
-        Column("User", "workload_user", size=70),
-        *common.job_columns(size=160),
+        Column("Why", "cause", names=jobs.WHY_NAMES),
+        Column("User", "workload_user", size=60),
+        *common.job_columns(size=125),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=85),
         Column("SM", of(_profiled("sm")), bar=True, size=85),
@@ -155,18 +165,18 @@ def _gpus() -> Panel:
         Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
         Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=65, decimals=0),
         Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
-        Column("Model", "name"),
+        Column("Model", "name", size=140),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
         *dropped(
-            gpus.advice(DEVICES),
+            why,
             jobs.called(holds),
             model,
             "uuid",
             "process",
         ),
         order=("GPU", "level"),
-        height=10,
+        height=9,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -175,6 +185,14 @@ def _profiled(what: str) -> Expr:
     """Return the mean from the integral, because the ratio is a sample that misses short changes."""
     active = DEVICES.rate(f"gpu_{what}_active_seconds_total")
     return share(active, DEVICES.rate("gpu_profiled_seconds_total"), gpus.GPU_KEY)
+
+
+def _main() -> str:
+    """Return the cause of the largest loss of each process, from 10 % of the GPU time that it holds on."""
+    one = keys("instance", "process")
+    held = NODE.rate("training_gpu_held_seconds_total", jobs.RANGE).by(one)
+    lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(one, "cause")
+    return f"(topk by ({one}) (1, {lost} >= on ({one}) group_left () (0.1 * {held} > 0)))"
 
 
 def _processes() -> Panel:
@@ -193,7 +211,6 @@ def _processes() -> Panel:
     held = NODE.rate("training_gpu_held_seconds_total", jobs.RANGE).by(one)
     lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(one, "cause")
     load = Expr(f"clamp_min(1 - {lost.by(one)} / ({held} > 0), 0)", SHARE)
-    main = f"topk by ({one}) (1, {lost} >= on ({one}) group_left () (0.1 * {held} > 0))"
     limit = f"({NODE.select('training_limited_by')} == 1 and on ({one}) {_ON_CPU})"
     # Trainings on the CPU have no memory on a GPU.
     trains = f"group by ({jobs.PROCESS_KEY}) ({NODE.select('training_state', state='!not_training')} == 1)"
@@ -217,10 +234,10 @@ def _processes() -> Panel:
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Program", "workload_command", size=150),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
-        Column("State", "state", names=jobs.STATE_NAMES, size=215),
+        Column("State", "state", names=jobs.STATE_NAMES, size=195),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
         Column("Load", load, bar=True, size=85),
-        Column("Why", "cause", names=jobs.CAUSE_NAMES, size=315),
+        Column("Why", "cause", names=jobs.WHY_NAMES, size=315),
         Column("Memory", on_device(on_devices), size=75),
         Column("Busy", on_device(shares), bar=True, size=85),
         Column("pid", "pid", size=60),
@@ -229,7 +246,7 @@ def _processes() -> Panel:
         *dropped(
             jobs.called(common.with_cluster_choice(Expr(f"{known}\nor {not_seen}", COUNT))),
             NODE.read("training_state").by(one, "state", operator="max").then("{} == 1"),
-            Expr(f"max by ({one}, cause) ({main} or on ({one}) {limit})", COUNT),
+            Expr(f"max by ({one}, cause) ({_main()} or on ({one}) {limit})", COUNT),
             *("uuid", "process"),
         ),
         sort="Wasted",

@@ -7,7 +7,9 @@ from typing import NamedTuple
 from gpugauge.faults.table import FAULTS
 from grafana.build.common import alerts
 from grafana.build.jobs import JOB_LABELS
+from grafana.build.panels import Query, Steps
 from grafana.build.queries import CLUSTER, COUNT, Expr, braced, keys
+from grafana.build.words import RULES, or_reason
 
 _LOW = "TrainingLoad(Very)?Low"
 _GPU, _JOB = keys("instance", "uuid"), ", ".join(JOB_LABELS)
@@ -54,6 +56,22 @@ def notifications() -> Expr:
     keyed = f'label_join({named}, "key", " ", "severity", "instance", "uuid")'
     grouped = f'label_replace({keyed}, "group", "$1", "key", "(?:warning|info) ([^ ]+ [^ ]+)")'
     return Expr(f"max by ({', '.join(LABELS)}) (topk by (group, {_JOB}) (1, {grouped}))", COUNT)
+
+
+def named(about: Expr, *others: tuple[str, str]) -> Query:
+    """Return the names of the alerts of which people are notified, of those `about` something; `others` are texts in
+    their place, with the series that they are for.
+    """
+    known = f"max by (alertname) ({notifications()} and on ({', '.join(LABELS)}) ({about}))"
+    texts = "".join(
+        f'\nor on () label_replace(0 * count ({when}), "alertname", "{text}", "", "")'
+        for text, when in (*others, ("none", RULES))
+    )
+    unless = f" unless on () ({others[0][1]})" if others else ""
+    return Query(or_reason(Expr(f"({known}{unless}){texts}", COUNT), "alertname"), "{{alertname}}")
+
+
+STEPS: Steps = ((None, "text"), (0, "green"), *((rank, color) for rank, color in sorted(SEVERITIES.values())))
 
 
 def since() -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -17,9 +17,9 @@ Names: TypeAlias = "Mapping[str, tuple[str, str]]"
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 # Pairs of a lower bound and a colour; None is minus infinity, and a value that is not known.
 PLAIN: Steps = ((None, "text"),)
-LOAD: Steps = ((None, "text"), (0, "red"), (0.5, "orange"), (0.8, "green"))
+LOAD: Steps = ((None, "text"), (0, "orange"), (0.8, "green"))
 HOT: Steps = ((None, "text"), (0, "green"), (80, "orange"), (90, "red"))
-BAD: Steps = ((None, "text"), (0, "green"), (1, "red"))
+BAD, WARN = (((None, "text"), (0, "green"), (1, color)) for color in ("red", "orange"))
 # Grafana derives $__rate_interval from the interval of a query: it becomes 4 minutes or more, which has data with every
 # scrape interval up to a minute, whatever the settings of the data source say.
 MIN_INTERVAL = "1m"
@@ -51,6 +51,7 @@ def timeseries(
     width: int = 6,
     height: int = 8,
     stack: bool = False,
+    right: bool = False,
     steps: Steps = (),
     highest: float | None = None,
     names: Names | None = None,
@@ -58,7 +59,8 @@ def timeseries(
     empty_text: str = EMPTY,
 ) -> Panel:
     """Return a graph over time, whose legend is a table, with lines at the steps above 0. `names` are texts and colours
-    of series by their legends, so that a cause has one colour everywhere; `lines` are not stacked on the others.
+    of series by their legends, so that a cause has one colour everywhere; `lines` are not stacked on the others. The
+    legend is at the `right` of those that are stacked, or wide enough.
     """
     unit = _unit(queries)
     custom: Json = {
@@ -74,7 +76,7 @@ def timeseries(
     options = {
         "legend": {
             "displayMode": "table",
-            "placement": "right" if stack else "bottom",
+            "placement": "right" if stack or right else "bottom",
             "showLegend": any(query.legend for query in queries),
             "calcs": ["lastNotNull", "mean", *([] if stack else ["max"])],
         },
@@ -144,6 +146,8 @@ def stat(
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "showPercentChange": False,
         "textMode": mode,
+        # Several values beside each other would have tiny names.
+        **({"text": {"titleSize": 13, "valueSize": 26}} if mode == "value_and_name" else {}),
         "wideLayout": True,
     }
     own = units or {}
@@ -251,8 +255,10 @@ def table(
 
     targets = [{**target(refs[id(value)], Query(value, now=True)), "format": "table"} for value in values]
     hidden = {name(column): True for column in columns if column.dropped}
+    ordered = [next(column for column in columns if column.title == title) for title in order]
+    orders = {_ORDER + name(column): True for column in ordered if isinstance(column.source, Expr)}
     organize = {
-        "excludeByName": {"Time": True, "__name__": True, **hidden},
+        "excludeByName": {"Time": True, "__name__": True, **hidden, **orders},
         "indexByName": {name(column): place for place, column in enumerate(columns)},
         "renameByName": {name(column): column.title for column in columns if not column.dropped},
     }
@@ -266,15 +272,30 @@ def table(
     defaults: Json = {"custom": wrapped, "noValue": empty_text}
     overrides = [_column(column) for column in columns if not column.dropped]
     made = panel("table", title, description, targets, options, defaults, overrides, width, height)
-    ordered = [next(column for column in columns if column.title == title) for title in order]
-    sorts = [{"field": name(column), "desc": isinstance(column.source, Expr)} for column in ordered]
     transformations = [
         {"id": "merge", "options": {}},
-        *({"id": "sortBy", "options": {"fields": {}, "sort": [each]}} for each in sorts),
+        *(each for column in ordered for each in _sorted(name(column), by_value=isinstance(column.source, Expr))),
         *([{"id": "limit", "options": {"limitField": most}}] if most else []),
         {"id": "organize", "options": organize},
     ]
     return Panel({**made.body, "transformations": transformations}, width, height)
+
+
+_ORDER = "order of "
+
+
+def _sorted(field: str, *, by_value: bool) -> Iterator[Json]:
+    """Yield what sorts lines by a field, values from the highest on: one that is missing, which Grafana would compare
+    as equal to all others, counts as 0.
+    """
+    by = _ORDER + field if by_value else field
+    if by_value:
+        sum_ = {"reducer": "sum", "include": [field]}
+        yield {
+            "id": "calculateField",
+            "options": {"mode": "reduceRow", "reduce": sum_, "alias": by, "timeSeries": False},
+        }
+    yield {"id": "sortBy", "options": {"fields": {}, "sort": [{"field": by, "desc": by_value}]}}
 
 
 def _column(column: Column) -> Json:

@@ -35,7 +35,7 @@ CODES = {
     SEVERAL_JOBS: ("several jobs", "orange"),
 }
 # The rules record a series for each GPU that has an info metric.
-_RULES = f"count ({recorded(IDENTITY)})"
+RULES = f"count ({recorded(IDENTITY)})"
 _GPUS = f"count ({Scope().select('gpu_info')})"
 # In the first minutes of the exporters there can be no recorded series.
 _YOUNG = f"(count ({Scope().select('gpu_info')}) unless on () count ({Scope().select('gpu_info')} offset 5m))"
@@ -45,7 +45,7 @@ _JUDGING = (
     f"count (({recorded(HELD)} > 0 or on ({_JOB}) {recorded(NOW)}) "
     f"unless on ({_JOB}) ({recorded(ARMED)} or on ({_JOB}) {recorded(PROBLEM)}))"
 )
-_MISSING = ((JUDGING, f"({_YOUNG} unless on () {_RULES})"), (NO_RULES, f"({_GPUS} unless on () {_RULES})"))
+_MISSING = ((JUDGING, f"({_YOUNG} unless on () {RULES})"), (NO_RULES, f"({_GPUS} unless on () {RULES})"))
 
 
 # The reasons that stand in a table in place of its lines.
@@ -104,12 +104,12 @@ def of_one(expr: Expr, several: tuple[str, str], *codes: tuple[str, str]) -> Exp
 
 def of_trainings(expr: Expr, *codes: tuple[str, str]) -> Expr:
     """Return a recorded value about judged trainings, or why there is none."""
-    return coded(expr, *codes, (JUDGING, _JUDGING), (NO_TRAINING, _RULES), *_MISSING)
+    return coded(expr, *codes, (JUDGING, _JUDGING), (NO_TRAINING, RULES), *_MISSING)
 
 
 def counted(expr: Expr, *codes: tuple[str, str]) -> Expr:
     """Return a number of recorded series, 0 if the rules record none, or why it is not known."""
-    return coded(expr.then(f"{{}}{_codes(codes)}\nor 0 * {_RULES}"), *_MISSING)
+    return coded(expr.then(f"{{}}{_codes(codes)}\nor 0 * {RULES}"), *_MISSING)
 
 
 def reason(label: str) -> Expr:

@@ -165,7 +165,16 @@ def draw(names: Iterable[str], out: Path) -> None:
             database = folder / name
             database.mkdir()
             written(database, samples(state, templates, end))
-            parameters, of_cost = Parameters(), {**EVERY_PRICE, "prices": {"NVIDIA H100 80GB HBM3": 2.0}}
+            parameters, of_cost = (
+                Parameters(),
+                {
+                    **EVERY_PRICE,
+                    "prices": {"NVIDIA H100 80GB HBM3": 2.0},
+                    "currency": "EUR",
+                    "pue": 1.3,
+                    "grams": 380.0,
+                },
+            )
             evaluate_rules(database, end, _SECONDS, parameters)
             evaluate_rules(database, end, _SECONDS, parameters, rules.cost_groups(parameters, **of_cost))
             with prometheus(database) as server:
