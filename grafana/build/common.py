@@ -217,6 +217,7 @@ def _not_seen(s: Scope) -> Expr:
     """Return what is not seen of nodes in the form of faults."""
     found = gpus.missing(s).then('label_replace({}, "summary", "$1", "state", "(.*)")')
     found = found.then(f'label_replace({{}}, "advice", "{gpus.NODE_ADVICE}", "", "")')
+    found = found.then('label_replace({}, "ago", "$1 ago", "summary", "not seen for ([0-9]+ min).*")')
     for rank, alert, states in _OF_NODES:
         found = found.then(f'label_replace({{}}, "problem", "{alert}", "summary", "{states}")')
         found = found.then(f'label_replace({{}}, "{gpus.RANK}", "{rank}", "summary", "{states}")')
@@ -226,8 +227,6 @@ def _not_seen(s: Scope) -> Expr:
 def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     """Return the table of the faults of GPUs; of a fleet in short, with the nodes that are not seen, and with jobs."""
     owner = Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
-    down = f"({gpus.NODE_KEY}) (group by ({gpus.NODE_KEY}) ({s.scraped('up')} == 0))"
-    unseen = gpus.last_seen(s).then(f"{{}}\nand on {down}")
     told = gpus.ranked(with_chapter(with_cluster_choice(gpus.listed(s)), "problem"))
     whose: list[Column] = []
     if of_fleet:
@@ -251,7 +250,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         ),
         *whose,
         Column("Do this", "advice"),
-        Column("Seen last", unseen, size=85, empty="now"),
+        Column("Seen", "ago", size=85, empty="now"),
         Column("Cluster", CLUSTER, size=70),
         CHAPTER_COLUMN,
         CHOICE,

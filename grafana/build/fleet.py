@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from gpugauge.artifacts.rules.health import IDENTITY
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
@@ -19,7 +18,6 @@ from gpugauge.artifacts.rules.recording import (
     PROGRAMS,
     SPEEDUP,
 )
-from gpugauge.artifacts.rules.recording import DEVICES as JOB_DEVICES
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
@@ -90,7 +88,7 @@ def _now() -> list[Panel]:
     ranks = {name: f"count ({{}} == {rank})" for name, (rank, _) in SEVERITIES.items() if name != "info"}
     scraped = f"({_S.scraped('up')} or {_S.select('gpugauge_build_info')})"
     missed = Expr(f"count ({gpus.missing(_S)}) or 0 * count ({scraped})", COUNT)
-    idle = Expr(f"sum ({_idle()}) or 0 * {all_wasted}", COUNT)
+    idle = Expr(f"sum ({jobs.idle()}) or 0 * {all_wasted}", COUNT)
     gained = Expr(f"{_freed()} or 0 * {all_wasted}", COUNT)
     return [
         stat(
@@ -159,19 +157,12 @@ def _now() -> list[Panel]:
     ]
 
 
-def _idle() -> str:
-    """Return the number of GPUs that each job holds idle, of those whose problem it is."""
-    idle = f"({recorded(IDENTITY)} and on ({keys('uuid')}) {recorded(DEVICE_BUSY)} < 0.01)"
-    devices = f"({recorded(JOB_DEVICES)} and on ({keys('instance', 'index')}) {idle})"
-    return f"(count by ({jobs.JOB_KEY}) ({devices}) and on ({jobs.JOB_KEY}) {recorded(PROBLEM, problem='held_idle')})"
-
-
 def _freed() -> str:
     """Return the GPUs that work would not need without the largest causes with a known gain, and those held idle."""
     gain = f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})"
     freed = f"({jobs.held()} - on ({jobs.JOB_KEY}) {jobs.held()} / on ({jobs.JOB_KEY}) {gain})"
     wasted = f"({jobs.wasted()} and on ({jobs.JOB_KEY}) {gain})"
-    return f"sum ({freed} < on ({jobs.JOB_KEY}) {wasted} or on ({jobs.JOB_KEY}) {wasted} or {_idle()})"
+    return f"sum ({freed} < on ({jobs.JOB_KEY}) {wasted} or on ({jobs.JOB_KEY}) {wasted} or {jobs.idle()})"
 
 
 def _by_cause() -> Panel:
@@ -252,7 +243,7 @@ def _jobs() -> Panel:
         Column("User", "workload_user", size=60),
         *common.job_columns(size=150),
         Column("Where", "where", size=85),
-        Column("Wasted", _of_job(jobs.wasted()).then(f"{{}}\nor {_idle()}"), size=65, decimals=1),
+        Column("Wasted", _of_job(jobs.wasted()).then(f"{{}}\nor {jobs.idle()}"), size=65, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=205),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),

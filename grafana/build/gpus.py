@@ -209,12 +209,17 @@ def out_of_order(scope: Scope, severity: str) -> Expr:
 
 def listed(scope: Scope) -> Expr:
     """Return a series for each fault of a GPU, with its words and the index of the GPU; of a node that is not seen, for
-    those that it had.
+    those that it had, and with the label `ago`.
     """
     labels, fault = keys("instance", "uuid", "problem", "summary", "advice"), keys("instance", "uuid", "problem")
     words = Expr(f"max by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
-    return words.then(f"{{}}\n* on ({fault}) group_left () {grave}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
+    gone = f'label_replace({not_seen(scope)}, "ago", "$1 min ago", "minutes", "(.*)")'
+    when = f"({gone} or on ({NODE_KEY}) group by ({NODE_KEY}) ({scope.select('gpugauge_build_info')}))"
+    return words.then(
+        f"{{}}\n* on ({fault}) group_left () {grave}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}\n"
+        f"* on ({NODE_KEY}) group_left (ago) {when}"
+    )
 
 
 def counts(scope: Scope, *codes: tuple[str, str], known: Callable[..., Expr] = coded) -> list[Query]:
@@ -315,7 +320,7 @@ def gpu_states(scope: Scope) -> Expr:
 
 def short(faults: str, before: str = "") -> str:
     """Return faults with what repairs them in place of all steps: these are in the dashboard of the node. `before` is
-    $1 for what stands before the repair, such as that a program must be started again.
+    ${1} for what stands before the repair, such as that a program must be started again.
     """
     return f'label_replace({faults}, "advice", "{before}{_SHORT}", "advice", "{_PLAN}")'
 

@@ -302,7 +302,7 @@ def _next() -> Expr:
 
 def _faults() -> str:
     """Return the faults of its GPUs that must be repaired at once, with what and where as the label `cause`."""
-    found = f"({gpus.critical(_S, '$1')} and on ({gpus.GPU_KEY}) {_held()})"
+    found = f"({gpus.critical(_S, '${1}')} and on ({gpus.GPU_KEY}) {_held()})"
     found = f'label_replace({found}, "summary", "$1", "summary", "([^:]*): .*")'
     place = f'label_join({found}, "place", " of ", "index", "instance")'
     return f'label_join(label_replace({place}, "place", "GPU $1", "place", "(.*)"), "cause", ": ", "place", "summary")'

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpugauge.artifacts.rules import recording as rules
+from gpugauge.artifacts.rules.health import IDENTITY
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
 from gpugauge.artifacts.rules.recording import (
@@ -48,7 +49,7 @@ RANK_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} · {{{{rank}}}}"
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 # In place of three selectors, because most queries about a job have it.
 _INFO = CHOSEN.select(_INFOS[0]).replace(f"{_INFOS[0]}{{", f'{{__name__=~"{"|".join(_INFOS)}",')
-# Grafana's names of colours, for states of a process. On the CPU: red. Unknown: grey.
+# Grafana's names of colours, for states of a process. Unknown: grey.
 STATE_COLORS = {
     "training": "green",
     "evaluating": "super-light-green",
@@ -60,7 +61,7 @@ STATE_COLORS = {
     "unknown": GREY,
     "stalled": "red",
     "held_idle": "orange",
-    "training_on_cpu": "dark-red",
+    "training_on_cpu": "dark-orange",
 }
 CAUSE_NAMES = {cause.name: (cause.phrase, cause.colour) for cause in CAUSES.values()}
 _STATE_WORDS = _STATES | {"unknown": "not known without the hook", "held_idle": "holds GPUs, idle"}
@@ -68,7 +69,7 @@ STATE_NAMES = {state: (_STATE_WORDS[state], color) for state, color in STATE_COL
 _PROBLEMS = {
     "stalled": ("does not advance", "find where it waits: py-spy dump --pid PID, on its node"),
     "out_of_memory": ("ran out of GPU memory", CAUSES["memory_pressure"].advice),
-    "held_idle": ("holds GPUs without using them", IDLE_ADVICE),
+    "held_idle": (CAUSES["unused_gpus"].phrase, IDLE_ADVICE),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
 _SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
@@ -146,6 +147,13 @@ def wasted() -> Expr:
 def held() -> Expr:
     """Return the number of GPUs that each job with evidence of a training holds."""
     return _of_judged(HELD)
+
+
+def idle(**node: str) -> str:
+    """Return the number of GPUs that each job holds idle, of those whose problem it is."""
+    unused = f"({recorded(IDENTITY)} and on ({keys('uuid')}) {recorded(rules.DEVICE_BUSY)} < 0.01)"
+    devices = f"({recorded(DEVICES, **node)} and on ({keys('instance', 'index')}) {unused})"
+    return f"(count by ({JOB_KEY}) ({devices}) and on ({JOB_KEY}) {recorded(PROBLEM, problem='held_idle')})"
 
 
 def by_user(of_jobs: Expr) -> Expr:
