@@ -224,17 +224,23 @@ def _not_seen(s: Scope) -> Expr:
     return with_chapter(with_cluster_choice(found), "problem")
 
 
+def _with_owners(s: Scope, faults: Expr) -> Expr:
+    """Return faults with the job and user of the GPU as labels: another query would be merged with the first alone."""
+    owner = called(Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT))
+    every = f"{owner}\nor on ({gpus.GPU_KEY}) group by ({gpus.GPU_KEY}) ({gpus.known(s, 'gpu_problem')})"
+    known = ", ".join((SHOWN, *JOB_LABELS_OF_RULES, "workload_user"))
+    return faults.then(f"{{}}\n* on ({gpus.GPU_KEY}) group_left ({known}) ({every})")
+
+
 def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     """Return the table of the faults of GPUs; of a fleet in short, with the nodes that are not seen, and with jobs."""
-    owner = Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT)
-    told = gpus.ranked(with_chapter(with_cluster_choice(gpus.listed(s)), "problem"))
-    whose: list[Column] = []
+    listed = _with_owners(s, gpus.listed(s)) if of_fleet else gpus.listed(s)
+    told, whose = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem")), list[Column]()
     if of_fleet:
         short = f'label_replace({gpus.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")'
         told = words.or_reason(told.then(f"{short}\nor {_not_seen(s)}"), "summary")
-        whose = [Column("User", "workload_user", size=60), *job_columns(size=115)]
+        whose = [Column("User", "workload_user", size=60), *job_columns(size=115), *dropped("state")]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]
-        whose += dropped(called(owner.then(f"{{}}\nand on ({gpus.GPU_KEY}) {gpus.listed(s)}")), "process", "state")
     return table(
         title,
         "The gravest first: each fault of a GPU, as its exporter judges it. Of a node that is not seen: those that it "

@@ -104,13 +104,14 @@ def _now() -> list[Panel]:
             Query(words.of_trainings(wasted, _SEVERAL, down, (words.ON_CPU, _ON_CPU)), "trainings"),
             Query(Expr(f"sum ({jobs.idle(instance='~$instance')}) or 0 * {words.RULES}", COUNT), "held idle"),
             mode="value_and_name",
+            width=3,
             decimals=1,
         ),
         stat(
             "Power now",
             "Mean power of its GPUs, from the energy counters.",
             Query(words.of_one(gpus.power(DEVICES).by(), _SEVERAL, down, blind)),
-            width=2,
+            width=3,
             decimals=0,
         ),
         stat(

@@ -13,12 +13,13 @@ import resource
 import shutil
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from qa.bench import figures
 from qa.bench.fleet_bodies import DEVICES, templates
 from qa.bench.fleet_prometheus import fleet_prometheus, windows
-from qa.bench.fleet_queries import DASHBOARDS, queries, without_recordings
+from qa.bench.fleet_queries import DASHBOARDS, queries
 from qa.bench.fleet_server import PAST, Fleet, serve
 from qa.bench.prometheus import Prometheus
 from qa.bench.report import report
@@ -28,12 +29,12 @@ EVALUATIONS = 1  # of each group, at least
 _MAX_EVALUATION_SHARE = 0.1  # of the interval of a group of rules
 _RANGE_SECONDS, _STEP_SECONDS = 3600, 60  # of a graph
 _QUERY_SECONDS = 20.0  # limit for one query
-_DASHBOARD_SECONDS = 40.0  # limit for the queries of one dashboard; the rest is not sent
+_CONNECTIONS = 6  # of a browser to one host
+_SCREEN_SECONDS = 2.0
 _SLOWEST_RULES = 8
 _QUERY_NOTE = (
-    "`now`: values of one moment; `an hour`: curves with a point each minute. What is recorded had only "
-    f"begun and is short of points. A query may take {_QUERY_SECONDS:g} s, those of a dashboard "
-    f"{_DASHBOARD_SECONDS:g} s: then the rest is not asked."
+    f"Of what is seen without scrolling, over the last hour. A browser sends {_CONNECTIONS} queries at once, while "
+    "Prometheus also scrapes all nodes and evaluates the rules. What is recorded had only begun and is short of points."
 )
 
 
@@ -59,12 +60,13 @@ def main() -> None:
         command += f" --evaluations {options.evaluations}"
         version = running.ask("/api/v1/status/buildinfo")["version"]
         _wait_for_past(fleet, options.nodes, options.interval)
+        _settled(running)
         rows = _measure(running, fleet, options.evaluations)
         report(f"Fleet: {size}, in Prometheus {version}", rows, command, _note(options.interval, options.evaluations))
         groups = _groups(running)
         report("Fleet: evaluations of the rules", groups, command, figures=_figures(rows, groups))
         report(f"Fleet: the {_SLOWEST_RULES} slowest rules", _rules(running), command)
-        report("Fleet: dashboards, one query after the other", _dashboards(running, fleet), command, [_QUERY_NOTE])
+        report("Fleet: the first screens of the dashboards", _dashboards(running, fleet), command, [_QUERY_NOTE])
 
 
 def _figures(rows: list[dict[str, Any]], groups: list[dict[str, Any]]) -> dict[str, str]:
@@ -98,6 +100,16 @@ def _wait_for_past(fleet: Fleet, nodes: int, interval: float) -> None:
             raise SystemExit(f"only {fleet.alive} of {nodes} nodes were scraped often enough: the machine is too slow")
         time.sleep(1)
     time.sleep(interval)
+
+
+def _settled(running: Prometheus) -> None:
+    """Wait until each group has been evaluated with nothing else to do: the first ones take turns with the past."""
+    running.reset_evaluations()
+    deadline = time.monotonic() + 2 * running.longest_interval
+    while time.monotonic() < deadline and len(running.evaluated()) < running.groups:
+        time.sleep(5)
+        running.record_evaluations()
+    time.sleep(running.longest_interval)
 
 
 def _measure(running: Prometheus, fleet: Fleet, evaluations: int) -> list[dict[str, Any]]:
@@ -177,46 +189,42 @@ def _dashboards(running: Prometheus, fleet: Fleet) -> list[dict[str, Any]]:
         (fleet.job(node, now) for node in range(len(fleet.jobs))),
         key=lambda job: (job.kind in {"data_loading", "waiting"}, len(job.nodes)),
     )
-    variables = {"__rate_interval": f"{4 * 15}s", "__range": "1h", "workload": f"{largest.name}-4711"}
+    variables = {"gone": "()", "__rate_interval": f"{4 * 15}s", "__range": "1h", "workload": f"{largest.name}-4711"}
     # The variable of the job's dashboard has the nodes of the job as its values.
     instances = {"node": "node-0001", "job": "|".join(f"node-{node:04d}" for node in largest.nodes)}
     rows = []
     for name in DASHBOARDS:
         chosen = variables | {"instance": instances[name]} if name in instances else variables
-        rows += [_timed(running, name, chosen, recorded=True)]
-        if name == "fleet":
-            rows += [_timed(running, name, chosen, recorded=False)]
+        rows += [_timed(running, name, chosen)]
     return rows
 
 
-def _timed(running: Prometheus, name: str, variables: dict[str, str], *, recorded: bool) -> dict[str, Any]:
-    instants: list[float] = []
-    ranges: list[float] = []
-    slowest, failed, empty = ("", 0.0), 0, 0
-    for query in queries(name, variables):
-        if sum(instants) + sum(ranges) > _DASHBOARD_SECONDS:
-            break
-        expr = query.expr if recorded else without_recordings(query.expr)
+def _timed(running: Prometheus, name: str, variables: dict[str, str]) -> dict[str, Any]:
+    """Return what the first screen of a dashboard takes, its queries one by one, and as a browser sends them."""
+    asked = queries(name, variables)
+    took: list[float] = []
+    empty = failed = 0
+    for query in asked:
         began = time.monotonic()
         try:
-            found = _answer(running, expr, instant=query.instant)
+            empty += not _answer(running, query.expr, instant=query.instant)
         except OSError:
-            failed, found = failed + 1, True
-        took = time.monotonic() - began
-        empty += not found
-        (instants if query.instant else ranges).append(took)
-        slowest = max(slowest, (query.panel, took), key=lambda one: one[1])
+            failed += 1
+        took.append(time.monotonic() - began)
+    began = time.monotonic()
+    with ThreadPoolExecutor(_CONNECTIONS) as browser:
+        list(browser.map(lambda query: _answer(running, query.expr, instant=query.instant), asked))
+    screen, slowest = time.monotonic() - began, max(range(len(asked)), key=took.__getitem__)
     return {
-        "dashboard": name if recorded else f"{name}, without the recording rules",
-        "queries": len(queries(name, variables)),
-        "asked": len(instants) + len(ranges),
+        "dashboard": name,
+        "queries": len(asked),
         "empty": empty,
-        f"over {_QUERY_SECONDS:g} s": failed,
-        "now, all s": sum(instants),
-        "an hour, all s": sum(ranges),
-        "all s": sum(instants) + sum(ranges),
-        "slowest s": slowest[1],
-        "slowest panel": slowest[0],
+        "failed": failed,
+        "one by one s": sum(took),
+        "first screen s": screen,
+        "target": f"{'met' if screen <= _SCREEN_SECONDS else 'NOT met'}: {_SCREEN_SECONDS:g} s or less",
+        "slowest s": took[slowest],
+        "slowest panel": asked[slowest].panel,
     }
 
 

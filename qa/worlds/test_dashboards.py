@@ -222,7 +222,7 @@ def ended_jobs(world: World) -> None:
 def missing_data_names_the_nodes(world: World) -> None:
     opened = world.open("fleet")
     missing = [node for node in world.fleet.nodes if node.blind or node.down]
-    listed = opened.panel(OUT_OF_ORDER).by(*GPU, "summary", "ago", of=1)
+    listed = opened.panel(OUT_OF_ORDER).by(*GPU, "summary", "ago")
     gaps = {(cluster, name, text, ago) for cluster, name, uuid, text, ago in listed if not uuid}
 
     assert gaps == {
@@ -256,7 +256,7 @@ def faults_are_the_same_everywhere(world: World) -> None:
         sum(fault == each and not unseen for fault, unseen in every.values()) for each in ("lost", "ecc")
     ]
     table = fleet.panel(OUT_OF_ORDER)
-    shown = {key for key in table.by(*GPU, "summary", "rank", "ago", of=1) if key[2]}
+    shown = {key for key in table.by(*GPU, "summary", "rank", "ago") if key[2]}
     assert shown == {
         (*gpu, fault, {"lost": "1", "ecc": "4"}[fault], f"{minutes} min ago" if minutes else "")
         for gpu, (fault, minutes) in every.items()
@@ -672,7 +672,7 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         opened = world.open("fleet")
         about = ("alertname", "uuid", "shown", "workload_user", "of_workload_job")
         assert ("GpuLost", "GPU-0", "Slurm job 7", "ann", "7") in opened.panel(NOTIFICATIONS).by(*about, of=2)
-        assert {("GPU-0", "7")} == set(opened.panel(OUT_OF_ORDER).by("uuid", "workload_job"))
+        assert {("GPU-0", "7", "ann")} == set(opened.panel(OUT_OF_ORDER).by("uuid", "workload_job", "workload_user"))
         assert {("GPU-0", "lost")} == set(each_node(world, node).panel(REPAIR).by("uuid", "summary"))
         owners = each_node(world, node).panel("GPUs").by("uuid", "workload_job", of=-2)
         assert set(owners) == {("GPU-0", "7"), ("GPU-1", "8")}
