@@ -252,7 +252,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
             "summary",
             link=TO_RUNBOOK,
             size=180,
-            names={**gpus.GPU_NAMES, **gpus.NODE_NAMES, **words.REASON_NAMES},
+            names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,
         Column("Do this", "advice"),

@@ -413,4 +413,4 @@ NODE_NAMES = {
     for state, color in (("blind", "red"), ("sees no GPU", GREY))
     for code, words in _REASONS.items()
     if not words.endswith(code)
-} | names(*_with_gpus(Scope()))
+} | {"~not seen for .*": ("", "red")} | names(*_with_gpus(Scope()))

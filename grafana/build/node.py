@@ -67,6 +67,8 @@ def _now() -> list[Panel]:
     blind = (words.NO_REPORT, NODE.select("gpugauge_build_info"))
     lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("process", "cause"), operator="max")
     wasted = jobs.of_judged(lost).by().then(f"({{}} unless on () {_SEVERAL[1]})")
+    # The rest of the text is in the tables.
+    shown = gpus.node_states(NODE).then('label_replace({}, "state", "$1", "state", "(not seen for [0-9]+ min):.*")')
     return [
         table(
             "State",
@@ -75,7 +77,7 @@ def _now() -> list[Panel]:
             Column("Node", "instance", size=100),
             Column("State", "state", names=gpus.NODE_NAMES, filled=True),
             Column("Cluster", CLUSTER, size=70),
-            *dropped(gpus.node_states(NODE).then("sort_desc({})")),
+            *dropped(shown.then("sort_desc({})")),
             width=5,
             height=3,
             header=False,
@@ -102,7 +104,7 @@ def _now() -> list[Panel]:
             f"GPU time that trainings on this node held and did not use, {jobs.WINDOW}, as a number of GPUs. Beside it "
             "the GPUs of programs that hold them idle.",
             Query(words.of_trainings(wasted, _SEVERAL, down, (words.ON_CPU, _ON_CPU)), "trainings"),
-            Query(Expr(f"sum ({jobs.idle(instance='~$instance')}) or 0 * {words.RULES}", COUNT), "held idle"),
+            Query(Expr(f"sum ({jobs.idle(instance='~$instance')}) or 0 * {words.RULES} unless on () {down[1]}", COUNT), "held idle"),
             mode="value_and_name",
             width=3,
             decimals=1,

@@ -147,7 +147,7 @@ def stat(
         "showPercentChange": False,
         "textMode": mode,
         # Several values beside each other would have tiny names.
-        **({"text": {"titleSize": 13, "valueSize": 26}} if mode == "value_and_name" else {}),
+        **({"text": {"titleSize": 13}} if mode == "value_and_name" else {}),
         "wideLayout": True,
     }
     own = units or {}

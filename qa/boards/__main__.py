@@ -177,7 +177,8 @@ def draw(names: Iterable[str], out: Path) -> None:
             )
             evaluate_rules(database, end, _SECONDS, parameters)
             evaluate_rules(database, end, _SECONDS, parameters, rules.cost_groups(parameters, **of_cost))
-            with prometheus(database) as server:
+            # As in one that scrapes: a series ends with the first scrape that fails.
+            with prometheus(database, options=["--query.lookback-delta=75s"]) as server:
                 for board, shown in boards(Api(server.url, end, _SECONDS), state):
                     found = drawn(shown)
                     (_HOME / "data.json").write_text(json.dumps(found))
