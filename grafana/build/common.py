@@ -210,12 +210,12 @@ def job_columns(**options: Any) -> list[Column]:
 
 
 # What is not seen of a node: its rank among the faults of GPUs, and its alert. The last that matches is taken.
-_OF_NODES = (("4", "", ".*"), ("2", "ExporterBlind", "blind.*|no new.*"), ("2", "ExporterDown", "(not|never) seen.*"))
+_OF_NODES = (("4", "", ".*"), ("1", "ExporterBlind", "blind.*|no new.*"), ("1", "ExporterDown", "(not|never) seen.*"))
 
 
 def _not_seen(s: Scope) -> Expr:
     """Return what is not seen of nodes in the form of faults."""
-    found = gpus.missing(s).then('label_replace({}, "summary", "$1", "state", "(.*)")')
+    found = gpus.missing(s).then('0 * label_replace({}, "summary", "$1", "state", "(.*)")')
     found = found.then(f'label_replace({{}}, "advice", "{gpus.NODE_ADVICE}", "", "")')
     found = found.then('label_replace({}, "ago", "$1 ago", "summary", "not seen for ([0-9]+ min).*")')
     for rank, alert, states in _OF_NODES:
@@ -229,39 +229,42 @@ def _with_owners(s: Scope, faults: Expr) -> Expr:
     owner = called(Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT))
     every = f"{owner}\nor on ({gpus.GPU_KEY}) group by ({gpus.GPU_KEY}) ({gpus.known(s, 'gpu_problem')})"
     known = ", ".join((SHOWN, *JOB_LABELS_OF_RULES, "workload_user"))
-    return faults.then(f"{{}}\n* on ({gpus.GPU_KEY}) group_left ({known}) ({every})")
+    return faults.then(f"{{}}\n+ on ({gpus.GPU_KEY}) group_left ({known}) 0 * ({every})")
 
 
 def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     """Return the table of the faults of GPUs; of a fleet in short, with the nodes that are not seen, and with jobs."""
     listed = _with_owners(s, gpus.listed(s)) if of_fleet else gpus.listed(s)
     told, whose = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem")), list[Column]()
-    if of_fleet:
-        short = f'label_replace({gpus.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")'
-        told = words.or_reason(told.then(f"{short}\nor {_not_seen(s)}"), "summary")
-        whose = [Column("User", "workload_user", size=60), *job_columns(size=115), *dropped("state")]
+    if not of_fleet:
+        told = gpus.when_back(gpus.in_lines(told))
+    else:
+        short = told.then(f'label_replace({gpus.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")')
+        told = words.or_reason(gpus.when_back(short).then(f"{{}}\nor {_not_seen(s)}"), "summary")
+        whose = [Column("User", "workload_user", size=55), *job_columns(size=110), *dropped("state")]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]
     return table(
         title,
         "The gravest first: each fault of a GPU, as its exporter judges it. Of a node that is not seen: those that it "
         "had, and when it was seen last. Fault opens the chapter of the runbook.",
-        Column("Node", "instance", link=TO_NODE, size=75),
+        Column("Node", "instance", link=TO_NODE, size=70),
         Column("GPU", "index", size=42),
         Column(
             "Fault",
             "summary",
             link=TO_RUNBOOK,
-            size=180,
+            size=160,
             names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,
         Column("Do this", "advice"),
-        Column("Seen", "ago", size=85, empty="now"),
+        Column("Since", told, size=105, names=gpus.NO_TIME),
+        Column("Seen", "ago", size=100, empty="now"),
         Column("Cluster", CLUSTER, size=70),
         CHAPTER_COLUMN,
         CHOICE,
         Column(gpus.RANK, gpus.RANK, hidden=True),
-        *dropped(told, "uuid", "problem"),
+        *dropped("uuid", "problem"),
         order=("GPU", "Node", gpus.RANK),
         **options,
     )

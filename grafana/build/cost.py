@@ -128,7 +128,7 @@ def _columns(labels: tuple[str, ...], *, user: bool) -> list[Column]:
         Column("Held", of(cost.HELD), size=80, decimals=1),
         Column("Used", of(cost.USED), size=80, decimals=1),
         Column("Lost", of(cost.LOST), size=80, decimals=1),
-        Column("Share", share, bar=True, size=90),
+        Column("Lost share", share, size=90),
         Column("Energy", of(cost.ENERGY), size=90, decimals=1),
         Column("Cost", of(cost.HELD_COST), size=90, decimals=2),
         Column("Of it lost", of(cost.LOST_COST), size=90, decimals=2),
@@ -143,7 +143,7 @@ def _users() -> Panel:
         Column("User", "workload_user"),
         *_columns(_USER, user=True),
         Column("Cluster", CLUSTER, size=80),
-        sort="Held",
+        sort="Lost",
         height=9,
         empty_text=_NONE,
     )
@@ -165,7 +165,7 @@ def _jobs() -> Panel:
         *columns[1:],
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,
-        sort="Held",
+        sort="Lost",
         height=10,
         empty_text=_NONE,
     )

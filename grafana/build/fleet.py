@@ -80,9 +80,9 @@ def _now() -> list[Panel]:
     up, used = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')} == 1)", f"group by ({gpus.GPU_KEY}) ({processes})"
     none = f"0 * count ({_S.select('gpu_up')})"
     counted = (
-        ("all", f"count ({_S.select('gpu_up')})"),
         ("held", f"count ({up} and {used}) or {none}"),
         ("free", f"count ({up} unless {used}) or {none}"),
+        ("lost", f"count ({_S.select('gpu_up')} == 0) or {none}"),
     )
     told = notifications()
     ranks = {name: f"count ({{}} == {rank})" for name, (rank, _) in SEVERITIES.items() if name != "info"}
@@ -97,15 +97,15 @@ def _now() -> list[Panel]:
             "they held. Beside it the GPUs of programs that hold them idle. A training in its first 15 minutes does "
             "not count, nor do other processes without evidence of a training.",
             Query(words.of_trainings(all_wasted), "trainings"),
-            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of theirs"),
+            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of held"),
             Query(idle, "held idle"),
             mode="value_and_name",
-            units={"of theirs": SHARE},
+            units={"of held": SHARE},
             decimals=1,
             width=5,
         ),
         stat(
-            "To be freed",
+            "Freed by advice",
             "The GPUs that the same work would not need after the changes under Do this, where their gain is known: "
             "for each training the largest one, and no more than it wastes; and those that are held idle.",
             Query(gained, "GPUs"),
@@ -123,9 +123,10 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPUs",
-            "All that exporters know; of those that answer, the GPUs on which a process holds memory, and the others.",
+            "Of the nodes that are seen: the GPUs on which a process holds memory, the others, and those that do not "
+            "answer.",
             *(
-                Query(words.coded(Expr(text, COUNT)) if name == "all" else Expr(text, COUNT), name)
+                Query(words.coded(Expr(text, COUNT)) if name == "held" else Expr(text, COUNT), name)
                 for name, text in counted
             ),
             mode="value_and_name",
@@ -169,16 +170,23 @@ def _by_cause() -> Panel:
     by_cause = recorded(CAUSE_LOST, **jobs.JOB_MATCHERS).by("cause").then("{} > 0")
     return timeseries(
         "GPUs wasted, by cause",
-        "GPU time that trainings wasted, as a number of GPUs; lines: the GPUs that they held, and all that answer. "
+        "GPU time that trainings wasted, as a number of GPUs, and the GPUs that other programs hold idle; lines: the "
+        "GPUs that trainings held, and all that answer. "
         "docs/verdict.md lists the evidence of each cause.",
         Query(recorded(ALL_HELD, **jobs.JOB_MATCHERS).by(), "held by trainings"),
         Query(recorded(ANSWERING, job="~$job").by(), "GPUs that answer"),
         Query(by_cause, "{{cause}}"),
+        Query(Expr(f"sum ({jobs.idle()})", COUNT), "held idle"),
         Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
-        width=10,
+        width=9,
         height=7,
         stack=True,
-        names={**jobs.CAUSE_NAMES, "held by trainings": ("", "white"), "GPUs that answer": ("", words.GREY)},
+        names={
+            **jobs.CAUSE_NAMES,
+            "held by trainings": ("", "white"),
+            "GPUs that answer": ("", "super-light-blue"),
+            "held idle": ("", "dark-orange"),
+        },
         lines=("held by trainings", "GPUs that answer"),
         empty_text=_NO_TRAINING,
     )
@@ -248,8 +256,8 @@ def _jobs() -> Panel:
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=205),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
-        Column("Since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=110),
-        Column("Program", "workload_command", size=105),
+        Column("Trains since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=110),
+        Column("Program", "workload_command", size=125),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Cluster", CLUSTER, size=65),
         common.CHOICE,
@@ -290,7 +298,7 @@ def _wrong() -> Panel:
         _S,
         "Out of order: GPUs, and nodes that are not seen",
         of_fleet=True,
-        width=14,
+        width=15,
         height=7,
         empty_text="nothing: no GPU has a fault, all exporters are scraped, all drivers answer",
     )
@@ -347,9 +355,9 @@ def _nodes() -> list[Panel]:
                 of_node(Expr(f"{held} or 0 * group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')})", COUNT), "sum"),
                 size=60,
             ),
-            Column("Busy", of_node(gpus.busy(_S), "avg"), bar=True, size=95),
-            Column("Memory", of_node(gpus.memory(_S), "avg"), bar=True, size=95),
-            Column("Power", of_node(gpus.power(_S), "sum"), size=75, decimals=0),
+            Column("Busy", of_node(gpus.busy(_S), "avg"), size=65),
+            Column("Memory", of_node(gpus.memory(_S), "avg"), size=75),
+            Column("Power", of_node(gpus.power(_S), "sum"), size=75),
             Column("Hottest", of_node(_S.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=75),
             Column("Cluster", CLUSTER, size=80),
             common.CHOICE,

@@ -18,7 +18,7 @@ from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
 from grafana.build.panels import HOT, ONLY_NAME, Query, timeseries
 from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
-from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, USED, WARNING, Line, coded, names, states
+from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, UNSEEN, USED, WARNING, Line, coded, names, states
 
 NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
 GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
@@ -160,7 +160,7 @@ def curves(
         shown = by_device(scope, of(expr))
         lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
         width = next(places)
-        size: dict[str, Any] = {"width": width, "height": {8: 12, 10: 9}.get(width, 8), "right": width > 8}
+        size: dict[str, Any] = {"width": width, "height": {8: 12, 9: 9}.get(width, 8), "right": width > 8}
         return timeseries(title, text, *lines, **size, empty_text=empty_text, **options)
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
@@ -208,18 +208,45 @@ def out_of_order(scope: Scope, severity: str) -> Expr:
 
 
 def listed(scope: Scope) -> Expr:
-    """Return a series for each fault of a GPU, with its words and the index of the GPU; of a node that is not seen, for
-    those that it had, and with the label `ago`.
+    """Return a series for each fault of a GPU, of many nodes for the gravest of each, with its words and the index of
+    the GPU. Of a node that is not seen, for those that it had, with the label `ago`. The value is since when.
     """
     labels, fault = keys("instance", "uuid", "problem", "summary", "advice"), keys("instance", "uuid", "problem")
-    words = Expr(f"max by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
+    words = Expr(f"group by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
+    if scope.many:
+        first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in _TIERS)
+        grave = f"topk by ({GPU_KEY}) (1, 3 * {first} or 2 * {others} or {grave})"
     gone = f'label_replace({not_seen(scope)}, "ago", "$1 min ago", "minutes", "(.*)")'
     when = f"({gone} or on ({NODE_KEY}) group by ({NODE_KEY}) ({scope.select('gpugauge_build_info')}))"
     return words.then(
-        f"{{}}\n* on ({fault}) group_left () {grave}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}\n"
-        f"* on ({NODE_KEY}) group_left (ago) {when}"
+        f"{{}}\n* on ({fault}) group_left () {since(grave, fault)}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}\n"
+        f"* on ({NODE_KEY}) group_left (ago) {when}",
+        "dateTimeFromNow",
     )
+
+
+def when_back(faults: Expr) -> Expr:
+    """Return faults with what to do of those of nodes that are not seen, when they are."""
+    both = faults.then('label_join({}, "both", "@", "ago", "advice")')
+    back = both.then('label_replace({}, "advice", "when the node is back: $1", "both", "(?s)[0-9]+ min ago@(.*)")')
+    return back.then('label_replace({}, "both", "", "", "")')
+
+
+def since(faults: str, by: str) -> str:
+    """Return since when the alerts of faults are active, in milliseconds, by labels; 0 if it is not known."""
+    active = f'label_replace(ALERTS_FOR_STATE{{{CLUSTER}=~"${CLUSTER}"}}, "problem", "$1", "alertname", "(.*)")'
+    return f"(1000 * min by ({by}) ({active}) and on ({by}) {faults} or on ({by}) 0 * {faults})"
+
+
+NO_TIME = {"0": ("-", "")}
+"""How a time is shown that is not known."""
+
+
+def reboots(scope: Scope) -> str:
+    """Return the critical faults whose repair ends every program of the node, in the form of `critical`."""
+    found = critical(scope, advice="~.*(ends every program of the node|switch the machine off).*")
+    return f'label_replace({found}, "advice", "save a checkpoint: {_ENDS}", "index", "(.*)")'
 
 
 def counts(scope: Scope, *codes: tuple[str, str], known: Callable[..., Expr] = coded) -> list[Query]:
@@ -239,10 +266,10 @@ RANK = "rank"
 
 
 def ranked(expr: Expr) -> Expr:
-    """Return faults with the label RANK: critical ones are first, nodes that are not seen second (common.faults), then
+    """Return faults with the label RANK: after nodes that are not seen (common.faults) critical ones are first, then
     those that explain others.
     """
-    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), ("1", _CRITICAL)):
+    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), ("2", _CRITICAL)):
         expr = expr.then(f'label_replace({{}}, "{RANK}", "{rank}", "problem", "{problems}")')
     return expr
 
@@ -272,7 +299,8 @@ def _lately(scope: Scope, name: str, **labels: str) -> str:
     return f"last_over_time({scope.back.select(name, **labels)}[{window(scope)}])"
 
 
-_SHORT = "Repair $2: end its programs, then $3. All steps: its node"
+_SHORT = "$2: end its programs, then $3"
+_ENDS = "the repair of GPU $1 ends every program of its node"
 _OK = Line("ok", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
 _WASTED, _USED, _FREE = "wasted", "in use", "free"
@@ -286,7 +314,7 @@ _COMMANDS = "|".join(
     )
 )
 _PLAN = f"(?:{SEE}; )?(.*[.] |)Repair of GPUs? .*?, (now|when[^:]*), in this order:.*?({_COMMANDS}).*"
-NODE_ADVICE = "look after the node: it is down, or its exporter"
+NODE_ADVICE = "is it up (ping, ssh, kubectl get node)? If so: the log of gpugauge on it"
 
 
 def gpu_states(scope: Scope) -> Expr:
@@ -325,10 +353,21 @@ def short(faults: str, before: str = "") -> str:
     return f'label_replace({faults}, "advice", "{before}{_SHORT}", "advice", "{_PLAN}")'
 
 
-def critical(scope: Scope, before: str = "") -> str:
+def in_lines(faults: Expr) -> Expr:
+    """Return faults with a line for each step of a repair."""
+    found = faults.then(f'label_replace({{}}, "advice", "$1", "advice", "{SEE}; (.*)")')
+    for number in range(1, _MOST_STEPS):
+        found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "(?s)(.*?) ({number}[.] .*)")')
+    return found
+
+
+_MOST_STEPS = 10
+
+
+def critical(scope: Scope, before: str = "", **labels: str) -> str:
     """Return the gravest fault of each GPU that must be repaired at once: index, summary and advice are labels."""
     fault = keys("instance", "uuid", "index", "summary", "advice")
-    first, others = (scope.select("gpu_problem_info", problem=each) for each in _TIERS)
+    first, others = (scope.select("gpu_problem_info", problem=each, **labels) for each in _TIERS)
     one = short(f"topk by ({GPU_KEY}) (1, 2 * {first} or {others})", before)
     return f"group by ({fault}) ({one} * on ({GPU_KEY}) group_left (index) {devices(scope)})"
 
@@ -355,17 +394,17 @@ def _node_lines(s: Scope) -> list[Line]:
     without = f"{s.select('gpugauge_driver_up', reason='~off|' + '|'.join(sorted(WITHOUT_GPU)))} == 0"
     had = f"last_over_time({s.back.select('gpugauge_driver_up', reason='ok')}[$__range])"
     return [
-        Line("not seen for $1 min: the node is down, or its exporter", CRITICAL, not_seen(s), "minutes"),
-        Line("never seen in the time shown: the node is down, or its exporter", CRITICAL, down),
+        Line("not seen for $1 min: the node is down, or its exporter", UNSEEN, not_seen(s), "minutes"),
+        Line("never seen in the time shown: the node is down, or its exporter", UNSEEN, down),
         Line("sees no GPU: driver $1", UNKNOWN, f"({without} unless on ({NODE_KEY}) {had})", "reason"),
         Line(
             "blind: driver $1",
-            CRITICAL,
+            UNSEEN,
             s.read("gpugauge_driver_up", reason="!~released|off").then("({} == 0)"),
             "reason",
         ),
         Line("the driver is released on request", UNKNOWN, f"{s.select('gpugauge_driver_released')} == 1"),
-        Line("no new values", CRITICAL, f"{s.age('gpugauge_snapshot_timestamp_seconds')} > {_STUCK}"),
+        Line("no new values", UNSEEN, f"{s.age('gpugauge_snapshot_timestamp_seconds')} > {_STUCK}"),
         Line("the collector $1 fails", WARNING, f"{s.select('gpugauge_collector_success')} == 0", "collector"),
         Line(
             "too old to judge the faults of its GPUs",
@@ -408,9 +447,13 @@ def last_seen(scope: Scope) -> Expr:
 _REASONS = {
     code: driver_words(code) for code in sorted({*CODES, "off", "starting", "worker_unkillable", "failed", "stuck"})
 }
-NODE_NAMES = {
-    f"{state}: driver {code}": (f"{state}: driver {words}", color)
-    for state, color in (("blind", "red"), ("sees no GPU", GREY))
-    for code, words in _REASONS.items()
-    if not words.endswith(code)
-} | {"~not seen for .*": ("", "red")} | names(*_with_gpus(Scope()))
+NODE_NAMES = (
+    {
+        f"{state}: driver {code}": (f"{state}: driver {words}", color)
+        for state, color in (("blind", "orange"), ("sees no GPU", GREY))
+        for code, words in _REASONS.items()
+        if not words.endswith(code)
+    }
+    | {"~not seen for .*": ("", "orange")}
+    | names(*_with_gpus(Scope()))
+)

@@ -25,7 +25,7 @@ _UNSEEN = "not known: its node is not seen"
 _SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
 _NEW = "not yet: it is seen for less than 15 minutes"
 _CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"
-_NONE, _UNKNOWN = "none found", "not known: no process reports through the hook now (docs/hook.md)"
+_NONE, _UNKNOWN = "nothing to do", "not known: no process reports through the hook now (docs/hook.md)"
 
 
 def dashboard() -> Json:
@@ -195,7 +195,7 @@ def _now() -> list[Panel]:
             Query(
                 Expr(
                     f'label_replace(0 * {_SEVERAL[1]} - 1, "cause", "several jobs", "", "")\n'
-                    f'or on () label_replace(2 * topk(1, {_faults()}), "cause", "its GPU $1", "summary", "(.*)")\n'
+                    f"or on () 2 * topk(1, {_faults()})\n"
                     f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
                     f'or on () label_replace(0 * {jobs.last_known()} - 1, "cause", "not known", "", "")',
@@ -210,7 +210,7 @@ def _now() -> list[Panel]:
             empty_text="not known, or it holds no GPU",
         ),
         stat(
-            "Possible",
+            "Speedup",
             "How many times as many steps a second are expected of the best of the changes below.",
             Query(_one(Expr(f"max ({_gain()} or {_loader_gain('')})", _TIMES))),
             width=2,
@@ -227,7 +227,7 @@ def _now() -> list[Panel]:
         stat(
             "Alerts",
             "Of which alerts about this job and about its GPUs people are notified.",
-            named(_alerts(f"({_holds()} or {_lost()})"), ("not known", jobs.job_not_seen())),
+            named(_alerts(f"({_holds()} or {_lost()} or {_of_node()})"), ("not known", jobs.job_not_seen())),
             width=5,
             mode="name",
             steps=STEPS,
@@ -300,10 +300,18 @@ def _next() -> Expr:
     return most.then(f"({{}}) and on (cause) {_gains()}")
 
 
+def _of_node() -> str:
+    """Return the faults on its nodes whose repair ends its processes, too."""
+    return f"({gpus.reboots(_S)} and on ({gpus.NODE_KEY}) {_holds()})"
+
+
 def _faults() -> str:
     """Return the faults of its GPUs that must be repaired at once, with what and where as the label `cause`."""
-    found = f"({gpus.critical(_S, '${1}')} and on ({gpus.GPU_KEY}) {_held()})"
+    held = f"({_holds()} or {_lost()})"
+    found = f"{gpus.critical(_S, '${1}')} and on ({gpus.GPU_KEY}) {held}"
     found = f'label_replace({found}, "summary", "$1", "summary", "([^:]*): .*")'
+    # One whose repair ends every program of its node, if it holds another.
+    found = f"({found} or on ({gpus.GPU_KEY}) {_of_node()})"
     place = f'label_join({found}, "place", " of ", "index", "instance")'
     return f'label_join(label_replace({place}, "place", "GPU $1", "place", "(.*)"), "cause", ": ", "place", "summary")'
 
@@ -313,10 +321,11 @@ def _what_to_do() -> Panel:
     mistakes = {each.name: (f"mistake: {each.name.replace('_', ' ')}", "") for each in MISTAKES}
     made = jobs.by_process(_S.read("training_mistake"), "mistake").by("mistake")
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
-    causes = f"({_shares()} >= 0.05 or {_gains()} or {_limits()} or {of_mistake})"
+    causes = f"({_shares()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
     unseen = f'label_replace(0 * count ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
+    unseen = f'label_replace({unseen}, "advice", "{gpus.NODE_ADVICE}", "", "")'
     unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
     to_do = words.states(
         "cause",
@@ -331,16 +340,18 @@ def _what_to_do() -> Panel:
 
     return table(
         "What to do",
-        f"The faults of its GPUs; the causes that wasted 5 % or more, {jobs.WINDOW}, the largest first, those with a "
+        f"The faults of its GPUs; the causes that wasted 10 % or more, {jobs.WINDOW}, the largest first, those with a "
         "known gain, and the known mistakes of its program. Faster: how many times as many steps a second are expected "
         "without this cause alone, with its bounds, and the limit that comes next; - where the evidence does not decide"
         " it (docs/verdict.md).",
         Column("What", "cause", names={**jobs.CAUSE_NAMES, **mistakes, "~GPU .*": ("", "red")}, size=230),
-        Column("Wasted", _one(_shares().then("{} >= 0.05")), bar=True, size=110),
+        Column("Wasted", _one(_shares().then("{} >= 0.1")), size=75),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
         Column("At most", _one(_gain("_upper", "max")), size=75, decimals=1),
-        Column("Then", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150),
+        Column(
+            "Next limit", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150
+        ),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Processes", _one(Expr(f"sum by (cause) ({of_mistake})", COUNT)), size=85),
         *dropped(
@@ -414,8 +425,8 @@ def _places() -> Panel:
         Column("State", "state", names=gpus.GPU_NAMES, size=200),
         Column("level", states_, hidden=True),
         Column("Memory of the job", held, size=140),
-        Column("Memory used", of(gpus.memory(_S)), bar=True, size=130),
-        Column("Busy", of(gpus.busy(_S)), bar=True, size=130),
+        Column("Memory used", of(gpus.memory(_S)), size=110),
+        Column("Busy", of(gpus.busy(_S)), size=80),
         Column("Temp.", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
         Column("uuid", "uuid"),
         Column("Cluster", CLUSTER, size=80),
@@ -468,7 +479,7 @@ def _ranks() -> list[Panel]:
             ),
             Column("Own work", of(ratio("torch_local_work_seconds_total", "torch_steps_total")), size=80),
             Column("Of median", of(relative), size=80, steps=((None, "green"), (1.25, "red")), decimals=2),
-            Column("Data wait", of(_S.rate("torch_data_wait_exposed_seconds_total")), bar=True, size=110),
+            Column("Data wait", of(_S.rate("torch_data_wait_exposed_seconds_total")), size=80),
             Column("Loader", "reason", names={name: (name.replace("_", " "), "") for name in REASONS}, size=130),
             Column("Workers", of(_S.read("training_loader_workers_recommended")), size=80),
             Column("Samples", of(_S.rate("torch_samples_total")), size=80),

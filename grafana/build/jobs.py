@@ -44,7 +44,7 @@ SHOWN = "shown"
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
 CHOSEN = Scope({"instance": "~$instance"}, {**JOB_MATCHERS, "workload_job": "$workload"})
-RANK_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} · {{{{rank}}}}"
+RANK_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} {{{{rank}}}}"
 # Each has the labels of the job; in a sidecar there is only that of the hook.
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 # In place of three selectors, because most queries about a job have it.
@@ -75,6 +75,7 @@ _PROBLEMS = {
 _SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
 LIMITED_TO_CPU = f"({Scope().select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)"
 _NOT_SEEN, _FINE, _CPU = "not known: $1 min", "uses its GPUs", "trains on the CPU"
+_REBOOT = "its node must be rebooted"
 _RESTARTED = "not known: gpugauge on $1 has just started"
 _YOUNG = "being judged: 15 minutes of training are needed"
 # By the labels `why` and `advice` of a job.
@@ -83,8 +84,8 @@ WHY_NAMES = {
     _CPU: ("", GREY),
     _YOUNG: ("", GREY),
     **{name: (words, "orange" if name in {"held_idle", "on_cpu"} else "red") for name, (words, _) in _PROBLEMS.items()},
-    "~its GPU .*": ("", "red"),
-    **{cause.name: (cause.phrase, "orange") for cause in CAUSES.values()},
+    "~its GPU .*|its node .*": ("", "red"),
+    **{cause.name: (cause.phrase, "orange" if cause.name != "unknown" else GREY) for cause in CAUSES.values()},
     "~not known.*": ("", GREY),
 }
 ADVICE_NAMES = {
@@ -230,10 +231,13 @@ def why() -> Expr:
     alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
     faulty = f"{recorded(DEVICES)} * on ({keys('instance', 'index')}) group_left (summary, advice) {gpus.critical(s)}"
     faulty = f'label_replace({faulty}, "fault", "$1", "summary", "([^:]*).*")'
+    node = f"topk by ({NODE_KEY}) (1, {gpus.reboots(s)})"
+    rebooted = f"{recorded(PROGRAMS)} * on ({NODE_KEY}) group_left (advice) {node}"
     return states(
         JOB_KEY,
         Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), s), "who"),
         Line("its GPU $1", CRITICAL, faulty, "fault", "advice"),
+        Line(_REBOOT, CRITICAL, rebooted, advice="advice"),
         Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
         Line("$1", WARNING, on_cpu, "cause"),
         Line("$1", WARNING, problem, "problem"),

@@ -46,7 +46,7 @@ def dashboard() -> Json:
         "One or more nodes: their state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, widths=(10, 8, 8, 8)), _processes()]),
+            Row("", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, widths=(9, 8, 8, 8)), _processes()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -104,7 +104,10 @@ def _now() -> list[Panel]:
             f"GPU time that trainings on this node held and did not use, {jobs.WINDOW}, as a number of GPUs. Beside it "
             "the GPUs of programs that hold them idle.",
             Query(words.of_trainings(wasted, _SEVERAL, down, (words.ON_CPU, _ON_CPU)), "trainings"),
-            Query(Expr(f"sum ({jobs.idle(instance='~$instance')}) or 0 * {words.RULES} unless on () {down[1]}", COUNT), "held idle"),
+            Query(
+                Expr(f"sum ({jobs.idle(instance='~$instance')}) or 0 * {words.RULES} unless on () {down[1]}", COUNT),
+                "held idle",
+            ),
             mode="value_and_name",
             width=3,
             decimals=1,
@@ -114,7 +117,6 @@ def _now() -> list[Panel]:
             "Mean power of its GPUs, from the energy counters.",
             Query(words.of_one(gpus.power(DEVICES).by(), _SEVERAL, down, blind)),
             width=3,
-            decimals=0,
         ),
         stat(
             "Hottest",
@@ -137,7 +139,7 @@ def _now() -> list[Panel]:
 def _faults() -> Panel:
     title = "Faults of GPUs, and their repair"
     return common.faults(
-        DEVICES, title, of_fleet=False, width=14, height=9, empty_text="no GPU that reports has a fault"
+        DEVICES, title, of_fleet=False, width=15, height=9, empty_text="no GPU that reports has a fault"
     )
 
 
@@ -164,11 +166,11 @@ def _gpus() -> Panel:
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
         Column("Why", "cause", names=jobs.WHY_NAMES),
         Column("User", "workload_user", size=60),
-        *common.job_columns(size=145),
+        *common.job_columns(size=170),
         Column("Namespace", "workload_namespace", hidden=True),
-        Column("Busy", of(gpus.busy(DEVICES)), bar=True, size=85),
-        Column("SM", of(_profiled("sm")), bar=True, size=85),
-        Column("Memory", of(gpus.memory(DEVICES)), bar=True, size=85),
+        Column("Busy", of(gpus.busy(DEVICES)), size=65),
+        Column("SM", of(_profiled("sm")), size=60),
+        Column("Memory", of(gpus.memory(DEVICES)), size=75),
         Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
         Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=65, decimals=0),
         Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
@@ -183,7 +185,7 @@ def _gpus() -> Panel:
             "process",
         ),
         order=("GPU", "level"),
-        height=9,
+        height=10,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -239,14 +241,14 @@ def _processes() -> Panel:
         Column("User", "workload_user", size=65),
         *common.job_columns(),
         Column("Namespace", "workload_namespace", hidden=True),
-        Column("Program", "workload_command", size=130),
+        Column("Program", "workload_command", size=150),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
-        Column("State", "state", names=jobs.STATE_NAMES, size=205),
+        Column("State", "state", names=jobs.STATE_NAMES, size=225),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
-        Column("Load", load, bar=True, size=85),
+        Column("Load", load, size=65),
         Column("Why", "cause", names=jobs.WHY_NAMES, size=300),
         Column("Memory", on_device(on_devices), size=75),
-        Column("Busy", on_device(shares), bar=True, size=85),
+        Column("Busy", on_device(shares), size=65),
         Column("pid", "pid", size=60),
         Column("Cluster", CLUSTER, size=80),
         common.CHOICE,

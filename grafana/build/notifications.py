@@ -51,10 +51,11 @@ def notifications() -> Expr:
     )
     ranked = "\n    or ".join(f"{rank} * {alerts(severity=severity)}" for severity, (rank, _) in SEVERITIES.items())
     told = f"(\n    {ranked}\n  ) unless (\n    {inhibited}\n  )"
-    # A notification is about the alerts of one name and job, or about all alerts of a GPU that are not critical.
+    # A notification is about the alerts of one name and job, or about all alerts of a GPU of one receiver.
     named = f'label_replace({told}, "group", "$1", "alertname", "(.*)")'
     keyed = f'label_join({named}, "key", " ", "severity", "instance", "uuid")'
-    grouped = f'label_replace({keyed}, "group", "$1", "key", "(?:warning|info) ([^ ]+ [^ ]+)")'
+    grouped = f'label_replace({keyed}, "group", "$1", "key", "(critical [^ ]+ [^ ]+)")'
+    grouped = f'label_replace({grouped}, "group", "$1", "key", "(?:warning|info) ([^ ]+ [^ ]+)")'
     return Expr(f"max by ({', '.join(LABELS)}) (topk by (group, {_JOB}) (1, {grouped}))", COUNT)
 
 
@@ -64,8 +65,8 @@ def named(about: Expr, *others: tuple[str, str]) -> Query:
     """
     known = f"max by (alertname) ({notifications()} and on ({', '.join(LABELS)}) ({about}))"
     texts = "".join(
-        f'\nor on () label_replace(0 * count ({when}), "alertname", "{text}", "", "")'
-        for text, when in (*others, ("none", RULES))
+        f'\nor on () label_replace(0 * count ({when}) - {missing}, "alertname", "{text}", "", "")'
+        for text, when, missing in (*((text, when, 1) for text, when in others), ("none", RULES, 0))
     )
     unless = f" unless on () ({others[0][1]})" if others else ""
     return Query(or_reason(Expr(f"({known}{unless}){texts}", COUNT), "alertname"), "{{alertname}}")

@@ -210,7 +210,6 @@ class Column:
     title: str
     source: Expr | str
     steps: Steps = ()
-    bar: bool = False
     filled: bool = False
     names: Names = field(default_factory=dict)
     link: Json | None = None
@@ -299,18 +298,15 @@ def _sorted(field: str, *, by_value: bool) -> Iterator[Json]:
 
 
 def _column(column: Column) -> Json:
-    bar = {"type": "gauge", "mode": "basic", "valueDisplayMode": "text"}
     kind = "color-background" if column.filled else "color-text"
     colored = column.steps or any(color for _, color in column.names.values())
     return _override(
         column.title,
         unit=column.source.unit if isinstance(column.source, Expr) else None,
         **{
-            "custom.cellOptions": bar if column.bar else {"type": kind} if colored else None,
-            "min": 0 if column.bar else None,
-            "max": 1 if column.bar else None,
-            "color": {"mode": "thresholds"} if column.steps or column.bar else None,
-            "thresholds": thresholds(column.steps or ((None, "blue"),)) if column.steps or column.bar else None,
+            "custom.cellOptions": {"type": kind} if colored else None,
+            "color": {"mode": "thresholds"} if column.steps else None,
+            "thresholds": thresholds(column.steps) if column.steps else None,
             "mappings": mappings(column.names) if column.names else None,
             "links": [column.link] if column.link else None,
             "custom.width": column.size or None,

@@ -15,8 +15,8 @@ STATE = "state"
 """The label with the words of a state."""
 ADVICE = "advice"
 """The label with what to do, of states that have it."""
-GOOD, USED, UNKNOWN, WARNING, CRITICAL = 0, 0.5, 1, 2, 3
-_COLORS = {GOOD: "green", USED: "green", UNKNOWN: GREY, WARNING: "orange", CRITICAL: "red"}
+GOOD, USED, UNKNOWN, WARNING, UNSEEN, CRITICAL = 0, 0.5, 1, 2, 2.5, 3
+_COLORS = {GOOD: "green", USED: "green", UNKNOWN: GREY, WARNING: "orange", UNSEEN: "orange", CRITICAL: "red"}
 
 # What a number is in place of a value; values are never negative.
 NO_RULES, NO_DATA, JUDGING, NOT_SEEN, ENDED, NO_TRAINING, ON_CPU, NO_GPU, NO_REPORT = map(str, range(-1, -10, -1))

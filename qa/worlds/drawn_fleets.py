@@ -162,6 +162,15 @@ class DrawnFleet:
 Rows = Callable[..., Iterator[Sample]]
 
 
+# As an exporter gives it: what is repaired now, by its steps, or later.
+ADVICE = {
+    "lost": "see the repair; replace it. Repair of GPU 0, now, in this order: 1. start nothing new on the node; "
+    "2. systemctl reboot, which ends every program of the node; 3. check that all is well",
+    "ecc": "check the kernel log. Repair of GPUs 0, 1, when the jobs have ended, in this order: 1. drain; "
+    "2. nvidia-smi --gpu-reset -i 0; 3. if a reset fails, then systemctl reboot",
+}
+
+
 def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[Sample]:
     yield from row("gpu_up", fault != "lost", uuid=uuid)
     yield from row("gpu_info", 1, uuid=uuid, index=str(index))
@@ -169,7 +178,7 @@ def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[
     if fault:
         alert, severity = FAULTS[fault]
         yield from row("gpu_problem", 1, uuid=uuid, problem=alert, severity=severity)
-        yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=f"mend {fault}")
+        yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=ADVICE[fault])
     if fault == "lost":
         return
     yield from row("gpu_temperature_celsius", 50, uuid=uuid, sensor="gpu")

@@ -151,7 +151,8 @@ def a_node_says_why_and_has_the_alerts_of_its_jobs(world: World) -> None:
             or tuple(alert.get(label, "") for label in JOB) in running
         ]
         told = [alert for alert in about if not inhibited(alert, fires)]
-        names = {series["metric"]["alertname"] for series in opened.panel("Alerts").series} - {"none"}
+        names = {series["metric"]["alertname"] for series in opened.panel("Alerts").series}
+        names -= {"none", "no data"}
         assert names <= {alert["alertname"] for alert in told}, node
         assert {group_of(alert) for alert in told} == {group_of(a) for a in told if a["alertname"] in names}, node
         why = {job: cause for job, cause in opened.panel("Processes").by("process", "cause", of=-1) if cause}
@@ -256,9 +257,18 @@ def faults_are_the_same_everywhere(world: World) -> None:
         sum(fault == each and not unseen for fault, unseen in every.values()) for each in ("lost", "ecc")
     ]
     table = fleet.panel(OUT_OF_ORDER)
+    to_do = {
+        "lost": "now: end its programs, then systemctl reboot",
+        "ecc": "when the jobs have ended: end its programs, then nvidia-smi --gpu-reset -i 0",
+    }
+    for (fault, unseen, uuid, text), active in table.by("summary", "ago", "uuid", "advice").items():
+        if uuid:
+            assert text == ("when the node is back: " if unseen else "") + to_do[fault]
+            assert active < 1000 * world.api.end
+            assert unseen or active > 0, fault
     shown = {key for key in table.by(*GPU, "summary", "rank", "ago") if key[2]}
     assert shown == {
-        (*gpu, fault, {"lost": "1", "ecc": "4"}[fault], f"{minutes} min ago" if minutes else "")
+        (*gpu, fault, {"lost": "2", "ecc": "4"}[fault], f"{minutes} min ago" if minutes else "")
         for gpu, (fault, minutes) in every.items()
     }
     assert {tuple(alert["metric"].get(label, "") for label in GPU) for alert in alerts} == truth
@@ -412,7 +422,9 @@ def the_advice_of_the_fleet_has_the_numbers(world: World) -> None:
     table = world.open("fleet").panel(TRAININGS).by(*JOB, "state", "advice", of=-1)
     advice = {JobId(*job): (state, text) for *job, state, text in table}
     for job in world.fleet.judged:
-        if not job.not_seen() and job.lost[job.main] >= 0.12:
+        if any("lost" in node.faults.values() for node, _ in job.places if not (node.down or node.blind)):
+            assert job.not_seen() or advice[job.id][0] in {"its node must be rebooted", "its GPU lost"}, job
+        elif not job.not_seen() and job.lost[job.main] >= 0.12:
             assert advice[job.id] == (job.main, advised(job.main).partition(";")[0]), job
 
 
@@ -518,7 +530,7 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         assert {key[0] for key in job.panel("Job").by("state", of=3)} == {"training_on_cpu"}
         assert job.panel("Load").number() == int(ON_CPU)
         assert set(job.panel("What to do").by("cause", "advice", of=5)) == {("data_loading", "16 loader workers")}
-        assert job.panel("Possible").number() == 15.5
+        assert job.panel("Speedup").number() == 15.5
         for board in (job, Grafana(api, DASHBOARDS["node"](), {"instance": "gpu-0"})):
             reasons = {series["metric"]["state"] for series in board.panel("Memory used").series}
             assert reasons == {"just started: the first values take some minutes"}
@@ -673,7 +685,17 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         about = ("alertname", "uuid", "shown", "workload_user", "of_workload_job")
         assert ("GpuLost", "GPU-0", "Slurm job 7", "ann", "7") in opened.panel(NOTIFICATIONS).by(*about, of=2)
         assert {("GPU-0", "7", "ann")} == set(opened.panel(OUT_OF_ORDER).by("uuid", "workload_job", "workload_user"))
-        assert {("GPU-0", "lost")} == set(each_node(world, node).panel(REPAIR).by("uuid", "summary"))
+        steps = "replace it. Repair of GPU 0, now, in this order:\n1. start nothing new on the node;\n"
+        steps += "2. systemctl reboot, which ends every program of the node;\n3. check that all is well"
+        assert {("GPU-0", "lost", steps)} == set(each_node(world, node).panel(REPAIR).by("uuid", "summary", "advice"))
+        # The repair of the GPU ends the other job, too.
+        listed = opened.panel(TRAININGS).by("workload_job", "state", "advice", of=-1)
+        save = "save a checkpoint: the repair of GPU 0 ends every program of its node"
+        assert ("8", "its node must be rebooted", save) in listed
+        assert set(opened_on(world, other).panel("Why").by("cause")) == {("GPU 0 of gpu-0: lost",)}
+        assert {("GPU 0 of gpu-0: lost", save)} == set(
+            opened_on(world, other).panel("What to do").by("cause", "advice", of=7)
+        )
         owners = each_node(world, node).panel("GPUs").by("uuid", "workload_job", of=-2)
         assert set(owners) == {("GPU-0", "7"), ("GPU-1", "8")}
         gpus = opened_on(world, job).panel("Its GPUs")
@@ -697,7 +719,7 @@ def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:
         node, job = world.open("node", instance="gpu-0"), world.open("job", workload="7")
         assert set(node.panel("State").by("cluster", "instance", "state")) == {
             ("a", "gpu-0", "ok"),
-            ("b", "gpu-0", down(nodes[1])),
+            ("b", "gpu-0", "not seen for 25 min"),
         }
         for title in ("GPUs up", "Out of order", "GPUs wasted", "Power now", "Hottest"):
             assert node.panel(title).number() == int(SEVERAL_NODES), title
@@ -705,7 +727,7 @@ def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:
         assert node.panel("GPUs up").results[1] == []
         for title in ("Load", "GPUs wasted"):
             assert job.panel(title).number() == int(SEVERAL_JOBS), title
-        for title in ("Possible", "Steps/s"):
+        for title in ("Speedup", "Steps/s"):
             assert job.panel(title).series == [], title
         assert set(job.panel("Why").by("cause")) == {("several jobs",)}
         assert set(job.panel("Judged").by("state")) == {("several jobs",)}
