@@ -11,6 +11,7 @@ from pathlib import Path
 
 import qa.bench.verdict
 from pydantic import TypeAdapter
+from qa.worlds import drawn_lives
 
 from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.rules import mixin
@@ -79,6 +80,7 @@ def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in golden_metrics.GOLDENS:
         for form in golden_metrics.forms(name):
             yield f"tests/golden/{name}.{form}", partial(golden, name, form)
+    yield "qa/worlds/drawn_lives.text", drawn_lives.record
 
 
 FILES: dict[str, Callable[[], str]] = dict(_files())
