@@ -11,7 +11,7 @@ from pathlib import Path
 
 import qa.bench.verdict
 from pydantic import TypeAdapter
-from qa.worlds import drawn_lives
+from qa.worlds import drawn_lives, drawn_rules
 
 from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.rules import mixin
@@ -27,6 +27,7 @@ from tests.settings import reference as settings_reference
 from tests.status import reference as status_reference
 
 ROOT = Path(__file__).parents[1]
+RECORDS = (drawn_lives.RECORD, drawn_rules.RECORD)
 CHART_SCHEMA = "deploy/helm/gpugauge/values.schema.json"
 # Documents with generated parts.
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {
@@ -80,7 +81,8 @@ def _files() -> Iterator[tuple[str, Callable[[], str]]]:
     for name in golden_metrics.GOLDENS:
         for form in golden_metrics.forms(name):
             yield f"tests/golden/{name}.{form}", partial(golden, name, form)
-    yield "qa/worlds/drawn_lives.text", drawn_lives.record
+    for record in RECORDS:
+        yield str(record.file.relative_to(ROOT)), record.text
 
 
 FILES: dict[str, Callable[[], str]] = dict(_files())

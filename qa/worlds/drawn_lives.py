@@ -8,9 +8,6 @@ import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
-from hashlib import sha256
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +44,7 @@ from gpugauge.wire.record import PHASES, SharedRecord
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.processfiles import Bounds, Cgroup, HostProcess
 from qa.worlds.anything import Drawer
+from qa.worlds.recorded import Record
 
 START, STEP = 1_700_000_000.0, 5.0
 GIB = 1 << 30
@@ -142,8 +140,7 @@ _POOLS: Mapping[str, Sequence[Any]] = {
 }
 _XIDS = (13, 31, 48, 63, 64, 74, 79, 92, 94, 95, 119, 121, 136, 143, 154, 9999)
 _INDEX = re.compile(r"\[\d+\]|\.GPU-\d+")
-LIVES, TICKS, _EVERY = 12, 60, 5
-RECORD = Path(__file__).with_name("drawn_lives.text")
+TICKS, _EVERY = 60, 5
 
 
 class _Registry:
@@ -520,20 +517,12 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, str]]:
         yield name, _shown(value)
 
 
-@cache
-def digests(seed: int) -> dict[str, str]:
-    """Return a digest of all that is shown of a life, by metric, field and view."""
-    life, found = Life(seed), dict[str, Any]()
+def _shown_of(seed: int) -> Iterator[tuple[str, str]]:
+    life = Life(seed)
     for number in range(1, TICKS + 1):
         life.tick()
         if number % _EVERY == 0:
-            for name, text in life.shown():
-                found.setdefault(name, sha256()).update(f"{number} {text}\n".encode())
-    return {name: each.hexdigest()[:4] for name, each in found.items()}
+            yield from ((name, f"{number} {text}") for name, text in life.shown())
 
 
-def record() -> str:
-    """Return the digests of all lives, a line for each metric, field and view; - where a life does not show it."""
-    lives = [digests(seed) for seed in range(LIVES)]
-    names = sorted({name for life in lives for name in life})
-    return "".join(f"{name}: {' '.join(life.get(name, '-') for life in lives)}\n" for name in names)
+RECORD = Record("drawn_lives", _shown_of, 12)

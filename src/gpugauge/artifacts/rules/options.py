@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from warnings import catch_warnings, simplefilter
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -69,7 +70,9 @@ def _share(value: object) -> object:
 def _checked(expression: str) -> None:
     """Raise ValueError if the text is no regular expression, or one that Prometheus (RE2) refuses."""
     try:
-        re.compile(expression)
+        with catch_warnings():
+            simplefilter("ignore", FutureWarning)  # Python may read [[ otherwise one day
+            re.compile(expression)
     except re.error as error:
         raise ValueError(f"{expression!r} is no regular expression: {error}") from None
     posix = [name for part in _CLASS.findall(expression) for name in re.findall(r"\[:(\^?\w*):\]", part)]
