@@ -171,7 +171,9 @@ class _Finder:
         self._inside(node, place)
 
     def _deletions(self, node: ast.expr, place: _Place) -> None:
-        """Collect the deletions of each element of a literal tuple, list, set or dictionary."""
+        """Collect the deletions of each element of a literal tuple, list, set or dictionary that is a value."""
+        if isinstance(getattr(node, "ctx", None), ast.Store):
+            return  # an assignment to fewer names fails wherever it runs
         shown = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", [])
         for index, element in enumerate(shown if len(shown) >= _LEAST_ELEMENTS else []):
             if element is not None:
