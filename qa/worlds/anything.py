@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 _T = TypeVar("_T")
+# Shares, factors and seconds, also at the limits of usual conditions.
+_NUMBERS = (0.0, 0.004, 0.005, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.5, 0.7, 1.0, 1.5, 20.0, 60.0, 400.0, 90_000.0)
 _UNKNOWN = 0.25  # the share of the optional values that are None
 Pools = Mapping[str, Sequence[Any]]
 """By the name of a field, or of `Class.field`, the values that are drawn; other fields are drawn by their types."""
@@ -76,7 +78,7 @@ class Drawer:
         if hint is int:
             return dice.choice((0, 1, 2, 3, 17, 5_000, 3 << 30))
         if hint is float:
-            return dice.choice((0.0, 0.004, 0.1, 0.3, 0.7, 1.0, 1.5, 20.0, 400.0))
+            return dice.choice(_NUMBERS)
         if hint is str:
             return dice.choice(("", name, f"{name} b"))
         if hint is Path:

@@ -17,13 +17,13 @@ from gpugauge.collectors.training.memory import MemoryCollector
 from gpugauge.collectors.training.training import TrainingCollector
 from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.driver.advice import WITHOUT_GPU
-from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading, DriverView, Failure, MigReading
+from gpugauge.driver.api import DOWN_REASONS, DRIVER_DOWN, Device, DeviceReading, DriverView, Failure, MigReading
 from gpugauge.driver.codes import CODES, RECOVERY_ACTIONS
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.faults import judged as faults
 from gpugauge.faults.table import NVLINK_NEVER, SLOWDOWNS, GpuHealth, ailments
 from gpugauge.metric import HistogramValue
-from gpugauge.node.judged import Gain, Judged, Verdict
+from gpugauge.node.judged import Gain, Judged, Memory, Verdict
 from gpugauge.node.node import Assignment, Identity, Load, Node, Profiled, Use, Xids
 from gpugauge.sessions.inquiry import ELSEWHERE, SILENT, WAITING, Inquiry
 from gpugauge.sessions.session import SESSION_END_REASONS, Counters, Session, ThreadTime
@@ -103,6 +103,14 @@ _POOLS: Mapping[str, Sequence[Any]] = {
     "speedup": (None, 1.0, 1.4),
     "known of": ("data_wait", "cpu_throttled", "power", "clock"),
     "mfu": (None, 0.31, 0.004),
+    "shares": ({}, *({"data": d, "peers": 0.1, "rest": 0.9 - d} for d in (0.0, 0.005, 0.2, 0.45, 0.5, 0.8))),
+    "full_seconds": (None, 3000.0, 86_400.0, 90_000.0, 200_000.0),
+    "batch_ratio": (None, 1.2, 1.5, 3.0),
+    "rank_ratio": (None, 0.7, 1.0, 1.4),
+    "headroom": (None, 0.0, 1.0 * GIB, 3.5 * GIB),
+    "fragmentation": (None, 0.1, 0.15, 0.4),
+    "devices of": ("GPU-0", "GPU-1"),
+    "growth of": ("process", "children", "cgroup"),
     "Workload.kind": ("pod", "slurm", "container", "systemd", "user", ""),
     "Workload.job_kind": ("slurm", "job", "pytorchjob", ""),
     "Workload.command": ("train.py", "vllm.server", "jupyter-lab", "Xorg", ""),
@@ -165,7 +173,9 @@ class Life(Drawer):
         super().__init__(random.Random(seed), _POOLS)
         dice = self.dice
         self.now, self._view, self._counters = 0.0, tuple[Session, ...](), Counters({}, {})
-        self.uuids = [f"GPU-{index}" for index in range(dice.randint(1, 3))]
+        self.uuids = [
+            f"GPU-{index}" for index in range(dice.choice((0, 1, 2, 3)) if seed % 6 == 5 else dice.randint(1, 3))
+        ]
         self.processes = [f"p{number}" for number in range(dice.randint(2, 6))]
         self._pids = {process: 4000 + number for number, process in enumerate(self.processes)}
         self._job = dice.random() < 0.5  # whether all trainings are ranks of one
@@ -184,6 +194,7 @@ class Life(Drawer):
         self._training = TrainingCollector(self, self._label, lambda s: place if s.peer_uid else None)
         self._memory, self._verdict = MemoryCollector(), VerdictCollector()
         self._judged: dict[str, Judged] = {}
+        self._memories: dict[str, Memory] = {}
         self._faults: dict[str, tuple[Any, ...]] = {}
         self._xids = Xids({}, {})
         self.snapshot = Snapshot(START, 0.0, ())
@@ -357,6 +368,11 @@ class Life(Drawer):
         return session._replace(ended_at=START + self.now, end_reason=reason, end_status=status, inquiry=None)
 
     @property
+    def _dark(self) -> bool:
+        """Whether the driver of all GPUs is down, from the begin of some lives on."""
+        return self._calm != self._judges and (self.now < 20 * STEP or 190 < self.now < 230)
+
+    @property
     def _hangs(self) -> bool:
         return self._calm and self.now > 0.8 * TICKS * STEP
 
@@ -417,11 +433,11 @@ class Life(Drawer):
         node.utilization = {uuid: dice.choice((0.0, 0.42, 1.0)) for uuid in up}
         node.profiled = {uuid: Profiled(*(self.now * dice.choice((0.2, 1.0)) for _ in range(5))) for uuid in up}
         node.hidden = {uuid: dice.choice((0, 0, 2)) for uuid in up}
-        if self._often(0.1):
+        if self._often(0.1) and self.uuids:
             code = dice.choice(_XIDS)
             kept = {code: START + self.now} if self._often(0.5) else {}
             self._xids = Xids({**self._xids.last, code: START + self.now}, {**self._xids.unrepaired, **kept})
-        node.xids = {self.uuids[0]: self._xids}
+        node.xids = dict.fromkeys(self.uuids[:1], self._xids)
         uses: dict[tuple[str, str], Use] = {}
         for process in self.processes:
             for uuid in up:
@@ -448,6 +464,11 @@ class Life(Drawer):
         node.build = ("9.9", self._often(0.3))
         reason = dice.choice(("unknown", "library_not_found", *sorted(WITHOUT_GPU)))
         until = START + self.now + 60 if self._often(0.3) else None
+        if self._dark:
+            reading = DeviceReading(pci_bus_id="0:0:0.0")
+            node.devices = tuple(Device(u, False, DRIVER_DOWN, replace(reading, uuid=u), {}) for u in self.uuids)
+            node.driver, node.xids = DriverView(False, dice.choice(("unknown", *sorted(WITHOUT_GPU)))), {}
+            return
         node.driver = DriverView(True, "ok") if self._often(0.95) else DriverView(False, reason, released_until=until)
 
     def tick(self) -> None:
@@ -461,6 +482,9 @@ class Life(Drawer):
         if not self._judges:
             self._judged = {p: self._drawn(p) for p in {**node.sessions, **node.hosts}}
             node.judged = self._judged
+            node.memory = self._memories = self._memories or {p: self._of_memory() for p in node.judged}
+            if self._often(0.2):
+                self._memories = {}
         for device in node.devices:
             if device.up and self._often(0.3):
                 at = self.dice.choice((None, START - 90.0)), self._often(0.5)
@@ -472,6 +496,13 @@ class Life(Drawer):
             START + self.now, self.now, (*sections, faults.Judged("faults", (), found)), health, node
         )
         self.history.feed(self.snapshot)
+
+    def _of_memory(self) -> Memory:
+        """Return drawn memory; when it is full is known of what grows only."""
+        found = self.of(Memory)
+        devices = {u: each if each.growth else each._replace(full_seconds=None) for u, each in found.devices.items()}
+        full = found.full_seconds if "cgroup" in found.growth else None
+        return found._replace(devices=devices, full_seconds=full)
 
     def _drawn(self, process: str) -> Judged:
         before = self._judged.get(process)
@@ -485,7 +516,7 @@ class Life(Drawer):
         for section in self.snapshot.sections:
             for family in section.families:
                 yield from ((family.metric.name, f"{labels} {_shown(value)}") for labels, value in family.samples)
-        status = replace(build(self.snapshot, self.history), host="node")
+        status = replace(build(self.snapshot, self.history, lambda: self._often(0.5)), host="node")
         yield from ((_INDEX.sub("", name), f"{name} {value}") for name, value in _leaves("status", as_json(status)))
         yield "gpugauge status", table(status, True, status.timestamp, 120)
         yield from (("page", part) for part in content(status, None, NO_LINKS))
@@ -525,4 +556,4 @@ def _shown_of(seed: int) -> Iterator[tuple[str, str]]:
             yield from ((name, f"{number} {text}") for name, text in life.shown())
 
 
-RECORD = Record("drawn_lives", _shown_of, 12)
+RECORD = Record("drawn_lives", _shown_of, 14)
