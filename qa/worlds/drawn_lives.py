@@ -113,7 +113,7 @@ _POOLS: Mapping[str, Sequence[Any]] = {
     "growth of": ("process", "children", "cgroup"),
     "Workload.kind": ("pod", "slurm", "container", "systemd", "user", ""),
     "Workload.job_kind": ("slurm", "job", "pytorchjob", ""),
-    "Workload.command": ("train.py", "vllm.server", "jupyter-lab", "Xorg", ""),
+    "Workload.command": ("train.py", "fit.py", "sweep.py", "vllm.server", "jupyter-lab", "Xorg", ""),
     "Workload.user": ("ann", "1000", ""),
     "Workload.run_id": ("wandb:abc", ""),
     "HostProcess.torch": ("", "cpu", "cuda", "rocm"),
@@ -176,12 +176,15 @@ class Life(Drawer):
         self.uuids = [
             f"GPU-{index}" for index in range(dice.choice((0, 1, 2, 3)) if seed % 6 == 5 else dice.randint(1, 3))
         ]
-        self.processes = [f"p{number}" for number in range(dice.randint(2, 6))]
+        self.processes = [f"p{number}" for number in range(dice.randint(2, 6) + 4 * (seed % 5 == 4))]
         self._pids = {process: 4000 + number for number, process in enumerate(self.processes)}
         self._job = dice.random() < 0.5  # whether all trainings are ranks of one
         self._judges = seed % 2 == 0  # otherwise the verdicts are drawn
         self._calm = seed % 3 == 0  # its trainings run on and on, until one of them hangs
-        self._mute = {process for process in self.processes if self._often(0.2)}  # the hook of these never reports
+        self._bare = seed % 5 == 4  # no program has the hook
+        self._mute = (
+            set(self.processes) if self._bare else {process for process in self.processes if self._often(0.2)}
+        )  # the hook of these never reports
         self.node, self.history = Node(), History()
         self._devices = {uuid: self._device(index, uuid) for index, uuid in enumerate(self.uuids)}
         self._sessions: dict[str, Session] = {}
@@ -405,7 +408,8 @@ class Life(Drawer):
     def _host(self, process: str) -> HostProcess:
         seconds = int(self.now)
         size = GIB + seconds * 1_000_000 if self._calm else self.dice.choice((1, 2)) * GIB + seconds
-        more = {"hook": True} if process in self._mute else {}
+        more: dict[str, Any] = {"hook": True} if process in self._mute else {}
+        more = {"hook": False, "torch": "cuda"} if self._bare else more
         found = self.of(
             HostProcess,
             **more,
@@ -424,7 +428,10 @@ class Life(Drawer):
         """Set the parts of the collectors that are not run here."""
         dice = self.dice
         for uuid, (busy, observed) in self._loads.items():
-            self._loads[uuid] = busy + STEP * dice.choice((0.0, 0.3, 0.9, 1.0)), observed + STEP
+            self._loads[uuid] = (
+                busy + STEP * dice.choice((0.0, 0.1, 0.2) if self._bare else (0.0, 0.3, 0.9, 1.0)),
+                observed + STEP,
+            )
             if self._often(0.2):
                 self._devices[uuid] = self._device(self.uuids.index(uuid), uuid)
         node.devices = tuple(self._devices.values())
@@ -442,6 +449,8 @@ class Life(Drawer):
         for process in self.processes:
             for uuid in up:
                 if (hash_of(process, uuid, int(self.now) // 60) % 3) == 0:
+                    if self._often(0.02):
+                        self._busy[process, uuid] = 0.0  # the driver was loaded again
                     self._busy[process, uuid] = self._busy.get((process, uuid), 0.0) + STEP * dice.choice(
                         (0.0, 0.4, 0.9)
                     )
@@ -491,7 +500,8 @@ class Life(Drawer):
                 found_now = ailments(self.of(GpuHealth))
                 self._faults[device.uuid] = tuple(each._replace(since=at[0], earlier=at[1]) for each in found_now)
         found = {uuid: each for uuid, each in self._faults.items() if self._devices[uuid].up}
-        health = {"device": Health(self._often(0.9), 0.1, START, 0, "no\n  answer")}
+        error = self.dice.choice(("", "no\n  answer"))
+        health = {"device": Health(self._often(0.9), 0.1, START, 0, error)}
         self.snapshot = Snapshot(
             START + self.now, self.now, (*sections, faults.Judged("faults", (), found)), health, node
         )

@@ -21,7 +21,7 @@ from gpugauge.driver.advice import down_phrase, known_advice
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
 from gpugauge.driver.failing import MODES, PARTS, part_of
-from gpugauge.driver.nvidia.calls import CALLS
+from gpugauge.driver.nvidia.calls import CALLS, multiprocessors
 from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
@@ -373,3 +373,14 @@ def test_words_of_yaml_and_units_of_sizes() -> None:
 
     assert [repr(parse(f"a: {word}", "f").tree["a"]) for word in words] == [repr(value) for value in words.values()]
     assert {unit: size(f"2{unit}") for unit in units} == {unit: size(f"2.0 {unit}") for unit in units} == units
+
+
+def test_each_architecture_that_trains_has_its_cores() -> None:
+    """By NVIDIA's guide: 64 in GP100, V100, Xavier, Turing and A100, 128 in all others from Maxwell on."""
+    few, many = "6.0 7.0 7.2 7.5 8.0", "5.0 5.2 5.3 6.1 6.2 8.6 8.7 8.9 9.0 10.0 10.3 12.0 12.1"
+    for cores, names in ((64, few), (128, many)):
+        for name in names.split():
+            capability = tuple(map(int, name.split(".")))
+            assert multiprocessors({"compute_capability": capability, "core_count": 10 * cores}) == {
+                "multiprocessors": 10
+            }
