@@ -93,7 +93,8 @@ def _conditions(reports: Sequence[Report]) -> list[Report]:
     ]
     every = [row for made in reports for row in made.rows]
     by_condition = [
-        {"conditions": name} | _statements(rows, ("right",)) for name, rows in _groups(every, "conditions").items()
+        {"conditions": name} | _statements(rows, ("right", "any cause"))
+        for name, rows in _groups(every, "conditions").items()
     ]
     title = "Statements of the verdict"
     return [

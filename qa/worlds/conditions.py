@@ -204,6 +204,10 @@ def _same_program(training: Training, program: Training) -> Training:
 
 def _alternating(r: random.Random, one: Training, other: Training) -> list[Stretch]:
     """Return a minute in which the second training takes 30 to 70 % of the time."""
+    ranks = max(
+        one.pipeline.world_size, other.pipeline.world_size
+    )  # a rank that waits for others has them all the time
+    other = replace(other, pipeline=replace(other.pipeline, world_size=ranks))
     one, share, period = _same_program(one, other), r.uniform(0.3, 0.7), r.uniform(2.0, 30.0)
     number = max(1, round(WINDOW / period))
     length = WINDOW / number

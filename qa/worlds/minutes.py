@@ -111,6 +111,8 @@ class _Seen:
             self._begins.append(self._begins[-1] + stretch.seconds)
         self._last = next(s.training for s in reversed(stretches) if s.training)
         self._facts = _facts(self._last, view)
+        # A power limit is a setting: it does not come and go with what the training does.
+        self._capped = any(s.training.pipeline.throttle == "power_cap" for s in stretches if s.training)
 
     def _noisy(self, name: str, share: float) -> float:
         return min(1.0, share * self._view.noise.get(name, 1.0))
@@ -203,10 +205,23 @@ class _Seen:
         since, rates = second - self._begins[found], self._rates[found]
         return found, {name: total + since * rates[name] for name, total in self._totals[found].items()}
 
+    def _hooked(self, second: float) -> Rates:
+        """Return the totals of the hook: waits and steps count when they have ended, those of several workers that
+        cannot keep up with the last one of their batches.
+        """
+        found, counted = self._at(second)
+        training = self._stretches[found].training
+        if training is None:
+            return counted
+        every = _burst(training) * observe(training.built).step
+        begin = self._begins[found]
+        _, ended = self._at(begin + every * ((second - begin) // every))
+        return counted | {name: ended[name] for name in ("wait", "exposed", "stepping", "local")}
+
     def node(self, second: float) -> Node:
         """Return the node of a second."""
         view = self._view
-        index, counted = self._at(second)
+        index, _ = self._at(second)
         _, on_gpu = self._at(second - view.lag)
         busy = None if "busy" in view.missing else on_gpu["busy"]
         profiled = Profiled(_BEFORE + second - view.lag, on_gpu["sm"], on_gpu["tensor"], 0.0, on_gpu["received"])
@@ -228,13 +243,13 @@ class _Seen:
             uses=uses,
             identities={process: Identity(7, *listed) for process, _ in uses},
             hosts={_PROCESS: HostProcess(_PROCESS, 7, _STAT, "cuda", cgroup=cgroup)},
-            sessions={_PROCESS: self._session(index, second, counted)},
+            sessions={_PROCESS: self._session(index, second, self._hooked(second))},
         )
 
     def _reading(self, index: int, second: float) -> DeviceReading:
         rates, training = self._rates[index], self._stretches[index].training
         reasons, limit = tuple[str, ...](), _LIMIT
-        if training and training.pipeline.throttle == "power_cap":
+        if self._capped:
             limit = round(_LIMIT * _CAPPED)
         if training and training.pipeline.clock < 1.0:
             thermal = training.pipeline.throttle == "thermal"
@@ -319,15 +334,23 @@ class _Seen:
 
 
 @lru_cache(maxsize=64)
+def _burst(training: Training) -> int:
+    """Return the number of batches that come together: those of workers that cannot keep up."""
+    p = training.built
+    return p.workers if p.workers > 1 and observe(p).step > 1.05 * replace(p, load=0.0).step else 1
+
+
+@lru_cache(maxsize=64)
 def _steps(training: Training) -> list[tuple[float, float]]:
     """Return durations of steps, with the share of the steps that have them. The batches of several workers that cannot
     keep up come together.
     """
     p = training.built
-    step, alone, workers = observe(p).step, replace(p, load=0.0).step, p.workers
-    waits = step > 1.05 * alone and workers > 1
+    step, alone, workers = observe(p).step, replace(p, load=0.0).step, _burst(training)
     means = (
-        [(alone, 1.0 - 1.0 / workers), (alone + workers * (step - alone), 1.0 / workers)] if waits else [(step, 1.0)]
+        [(alone, 1.0 - 1.0 / workers), (alone + workers * (step - alone), 1.0 / workers)]
+        if workers > 1
+        else [(step, 1.0)]
     )
     return [(mean * (1.0 + jitter), share / len(_JITTER)) for mean, share in means for jitter in _JITTER]
 

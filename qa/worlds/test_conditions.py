@@ -40,10 +40,10 @@ def test_statements_are_right() -> None:
 def test_statements_of_each_row_are_right(name: str) -> None:
     found = scores(name, PUBLISHED_SEEDS, 25)
 
-    # Faults that come and go within seconds look like one steady one.
-    turns = ROWS[name].rhythm in (None, *RHYTHMS[4:])  # None: any
-    assert found[1].right_share >= (0.8 if turns else 0.97)
-    assert found[2].right_share >= (0.8 if turns else 0.9)
+    # Faults that change within seconds, at the same load and pace, look like one steady fault.
+    least = {"shifting": (0.92, 0.88), "any of all": (0.85, 0.8)}.get(name, (0.97, 0.9))
+    assert found[1].right_share >= least[0]
+    assert found[2].right_share >= least[1]
     assert found[0].blamed_share <= (0.03 if name == "strong noise" else 0.01)
 
 
@@ -122,6 +122,36 @@ def test_missing_evidence_makes_causes_undecidable(machine: str, undecidable: se
     found = minute([Stretch(60.0, Training(Pipeline(host=0.3, world_size=8)))], View(MACHINES[machine]))
 
     assert judge(found).undecidable == undecidable
+
+
+@pytest.mark.parametrize("period", [60.0, 30.0, 20.0])
+def test_a_fault_that_comes_and_goes_is_named_by_the_intervals(period: float) -> None:
+    fine, slow = Training(Pipeline()), Training(Pipeline(host=0.25))
+    turns = [Stretch(period / 2, training) for _ in range(round(60 / period)) for training in (fine, slow)]
+    found = minute(turns, View())
+
+    assert found.intervals
+    assert judge(found).limited_by == "host_bound"
+    assert judge(found).causes["host_bound"] == pytest.approx(0.3, abs=0.03)
+
+
+def test_two_causes_that_take_turns_are_judged_each_in_its_time() -> None:
+    starved, slow = Training(Pipeline(load=2.0)), Training(Pipeline(host=0.15))
+    found = minute([Stretch(15.0, training) for _ in range(2) for training in (starved, slow)], View())
+
+    assert judge(found).limited_by == "data_loading"
+    assert judge(found).causes.keys() == {"data_loading", "host_bound"}
+
+
+def test_intervals_have_enough_steps() -> None:
+    fine, slow = Training(Pipeline()), Training(Pipeline(host=0.4))
+    rare = [Training(Pipeline(kernels=1.0, host=host)) for host in (0.3, 4.0)]
+
+    assert not minute([Stretch(60.0, fine)], View()).intervals  # it does not vary
+    every = minute([Stretch(30.0, training) for training in (fine, slow)], View()).intervals
+    assert sum(part.window for part in every) == 60.0
+    assert min(part.window for part in every) * (0.5 / 0.1 + 0.5 / 0.4) >= 5 * Pipeline().workers
+    assert not minute([Stretch(30.0, training) for training in rare], View()).intervals
 
 
 @cases("machine", MACHINES)

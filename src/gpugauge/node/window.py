@@ -141,6 +141,17 @@ class Window:
             pieces[-1].append(after)
         return self._part(pieces)
 
+    def intervals(self, length: int) -> list[tuple[Window, Window]]:
+        """Return the parts of the window with `length` ticks, each also up to the end of its piece. A shorter one at
+        the end belongs to the one before it, and a shorter piece is left out.
+        """
+        found = []
+        for points in map(list, self.pieces):
+            begins = list(range(0, len(points) - length, length))
+            for begin, end in zip(begins, (*begins[1:], len(points) - 1), strict=False):
+                found.append((self._part([points[begin : end + 1]]), self._part([points[begin:]])))
+        return found
+
     def recent(self, seconds: float) -> Window:
         """Return the part of the window in the last `seconds`, at least the last two points."""
         earliest = self.points[-1].at - seconds - _JITTER_SECONDS

@@ -62,6 +62,7 @@ class Evidence(NamedTuple):
     steps: float | None = None  # in the window
     steps_ever: float | None = None
     pace: float = 0.0  # between the most and the fewest steps of an interval of the window, as a share of their mean
+    swing: float = 0.0  # spread of waits, sleep, own work and copies between intervals of the window
     uneven: float = 0.0  # share of the steps of the window that are much shorter or longer than their mean
     batches: float | None = None  # in the window
     batches_ever: float | None = None
@@ -98,6 +99,7 @@ class Evidence(NamedTuple):
     host_has_gpu: bool = False
     cpu_throttled: float | None = None  # share of time in which the cgroup was throttled
     memory_pressure: float | None = None  # share of time, PSI of memory or io
+    intervals: tuple[Evidence, ...] = ()  # the same of parts of the window, where it varies
 
     @property
     def judged_devices(self) -> int:
@@ -112,7 +114,10 @@ class Evidence(NamedTuple):
     @property
     def varies(self) -> bool:
         """Whether load or pace vary within the window: several causes may take turns, unseen in means."""
-        return max(self.pace, *(device.spread for device in self.devices), 0.0) >= _VARIES
+        # In pauses, too, clocks are not lowered.
+        slowed = (min(device.slowed, 1.0 - device.slowed) for device in self.devices if not self.mixed)
+        spreads = (device.spread for device in self.devices)
+        return max(self.pace, self.swing, *spreads, *slowed) >= _VARIES
 
     @property
     def doubtful(self) -> bool:

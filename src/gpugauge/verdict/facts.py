@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -35,6 +36,9 @@ _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling
 _LEAST_HELD = 0.01  # share of the time for which a process has a GPU that others use: it has memory on it
 _VARYING = (("busy", "observed"), ("sm_active", "profiled"))  # counters of a GPU whose ratio shows what takes turns
 _EVEN = 1.2  # factor between a step and the mean up to which it is near
+_LEAST_BURSTS = 5  # of an interval: what the hook adds up rises with them
+_LEAST_INTERVALS = 3
+_PINNED = {"yes": True, "no": False}
 _LEAST_STEPS = 10  # of which the distribution is judged
 _SHORT_PAUSE = 0.02  # share of an interval between two ticks; with a shorter pause it is one of the training
 
@@ -70,7 +74,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         working, unused, held = used([device(window, uuid)._replace(part=part) for uuid, part in parts.items()])
         return Evidence(window.span, age, devices=working, unused_devices=unused, held=held)
     facts = session.facts
-    pinned = {"yes": True, "no": False}.get(facts.get("loader_pin_memory", ""))
+    pinned = _PINNED.get(facts.get("loader_pin_memory", ""))
     steps_ever, batches_ever = training.steps(session), training.batches(session)
     # Where steps and batches are unknown, `starting` is a part of the training loop.
     pauses = NAMED_PHASES | ({"starting"} if steps_ever is not None or batches_ever is not None else set())
@@ -81,22 +85,18 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     trained = round(window.span * (1.0 - mixed), 1)
     if trained < MIN_EVIDENCE_SECONDS:
         mixed = 0.0  # no cause is reported
-    of_training = partial(_of_part, 1.0 - mixed)
-    devices = [
-        _used(window, uuid, process, pinned)._replace(part=_parts(full_window, uuid).get(process, 1.0))
-        for uuid in devices_of(node, process)
+    uuids = devices_of(node, process)
+    measured = _measured(window, process, uuids, mixed)
+    every = [
+        device._replace(part=_parts(full_window, uuid).get(process, 1.0))
+        for uuid, device in zip(uuids, measured["devices"], strict=True)
     ]
-    working, unused, held = used([_scaled(device, of_training) for device in devices] if mixed else devices)
-    track, cgroup = window.session(process), window.cgroup(process)
+    working, unused, held = used(every)
     since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
-    step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
-    if (hung := min(window.span, training.open_wait(session))) >= OPEN_SECONDS:
-        step_seconds, local = (step_seconds or 0.0) + hung, local if step_seconds else 0.0
-    peers = 1.0 - min(1.0, local / step_seconds) if local is not None and step_seconds else None
     workers = whole(facts.get("loader_workers", ""))
-    loading = {part: rise(track, seconds) for part, seconds in LOADING.items()}
-    loaded = sum(seconds or 0.0 for part, seconds in loading.items() if part != "threads")
-    return Evidence(
+    burst = max(1, workers or 0)
+    intervals = () if mixed or training.open_wait(session) >= OPEN_SECONDS else _intervals(window, process, burst)
+    found = Evidence(
         trained,
         age,
         inside=True,
@@ -107,23 +107,17 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         worked=_worked(session),
         steps=None if steps_ever is None else full.session(process).rise(training.steps) or 0.0,
         steps_ever=steps_ever,
-        pace=0.0 if mixed else _pace(window, process, max(1, workers or 0)),
+        pace=0.0 if mixed else _pace(window, process, burst),
+        swing=_swing(window, process, intervals, burst),
         uneven=_uneven(window, process, workers or 0),
         batches=None if batches_ever is None else full.session(process).rise(training.batches) or 0.0,
         batches_ever=batches_ever,
         since_progress=now - progress.at if progress else None,
         slow_step=_slow_step(session),
-        data_wait=of_training(track.rate(waited_for_training)),
-        data_wait_exposed=of_training(track.rate(training.exposed_wait)),
         pinned=pinned,
         loader_workers=workers,
-        loader_queued=_ratio(loading["runqueue"], loaded),
-        loader_storage=_ratio(loading["storage"], loaded),
-        asleep=of_training(track.rate(training.asleep)),
-        runnable=of_training(track.rate(lambda s: s.thread["training"].runnable if "training" in s.thread else None)),
         paused=paused,
         mixed=mixed,
-        local_work=None if peers is None else 1.0 - (of_training(peers) or 0.0),
         world_size=whole(facts.get("world_size", "")),
         parameters=_parameters(session),
         torch_devices=bool(training.visible(session)),
@@ -132,17 +126,91 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         driver_too_old=_driver_too_old(facts),
         arch_supported=_arch_supported(node, session),
         fp32_only=_fp32_only(session),
-        retries=_rises(track, session, lambda d: d.retries) or 0.0,
-        ooms=_rises(track, session, lambda d: d.ooms) or 0.0,
-        device_allocs=_rises(track, session, lambda d: d.device_allocs),
-        device_frees=_rises(track, session, lambda d: d.device_frees),
-        devices=working,
+        **measured | {"devices": working},
         unused_devices=unused,
         held=held,
         host_has_gpu=any(device.trains for device in node.shown()),
-        cpu_throttled=of_training(_withheld(cgroup, lambda c: c.throttled)),
-        memory_pressure=_most(of_training(_withheld(cgroup, partial(_pressure, of))) for of in ("memory", "io")),
     )
+    if not found.varies:
+        return found
+    kept = [uuid for uuid, device in zip(uuids, every, strict=True) if device in working]
+    return found._replace(intervals=tuple(_interval(found, process, kept, *part) for part in intervals))
+
+
+def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float = 0.0) -> dict[str, Any]:
+    """Return the evidence that a part of the window has: shares, counts, and the GPUs, all as of the training."""
+    session, of_training = window.node.sessions[process], partial(_of_part, 1.0 - mixed)
+    pinned = _PINNED.get(session.facts.get("loader_pin_memory", ""))
+    devices = [_used(window, uuid, process, pinned) for uuid in uuids]
+    track, cgroup = window.session(process), window.cgroup(process)
+    step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
+    if (hung := min(window.span, training.open_wait(session))) >= OPEN_SECONDS:
+        step_seconds, local = (step_seconds or 0.0) + hung, local if step_seconds else 0.0
+    peers = 1.0 - min(1.0, local / step_seconds) if local is not None and step_seconds else None
+    loading = {part: rise(track, seconds) for part, seconds in LOADING.items()}
+    loaded = sum(seconds or 0.0 for part, seconds in loading.items() if part != "threads")
+    return {
+        "data_wait": of_training(track.rate(waited_for_training)),
+        "data_wait_exposed": of_training(track.rate(training.exposed_wait)),
+        "loader_queued": _ratio(loading["runqueue"], loaded),
+        "loader_storage": _ratio(loading["storage"], loaded),
+        "asleep": of_training(track.rate(training.asleep)),
+        "runnable": of_training(track.rate(_runnable)),
+        "local_work": None if peers is None else 1.0 - (of_training(peers) or 0.0),
+        "retries": _rises(track, session, lambda d: d.retries) or 0.0,
+        "ooms": _rises(track, session, lambda d: d.ooms) or 0.0,
+        "device_allocs": _rises(track, session, lambda d: d.device_allocs),
+        "device_frees": _rises(track, session, lambda d: d.device_frees),
+        "devices": tuple(_scaled(device, of_training) for device in devices) if mixed else tuple(devices),
+        "cpu_throttled": of_training(_throttled(cgroup)),
+        "memory_pressure": of_training(_pressed(cgroup)),
+    }
+
+
+def _intervals(window: Window, process: str, burst: int) -> Sequence[tuple[Window, Window]]:
+    """Return the intervals of the window, each with enough steps, and with its rest; none where there are few of them.
+    What the hook adds up rises with the end of a step, or of a `burst` of batches.
+    """
+    ticks = sum(len(piece) - 1 for piece in window.pieces)
+    steps = window.session(process).rise(training.steps)
+    length = math.ceil(_LEAST_BURSTS * burst * ticks / steps) if steps else 0
+    return window.intervals(length) if 0 < _LEAST_INTERVALS * length <= ticks else ()
+
+
+def _interval(whole: Evidence, process: str, uuids: Sequence[str], part: Window, rest: Window) -> Evidence:
+    """Return the evidence about an interval of a window. The cgroup is read less often than the counters: its shares
+    are those until the first reading after the interval.
+    """
+    found = _measured(part, process, uuids)
+    reads = [_read(point, process) for point in rest.points]
+    read = next((at for at in reads if at >= part.points[-1].at), math.inf)
+    cgroup = rest.where(lambda point: _read(point, process) <= read).cgroup(process)
+    for name, share in (("cpu_throttled", _throttled(cgroup)), ("memory_pressure", _pressed(cgroup))):
+        found[name] = getattr(whole, name) if share is None else share
+    return whole._replace(window=part.span, **found)
+
+
+def _read(point: Point, process: str) -> float:
+    cgroup = point.cgroups.get(process)
+    return point.at if cgroup is None or cgroup.at is None else cgroup.at
+
+
+def _swing(window: Window, process: str, parts: Sequence[tuple[Window, Window]], burst: int) -> float:
+    """Return the largest spread between intervals of what the process waits for and does, and of its copies, less what
+    a `burst` of steps makes.
+    """
+    steps = window.session(process).rise(training.steps)
+    tracks = [part.session(process) for part, _ in parts]
+    shares = [[track.rate(seconds) for track in tracks] for seconds in (waited_for_training, training.asleep)]
+    shares += [[_ratio(track.rise(training.local_work), track.rise(training.step_seconds)) for track in tracks]]
+    # What is read of the cgroup less often covers pauses, too.
+    cgroups = [part.cgroup(process) for part, _ in parts if len(window.pieces) == 1]
+    shares += [[_throttled(cgroup) for cgroup in cgroups], [_pressed(cgroup) for cgroup in cgroups]]
+    for uuid in devices_of(window.node, process):
+        shares += [[copying(part, uuid, pinned=True) for part, _ in parts]]
+    known = [[share for share in kind if share is not None] for kind in shares]
+    widest = max((max(kind) - min(kind) for kind in known if kind), default=0.0)
+    return max(0.0, widest - burst * len(parts) / steps) if steps else 0.0
 
 
 def _torch(node: Node, process: str) -> str:
@@ -158,6 +226,10 @@ def _slow_step(session: Session) -> float | None:
         return None
     enough, bounds = 0.99 * durations.counts[-1], training.STEP_BUCKETS
     return next((bound for bound, n in zip(bounds, durations.counts, strict=False) if n >= enough), bounds[-1])
+
+
+def _runnable(session: Session) -> float | None:
+    return session.thread["training"].runnable if "training" in session.thread else None
 
 
 def _worked(session: Session) -> bool:
@@ -312,6 +384,14 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
         power_capped=track.mean(lambda gpu: gpu.slowed("sw_power_cap")),
         power_limit_lowered=None if limit is None or default is None else limit < default,
     )
+
+
+def _throttled(track: Track[Cgroup]) -> float | None:
+    return _withheld(track, lambda cgroup: cgroup.throttled)
+
+
+def _pressed(track: Track[Cgroup]) -> float | None:
+    return _most(_withheld(track, partial(_pressure, of)) for of in ("memory", "io"))
 
 
 def _withheld(track: Track[Cgroup], seconds: Callable[[Cgroup], float | None]) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpugauge.node.judged import Verdict
 from gpugauge.verdict.causes import CAUSES, NEEDED
@@ -19,6 +19,9 @@ _MIN_LEAD_SHARE = 0.05  # by which it must exceed the cause reported before
 _MIN_UNKNOWN_SHARE = 0.25  # of all that is lost, from which the limit is reported as unknown
 _MIN_DOUBTFUL_SHARE = 0.4  # … and where load or pace vary, or kernels are slow and no counters show how they fill
 _MOST_OTHER = 0.9  # what it must save at least of the saving of each other one, likewise
+_MOST_OTHER_VARYING = 1.25  # … where shares vary, by the evidence about intervals
+_MOST_WITHHELD = 2.0  # … of what is withheld from the thread or its loader, which is read less often
+_TURNS_VARYING = 1.5  # … of what each other one saves if they take turns within the intervals
 _TURNS = 1.25  # … of what each other one saves if they take turns, too fast to be seen, where evidence is doubtful
 _WITHHELD_MOST = 0.5  # saving from which on withheld CPU or memory is the reason of what it slows down
 _KERNELS = frozenset({"throttled", "contention"})  # slow ones, without counters
@@ -39,7 +42,7 @@ def judge(e: Evidence, before: Verdict | None = None, stalled_seconds: float = S
     for name, share in loss.shares.items():
         shares["unknown" if name in undecidable else name] += share
     causes = {name: round(share, 4) for name, share in shares.items() if share >= LEAST_SHARE}
-    limited_by = _primary(loss.savings, before.limited_by if before else None)
+    limited_by = _primary(loss.savings, before.limited_by if before else None, waits=not e.intervals)
     if limited_by and (limited_by in undecidable or not _is_sure(limited_by, e, state, before)):
         limited_by = "unknown" if sum(causes.values()) >= _MIN_UNKNOWN_SHARE else None
     minor = sum(share for share in shares.values() if share < LEAST_SHARE)
@@ -54,20 +57,23 @@ def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> boo
     saved = loss.savings.get(named, 0.0)
     explained = {named, *(SLOWED if named in ROOTS and saved > _WITHHELD_MOST else ())}
     turns = max([turn for name, turn in loss.turns.items() if name not in explained], default=0.0)
-    if (e.varies or e.doubtful) and saved < _TURNS * turns:
+    if (e.varies or e.doubtful) and saved < (_TURNS_VARYING if e.intervals else _TURNS) * turns:
         return False
     if named in _KERNELS and saved < _MIN_DOUBTFUL_SHARE and any(device.sm_active is None for device in e.devices):
         return False
     for other in possible(e):
         savings = _loss(other, state).savings
         others = {name: saving for name, saving in savings.items() if name != named}
-        least = _MIN_SURE_SHARE
-        if e.varies:
-            least = max(_MIN_DOUBTFUL_SHARE, 2.0 * max(others.values(), default=0.0))
+        least, most = _MIN_SURE_SHARE, max(others.values(), default=0.0)
+        if e.intervals:
+            withheld = max(others.get(root, 0.0) for root in ROOTS) if named in SLOWED else 0.0
+            least = max(least, _MOST_OTHER_VARYING * most, _MOST_WITHHELD * withheld)
+        elif e.varies:
+            least = max(_MIN_DOUBTFUL_SHARE, 2.0 * most)
         elif named not in _WAITS:
             if others.get(why_it_waits(e), 0.0) >= _MIN_PRIMARY_SHARE:
                 return False
-            least = max(least, _MOST_OTHER * max(others.values(), default=0.0))
+            least = max(least, _MOST_OTHER * most)
         if savings.get(named, 0.0) < least:
             return False
     return True
@@ -98,14 +104,29 @@ def _loss(e: Evidence, state: str) -> Loss:
         idle = sum(1.0 - device.busy for device in e.devices if device.busy is not None)
         # Counted, but not reported as the limit: without the hook, or with little evidence.
         return Loss(unused | {"unknown": max(0.0, idle / held - e.paused)})
+    if not e.intervals:
+        return _mean([(e, 1.0)], held, unused, roots=not e.varies)
+    parts = [(part, part.window / sum(part.window for part in e.intervals)) for part in e.intervals]
+    found = _mean(parts, held, unused, roots=False)
+    of_slow = max(found.savings.get(name, 0.0) for name in SLOWED)
+    explains = max(found.savings.get(root, 0.0) for root in ROOTS) >= _MOST_OTHER * of_slow
+    savings = {name: saved for name, saved in found.savings.items() if not (explains and name in SLOWED)}
+    return Loss(_mean(parts, held, unused, roots=True).shares, savings, found.turns)
+
+
+def _mean(parts: Sequence[tuple[Evidence, float]], held: int, unused: Mapping[str, float], *, roots: bool) -> Loss:
+    """Return the mean loss of parts of the time, each with its share, on all GPUs."""
     shares: defaultdict[str, float] = defaultdict(float, unused)
     savings = shares.copy()
     turns = savings.copy()
-    for loss in (of_device(e, device) for device in e.devices):
-        # In pauses nothing is lost, and their removal is no saving.
-        for total, part, of in zip((shares, savings, turns), loss, (1.0 - e.paused, 1.0, 1.0), strict=True):
-            for name, share in part.items():
-                total[name] += of * share / held
+    for e, part in parts:
+        for loss in (of_device(e, device, roots=roots) for device in e.devices):
+            waits = _first(loss.savings) if len(parts) > 1 else {}
+            # In pauses nothing is lost, and their removal is no saving.
+            of_all = zip((shares, savings, turns), loss._replace(savings=waits or loss.savings), strict=True)
+            for (total, found), of in zip(of_all, (1.0 - e.paused, 1.0, 1.0), strict=True):
+                for name, share in found.items():
+                    total[name] += part * of * share / held
     return Loss(shares, savings, turns)
 
 
@@ -128,10 +149,14 @@ def _why_on_cpu(e: Evidence) -> str:
     return "model_on_cpu"
 
 
-def _primary(savings: Mapping[str, float], before: str | None) -> str | None:
-    for wait in _WAITS & savings.keys():
-        if savings[wait] >= _MIN_PRIMARY_SHARE:
-            return wait  # otherwise a faster rank would only wait longer
+def _first(savings: Mapping[str, float]) -> dict[str, float]:
+    """Return the savings of waits for other ranks if they matter: a faster rank would only wait longer."""
+    return {wait: savings[wait] for wait in _WAITS & savings.keys() if savings[wait] >= _MIN_PRIMARY_SHARE}
+
+
+def _primary(savings: Mapping[str, float], before: str | None, *, waits: bool) -> str | None:
+    if waits and (before_all := _first(savings)):
+        return next(iter(before_all))
     first = max(savings, key=lambda name: savings[name], default="")
     held, most = (savings.get(name, 0.0) for name in (before or "", first))
     if held >= _MIN_PRIMARY_SHARE and most - held < _MIN_LEAD_SHARE:

@@ -35,30 +35,48 @@ def near_device(e: Evidence, device: DeviceEvidence, *names: str) -> Iterator[De
 
 
 def possible(e: Evidence) -> Iterator[Evidence]:
-    """Yield the evidence with each share a little lower and higher, and with what is not known at its bounds."""
+    """Yield the evidence with each share a little lower and higher, and with what is not known at its bounds; the same
+    in all intervals.
+    """
+    if not e.intervals:
+        yield from _others(e).values()
+        return
+    others = [_others(part) for part in e.intervals]
+    for kind in dict.fromkeys(kind for of_part in others for kind in of_part):
+        yield e._replace(
+            intervals=tuple(of_part.get(kind, part) for of_part, part in zip(others, e.intervals, strict=True))
+        )
+
+
+def _others(e: Evidence) -> dict[object, Evidence]:
+    """Return other evidence by what differs."""
+    found: dict[object, Evidence] = {}
     for name in OF_PROCESS:
-        yield from near(e, name)
+        found |= {(name, i): other for i, other in enumerate(near(e, name))}
     for names in OF_DEVICE:
-        for devices in zip(*(near_device(e, device, *names) for device in e.devices), strict=False):
-            yield e._replace(devices=devices)
+        pairs = zip(*(near_device(e, device, *names) for device in e.devices), strict=False)
+        found |= {(names, i): e._replace(devices=devices) for i, devices in enumerate(pairs)}
     busy = min((device.busy or 0.0 for device in e.devices), default=0.0)
     if e.data_wait and e.data_wait_exposed is None:
-        yield e._replace(data_wait_exposed=max(0.0, e.data_wait - busy))  # the GPU works on in the waits
+        found["exposed"] = e._replace(data_wait_exposed=max(0.0, e.data_wait - busy))  # the GPU works on in the waits
     if (e.world_size or 1) > 1 and e.local_work is None:
         # A collective that waits keeps the GPU busy, and hardly any of its multiprocessors.
         spins = max((d.busy or 0.0) - (d.sm_active or 0.0) / _FULL for d in e.devices)
-        yield e._replace(local_work=1.0 - max(0.0, spins))
+        found["peers"] = e._replace(local_work=1.0 - max(0.0, spins))
     for part in _OWN if any(device.shared and device.own_busy is None for device in e.devices) else ():
-        yield e._replace(devices=tuple(d._replace(own_busy=part * (d.busy or 0.0)) for d in e.devices))
+        own = tuple(d._replace(own_busy=part * (d.busy or 0.0)) for d in e.devices)
+        found["own", part] = e._replace(devices=own)
     if e.device_allocs and e.device_frees:
         allocs, frees = (_LEAST_CALL * calls for calls in (e.device_allocs, e.device_frees))
-        yield e._replace(device_allocs=allocs, device_frees=frees)
+        found["calls"] = e._replace(device_allocs=allocs, device_frees=frees)
     if any(device.shared for device in e.devices):  # its counters are those of all processes
-        yield e._replace(devices=tuple(_less(device, sm_active=_FULL * others_busy(device)) for device in e.devices))
+        filled = tuple(_less(device, sm_active=_FULL * others_busy(device)) for device in e.devices)
+        found["filled"] = e._replace(devices=filled)
     if e.mixed >= _MIXED:  # the GPU was busy in all of the pauses
         paused = e.mixed / (1.0 - e.mixed)
         parts = {"busy": paused, "own_busy": paused, "sm_active": _FULL * paused}
-        yield e._replace(devices=tuple(_less(device, **parts) for device in e.devices))
+        found["pauses"] = e._replace(devices=tuple(_less(device, **parts) for device in e.devices))
+    return found
 
 
 def _less(device: DeviceEvidence, **parts: float) -> DeviceEvidence:

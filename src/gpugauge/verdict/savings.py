@@ -54,8 +54,10 @@ class Loss(NamedTuple):
     turns: Mapping[str, float] = {}
 
 
-def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
-    """Return the loss of a training on one of its GPUs."""
+def of_device(e: Evidence, device: DeviceEvidence, *, roots: bool = True) -> Loss:
+    """Return the loss of a training on one of its GPUs. With `roots`, withheld CPU or memory that explains the gaps is
+    their only cause.
+    """
     if device.busy is None:
         return Loss()
     own = own_busy(device)
@@ -66,7 +68,7 @@ def of_device(e: Evidence, device: DeviceEvidence) -> Loss:
     working = min(1.0, (device.busy - shared - waiting) / (1.0 - shared))  # with busy time of no known process
     gap = max(0.0, 1.0 - working - waiting)
     in_gaps = _gaps(e, device, gap, computing)
-    in_gaps = in_gaps if e.varies else _with_root_cause(in_gaps)
+    in_gaps = with_root_cause(in_gaps) if roots else in_gaps
     slower = slow_kernels(e, device, own - waiting, shared)
     # Gaps show that the training does not wait for the GPU, except those that follow the kernels in each step.
     after = e.offloads or (in_gaps.get("transfer") and not e.pinned)
@@ -138,8 +140,10 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     copied = min(left, device.transfer) if device.transfer and device.transfer >= _COPIED else 0.0
     host = min(left, 1.0 - (e.data_wait or 0.0))
     if e.pinned:
-        # Copies from pinned memory overlap with kernels, and cost time only if the link is always in use.
-        transfer = left if copied >= ALWAYS_COPYING else 0.0
+        # Copies from pinned memory overlap with kernels, and cost time only if the link is always in use. Then the host
+        # limits the step at most while it is not.
+        always = (device.transfer or 0.0) >= ALWAYS_COPYING
+        transfer, host = (left, min(host, 1.0 - (device.transfer or 0.0))) if always else (0.0, host)
     else:
         # Copies from pageable memory do not overlap: without them, the host works while kernels run.
         transfer = copied + min(left - copied, computing) if copied else 0.0
@@ -197,7 +201,7 @@ def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: 
     return longer
 
 
-def _with_root_cause(savings: dict[str, float]) -> dict[str, float]:
+def with_root_cause(savings: dict[str, float]) -> dict[str, float]:
     """Return the savings without those of a slow loader or host, if withheld CPU and memory together make them slow."""
     withheld = 1.0 - math.prod(1.0 - savings.get(name, 0.0) for name in ROOTS)
     if not withheld or withheld < _ROOT_CAUSE * max(savings.values()):
