@@ -99,8 +99,8 @@ class _Program:
     def __init__(self, seed: int, clock: _Clock, client: _Client) -> None:
         import torch  # noqa: PLC0415 - seconds, and the tests without torch do not import it
 
-        import gpugauge.hook  # noqa: PLC0415
-        from gpugauge.hook import install  # noqa: PLC0415
+        import gpugauge.hook  # noqa: PLC0415  # in the fork
+        from gpugauge.hook import install  # noqa: PLC0415  # in the fork
 
         self.torch, self.hook, self.dice, self.clock, self.client = (
             torch,
@@ -157,7 +157,7 @@ class _Program:
     def _batches(self, number: int) -> Iterator[Any]:
         torch, program = self.torch, self
 
-        class Data(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]
+        class Data(torch.utils.data.Dataset):  # type: ignore[misc, name-defined]  # torch has no types
             def __len__(self) -> int:
                 return 64
 
@@ -333,9 +333,9 @@ class _Slow(io.BytesIO):
 def _in_child(seed: int) -> list[tuple[str, str]]:
     clock, client = _Clock(), _Client()
     vars(time)["sleep"] = clock.sleep
-    import torch  # noqa: PLC0415
+    import torch  # noqa: PLC0415  # only where it is installed
 
-    from gpugauge.hook import install, watch, workers  # noqa: F401, PLC0415
+    from gpugauge.hook import install, watch, workers  # noqa: F401, PLC0415  # in the fork; workers patch torch
 
     torch.set_num_threads(1)
     gc.freeze()  # a collection is of what the program makes
