@@ -20,6 +20,7 @@ _DIFFERENT_SHARE, _DIFFERENT_STEP = 0.1, 1.1  # from which ranks are listed
 _MOST_RANKS, _MOST_NAMES = 16, 4
 _SHOWN, _SMALL = 0.02, 0.01  # share of the held time from which on a cause has a row, and the rest of them
 _LEAST_COLUMN = 16  # characters that the last column of a table has beside the others
+_LEAST_TEXT = 8  # likewise of another column of text
 # By the share that is lost, as the glossary has the words.
 _SLOWED = 0.1
 _JUDGED = {WASTED_RATIO: "Wasted", _SLOWED: "Slowed", 0.0: "Used well"}
@@ -201,8 +202,10 @@ def as_text(found: Sequence[Block], width: int = 100) -> str:
         indent = "  " if block.heading and block is not found[0] else ""
         lines += [textwrap.fill(line, width, initial_indent=indent, subsequent_indent=indent) for line in block.lines]
         widths = [max(map(len, column)) for column in zip(*block.table, strict=True)]
-        if (over := sum(widths[:-1]) + 2 * len(widths) - width) > 0:
-            widths[widths.index(max(widths[:-1]))] -= over
+        texts = [at for at in range(len(widths) - 1) if at not in block.numbers]
+        for _ in range(sum(widths[:-1]) + 2 * len(widths) - width if texts else 0):
+            widest = max(texts, key=widths.__getitem__)
+            widths[widest] = max(_LEAST_TEXT, widths[widest] - 1)
         for row in block.table:
             cells = [
                 cell.rjust(size) if at in block.numbers else cut(cell, size).ljust(size)

@@ -96,22 +96,23 @@ def blocks(top: Top, most: int) -> list[Block]:
     total = GpuHours.sum([row.gpu_hours for row in top.rows])
     priced = any(row.cost is not None and row.cost.held is not None for row in top.rows)
     who = {"job": ("user", "program"), "user": ("program",), "namespace": ("user",)}[top.by]
-    costs = ["held costs", "lost costs"] if priced else []
+    currency = next((row.cost.currency for row in top.rows if row.cost), "") or "costs"
+    costs = [f"held {currency}", f"lost {currency}"] if priced else []
     unit = hours(total.held, total.held).partition(" ")[2]
-    head = [top.by, *who, f"{unit} lost", "share", "because it mostly", *costs]
+    head = [top.by, *who, f"{unit} lost", "share", *costs, "because it mostly"]
     largest_row = max(row.gpu_hours.all_lost for row in top.rows)
     digits = max(1.0, 3 * largest_row) if total.held >= 1 else total.held
     rows, titles = [], Counter(row.title for row in top.rows)
     for row in top.rows[:most]:
         cost, found = row.cost, row.gpu_hours
-        prices = [amount(part, cost.currency) for part in (cost.held, cost.lost)] if cost and priced else []
+        prices = [amount(part, "") for part in (cost.held, cost.lost)] if cost and priced else []
         programs = [name for name in row.programs if name not in row.title]
         named = [cut(listed({"user": row.users, "program": programs}[each], 2), 24) for each in who]
         lost, mostly = hours(found.all_lost, digits).split()[0], next(map(cause_phrase, found.lost), "-")
         share = percent(found.lost_share)
         which = f" on {listed(row.nodes, 1)}, {when(row.begin)}" if titles[row.title] > 1 else ""
         which += f" (+{row.unmeasured} ranks)" if row.unmeasured else ""
-        rows.append([cut(row.title, 32) + which, *named, lost, share, mostly, *prices])
+        rows.append([cut(row.title, 32) + which, *named, lost, share, *prices, mostly])
     shares = {cause: percent(lost / total.all_lost) for cause, lost in total.lost.items()}
     first, known = next(iter(shares), ""), next((cause for cause in shares if cause != "unknown"), "")
     part = f" The largest {'known ' if first == 'unknown' else ''}part of the loss, {shares.get(known)}: a program"
@@ -122,6 +123,5 @@ def blocks(top: Top, most: int) -> list[Block]:
     head_line = f"{plural(len(top.rows), top.by)} held {held} from {when(top.begin)} to {when(top.end)}, and lost "
     lines = [*[SIMULATED] * top.simulated, f"{head_line}{all_lost} ({percent(total.lost_share)}).{''.join(largest)}"]
     lines += ["More on one of them: gpugauge report JOB."] * (top.by == "job")
-    at = len(who)
-    table = Block("GPU time", lines, [head, *rows], frozenset({1 + at, 2 + at, 4 + at, 5 + at}))
+    table = Block("GPU time", lines, [head, *rows], frozenset(range(1 + len(who), len(head) - 1)))
     return [table, *([Block("What could not be known", top.unknown)] if top.unknown else [])]
