@@ -35,7 +35,7 @@ def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -
     return text
 
 
-@click.command("report")
+@click.command("report", short_help="Report what a job used, lost and cost.")
 @click.argument("job", metavar="[JOB]", required=False)
 @click.option("--top", "of_all", is_flag=True, help="In place of a JOB: who lost most.")
 @click.option("--by", type=click.Choice([*top.BY]), default="job", show_default=True, help="With --top: by what.")
@@ -58,9 +58,18 @@ def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -
     metavar="MATCHERS",
     help='Label matchers of the series: cluster="a".',
 )
-@click.option("--since", default="7d", show_default=True, callback=duration, help="How far back to look: 12h, 30d.")
+@click.option(
+    "--since",
+    default="7d",
+    show_default=True,
+    metavar="DURATION",
+    callback=duration,
+    help="How far back to look: 12h, 30d.",
+)
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")
-@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="The form.")
+@click.option(
+    "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="How it is printed."
+)
 def command(
     job: str | None,
     of_all: bool,

@@ -13,7 +13,7 @@ from gpugauge.cli.common import OfDaemon, fail, url_option
 _INTERVAL_SECONDS = 2.0
 
 
-@click.command("top", cls=OfDaemon)
+@click.command("top", cls=OfDaemon, short_help="Follow the GPUs and processes, live.")
 @url_option
 def command(url: str) -> None:
     """Follow the GPUs and processes of a machine, with the cause and share of lost GPU time.

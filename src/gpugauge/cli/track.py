@@ -119,7 +119,7 @@ def _module(name: str, package: str) -> Any:
         fail(2, f"{package} cannot be loaded: {error}")
 
 
-@click.command("track")
+@click.command("track", short_help="Write load and lost time into MLflow or TensorBoard.")
 @click.option("--job", metavar="NAME", help="The workload_job of the training.")
 @click.option("--process", metavar="ID", help="In place of a job: the process of the metrics.")
 @url_option

@@ -36,7 +36,8 @@ def load_scenario(name_or_path: str) -> Scenario:
     elif name_or_path in SHIPPED:
         path = next(_FOLDERS.glob(f"*/{name_or_path}.yaml"), _FOLDERS / f"{name_or_path}.yaml")
     else:
-        raise ConfigError(f"there is no scenario {name_or_path!r}{hint(name_or_path, SHIPPED)}")
+        more = hint(name_or_path, SHIPPED) or "; `gpugauge scenarios` lists all"
+        raise ConfigError(f"there is no scenario {name_or_path!r}{more}")
     return _scenario(_FILE.read(path), path.stem)
 
 
