@@ -90,7 +90,7 @@ def test_mig_devices_have_names_of_their_own_and_a_reason_for_no_load(seed: int)
     for text in (*views(found), *top):
         assert set(re.findall(r"MIG 1g\.10gb GI \d+(?: CI \d+)?", text)) == names
     for text in views(found):
-        assert ("The load of its MIG devices is not known" in text) == all(load is None for *_, load in devices)
+        assert ("How busy its MIG devices are is not known" in text) == all(load is None for *_, load in devices)
 
 
 @seeds(range(20))

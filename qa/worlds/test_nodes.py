@@ -114,7 +114,7 @@ def test_the_answer_is_the_drawn_truth(seed: int) -> None:
         words = f": {used} in use, {total - used} free" if total > 1 else " in use" if used else " free"
         if unknown or early:
             loads = [gpu.load for gpu in node.gpus if not gpu.mig]
-            mean = f", mean load {100 * sum(loads) / len(loads):.0f} %" if loads else ""
+            mean = f", {100 * sum(loads) / len(loads):.0f} % busy on average" if loads else ""
             some = f" (known of {len(loads)} GPU{'s' if len(loads) > 1 else ''})" if 0 < len(loads) < total else ""
             found = "No problem found, but not all is known" if unknown else "No problem found yet"
             assert answer.startswith(f"{found}: {used} of {total} GPU{'s' if total > 1 else ''} in use{mean}{some}; ")

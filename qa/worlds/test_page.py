@@ -156,7 +156,7 @@ def test_everything_that_is_wrong_is_among_the_problems(seed: int) -> None:
             assert all("Advice:" in item for item in items)
     assert len(page.items) == len(re.findall("<li", first))
     lists = first.split("<details>")
-    fault = re.compile(r"Repair of |Driver|Collector |Hook|GPUs? (?!.*(no process uses it|mean load))")
+    fault = re.compile(r"Repair of |Driver|Collector |Hook|GPUs? (?!.*(no process uses it|busy \d))")
     folded = sum(not fault.match(item) for item in page.items[8:])
     assert lists[0].count("<li") == len(page.items) - folded
 
@@ -188,8 +188,8 @@ def test_the_mean_load_is_that_of_the_gpus_that_report_one(seed: int) -> None:
         found = re.search(rf" {name} (?:(\d+) %|-)", text)
         return float(found[1]) if found and found[1] else None
 
-    assert figure("Mean load") == (pytest.approx(100 * fmean(loads), abs=0.51) if loads else None)
-    assert figure("Mean load of MIG devices") == (pytest.approx(100 * fmean(parts), abs=0.51) if parts else None)
+    assert figure("Busy, mean") == (pytest.approx(100 * fmean(loads), abs=0.51) if loads else None)
+    assert figure("MIG devices busy, mean") == (pytest.approx(100 * fmean(parts), abs=0.51) if parts else None)
     assert (f" % of {len(loads)} GPU" in text) == (0 < len(loads) < len(up))
 
 

@@ -136,7 +136,7 @@ def test_gpus_without_a_problem_are_counted(count: int) -> None:
         known = (count + 1) // 2
         some = "" if known == count else f" (known of {known} GPU{'s' if known > 1 else ''})"
         of = f"{used} of {count} GPU{'s' if count > 1 else ''} in use"
-        assert said.startswith(f"No problem found, but not all is known: {of}, mean load 25 %{some};"), said
+        assert said.startswith(f"No problem found, but not all is known: {of}, 25 % busy on average{some};"), said
         facts = Status(answer="", timestamp=NOW, version="1", gpus=tuple(replace(gpu, load_5m=None) for gpu in gpus))
         assert f": {of};" in answer(facts, []), answer(facts, [])
 

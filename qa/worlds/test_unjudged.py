@@ -69,7 +69,7 @@ def test_eight_processes_on_each_of_eight_gpus() -> None:
     (problem,) = facts["problems"]
     assert problem["subject"] == "GPUs 0-7"
     assert problem["advice"] == f"check that 8 programs on one GPU are meant to share it; {OUTSIDE}{HOOK_ADVICE}"
-    assert problem["text"] == "mean load 48 %, low is below 50 %; the cause is not known without the hook"
+    assert problem["text"] == "busy 48 % of the time, low is below 50 %; the cause is not known without the hook"
     assert {gpu["summary"] for gpu in facts["gpus"]} == {"8 processes of user 1000: train.py, without the hook"}
     assert "next time" in problem["advice"]
     young = node([[("train.py", "1000")] * 8] * 8, load=None)
@@ -85,7 +85,9 @@ def test_counts_of_drawn_nodes(seed: int) -> None:
         users = [users[0]] * len(users)
     load = dice.choice((0.29, 0.48, 0.496, 0.4999))
     facts = node(users, load)
-    assert facts["problems"][0]["text"].startswith(f"mean load {math.floor(100 * load + 1e-6)} %, low is below 50 %")
+    assert facts["problems"][0]["text"].startswith(
+        f"busy {math.floor(100 * load + 1e-6)} % of the time, low is below 50 %"
+    )
 
     total = Counter(pair for here in users for pair in here)
     (first, most), *others = total.most_common()

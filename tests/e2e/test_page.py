@@ -38,12 +38,12 @@ SCENARIOS = {
     ),
     "a100-mig": (
         40,
-        "No problem found, but not all is known: 2 of 2 GPUs in use, mean load 92 % (known of 1 GPU)",
-        ("gpugauge run -- python train.py", "Mean load 92 % of 1 GPU", "free"),
+        "No problem found, but not all is known: 2 of 2 GPUs in use, 92 % busy on average (known of 1 GPU)",
+        ("gpugauge run -- python train.py", "Busy, mean 92 % of 1 GPU", "free"),
     ),
     "mi300x-cpx": (
         40,
-        "No problem found, but not all is known: 3 of 3 GPUs in use, mean load ",
+        "No problem found, but not all is known: 3 of 3 GPUs in use, ",
         ("5 of 8 MIG devices free", "cpx GI 7"),
     ),
     "bottlenecks": (
@@ -54,7 +54,7 @@ SCENARIOS = {
     ),
     "bench-64": (
         40,
-        "No problem found, but not all is known: 8 of 8 GPUs in use, mean load ",
+        "No problem found, but not all is known: 8 of 8 GPUs in use, ",
         ("the state of 64 processes is not known",),
     ),
 }

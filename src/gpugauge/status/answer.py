@@ -10,9 +10,8 @@ from gpugauge.driver.vendors import NO_GPU
 from gpugauge.faults.table import FAULTS
 from gpugauge.status.details import longest_wait, named_waits, own_waits, waits_words
 from gpugauge.status.gpu_problems import programs_words
-from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
+from gpugauge.status.model import WASTE, GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import name
-from gpugauge.status.problem import WASTE
 from gpugauge.status.problems import gravest
 from gpugauge.status.use import gpus_words, in_use, judging, on_gpus, silent, totals, unhooked
 from gpugauge.status.words import percent, plural
@@ -84,7 +83,7 @@ def _mean_load(gpus: Sequence[GpuStatus]) -> str:
     if found.load is None:
         return ""
     some = f" (known of {plural(found.load_gpus, 'GPU')})" if found.load_gpus < found.up else ""
-    return f", mean load {percent(found.load)}{some}"
+    return f", {percent(found.load)} busy on average{some}"
 
 
 def _on_cpu(processes: Sequence[ProcessStatus], problems: Sequence[Problem]) -> Iterator[str]:

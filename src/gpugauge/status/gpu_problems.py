@@ -129,7 +129,8 @@ def _unjudged(gpus: Sequence[GpuStatus], site: Site | None) -> Iterator[Problem]
     if found:
         # Rounded down, so that 50 % is never below 50 %.
         mean = int(100 * sum(gpu.load_5m or 0.0 for gpu in found) / len(found) + 1e-6)
-        text = f"mean load {mean} %, low is below {percent(WASTED_RATIO)}; the cause is not known without the hook"
+        low = f"low is below {percent(WASTED_RATIO)}"
+        text = f"busy {mean} % of the time, {low}; the cause is not known without the hook"
         most = max(len(_hidden(gpu)) for gpu in found)
         shared = f"check that {most} programs on one GPU are meant to share it; " if most > 1 else ""
         pids = [process.pid for process in _hidden(found[0]) if process.pid is not None]

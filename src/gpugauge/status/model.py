@@ -13,6 +13,9 @@ from gpugauge.node.judged import Gain
 
 _T = TypeVar("_T")
 
+WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})
+"""The kinds of problems that only waste GPU time: nothing is wrong with the node."""
+
 
 def _absent() -> Any:
     """Return a field that the JSON lacks while it is None."""
@@ -137,6 +140,11 @@ class ProcessStatus:
     mig: tuple[str, ...] | None = _absent()  #: of a process on a GPU: the MIG devices on which it holds memory
     alive: bool | None = _absent()  #: of the last processes of a GPU that is down: whether it still runs
 
+    @property
+    def tone(self) -> str:
+        """Its level as it is coloured: no process is `bad`, the colour of what must be repaired."""
+        return _waste(self.level)
+
 
 @dataclass(frozen=True, slots=True)
 class FaultStatus:
@@ -222,6 +230,11 @@ class GpuStatus:
     state_words: str = ""  #: its state in at most 14 characters, such as `wasted` or `in use`
     summary: str | None = None  #: its gravest problem, or the programs on it
 
+    @property
+    def tone(self) -> str:
+        """Its level as it is coloured: `bad` only with a grave fault."""
+        return self.level if any(fault.grave for fault in self.faults) else _waste(self.level)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
@@ -243,6 +256,11 @@ class Problem:
     processes: tuple[str, ...] = ()  #: the labels of the processes
     ratio: float | None = None  #: the mean share of the GPU time that the processes lose
     runbook: str | None = None  #: the section of [runbook.md](runbook.md)
+
+    @property
+    def tone(self) -> str:
+        """Its colour: `bad` for what must be repaired, else `poor`."""
+        return "bad" if self.grave and self.kind not in WASTE else "poor"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -297,6 +315,15 @@ class Status:
     #: The trainings that have ended in the last minutes (`hook.linger_seconds`) and hold no GPU any more, at most 32,
     #: the last one first
     ended: tuple[ProcessStatus, ...] = ()
+
+    @property
+    def tone(self) -> str:
+        """Its level as it is coloured, by its problems."""
+        return self.level if any(problem.tone == "bad" for problem in self.problems) else _waste(self.level)
+
+
+def _waste(level: str) -> str:
+    return "poor" if level == "bad" else level
 
 
 class _Field(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpugauge.faults import table as faults
-from gpugauge.status.model import Problem
+from gpugauge.status.model import WASTE, Problem
 from gpugauge.verdict.causes import ON_CPU, STALLS
 
 # Kinds of problems, the faults before what only wastes time; grave ones are shown first, each part in this order.
@@ -13,7 +13,6 @@ KINDS = (
     *("driver", "no_gpu", "gpu_down", "gpu_health", "xid", "gpu_slowed", "narrow_link", "repair", "collector", "hook"),
     *("wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"),
 )
-WASTE = frozenset({"wasted", "on_cpu", "slowed", "waits", "unjudged", "unused"})  # nothing is wrong with the node
 BROKEN = frozenset({"driver", "no_gpu", "gpu_down"})  # a GPU cannot be used
 _GRAVE = frozenset({"driver", "no_gpu", "gpu_down", "wasted", "on_cpu"})
 _BY_STATE = {"stalled": "TrainingStalled", "held_idle": "GpuHeldIdle", "training_on_cpu": "TrainingOnCpu"}

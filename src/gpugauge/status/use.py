@@ -62,7 +62,7 @@ def by_place(
         yield device, [process for process in processes if device.uuid in (process.mig or ())]
 
 
-MIG_LOAD_UNKNOWN = "The load of its MIG devices is not known: the driver reports it from Hopper (H100) on"
+MIG_LOAD_UNKNOWN = "How busy its MIG devices are is not known: the driver reports it from Hopper (H100) on"
 
 
 def mig_loads_unknown(gpu: GpuStatus) -> bool:

@@ -21,6 +21,7 @@ _STATES = {
     "held_idle": "idle",
     "not_training": "not training",
 }
+HEADS = ("Faults", "Wasted GPU time")  # of the problems: what is to be repaired, and what only wastes time
 SIMULATED = "SIMULATED: these GPUs do not exist."
 HOOK_COMMAND = "gpugauge run -- python train.py"
 # The command is last: people copy the rest of the line.
@@ -94,7 +95,7 @@ def clock(at: float) -> str:
 
 def since_words(at: float | None, earlier: bool = False) -> str | None:
     """Return since when a problem is there, None if that is not known. `earlier`: it may have been there before."""
-    return None if at is None else f"since {clock(at)}{' or before' if earlier else ''}"
+    return None if at is None else f"{'at least ' if earlier else ''}since {clock(at)}"
 
 
 def factor(value: float) -> str:

@@ -85,7 +85,7 @@ def test_the_answer_stands_first_and_the_problems_follow() -> None:
 
     answer = "1 collector of gpugauge failing; 1 of 2 GPUs allocated and not used Faults Collector host: fails: no"
     assert text.startswith(
-        f"{answer} Wasted time GPU 1: allocated to pod web/idle-7, but no process uses it; pid 7 Advice: end it"
+        f"{answer} Wasted GPU time GPU 1: allocated to pod web/idle-7, but no process uses it; pid 7 Advice: end it"
     )
 
 
@@ -150,7 +150,7 @@ def test_the_mean_load_leaves_out_gpus_without_a_load() -> None:
     facts["totals"] |= {"load": 0.93, "load_gpus": 1, "mig_load": 0.4, "mig_devices": 3}
 
     text = read(facts).text
-    assert "GPUs 2 3 MIG devices Mean load 93 % of 1 GPU Mean load of MIG devices 40 %" in text
+    assert "GPUs 2 3 MIG devices Busy, mean 93 % of 1 GPU MIG devices busy, mean 40 %" in text
 
 
 def test_without_a_problem_there_is_no_list() -> None:
@@ -344,7 +344,7 @@ def test_unknown_values_are_dashes() -> None:
     page = read(facts)
     text, (group,) = page.text, page.groups
 
-    assert "Mean load - Memory - Power -" in text
+    assert "Busy, mean - Memory - Power -" in text
     assert "GPU ? GPU GPU-x" in text
     assert group.of("gpu")[0].cells[1:] == ["in use", "-", "-", "", "-", "-", "-", ""]
     assert group.of("process")[0].cells == ["-", "-", "", "-", "", "-", "", "", "-"]

@@ -72,11 +72,11 @@ def bar(used: float | None, total: float | None) -> str:
 def sparkline(history: Sequence[Sequence[float | None]]) -> str:
     """Return a step chart of the load over the last ten minutes from (seconds ago, share) points, with gaps."""
     known = [share for _, share in history if share is not None]
-    label = "Load over the last 10 minutes: not available yet"
+    label = "Busy over the last 10 minutes: not available yet"
     if known:
         mean = sum(known) / len(known)
         label = (
-            f"Load over the last 10 minutes: mean {percent(mean)}, from {percent(min(known))} to {percent(max(known))}"
+            f"Busy over the last 10 minutes: mean {percent(mean)}, from {percent(min(known))} to {percent(max(known))}"
         )
     steps = "".join(_steps(history))
     begin = min((_at(ago) for ago, _ in history), default=_SPARKLINE_SECONDS)

@@ -14,7 +14,7 @@ from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, m
 from gpugauge.status.words import clock, duration, percent, plural, since_words
 from gpugauge.web.page.draw import ABSENT, bar, mark, name, of_sizes, of_watts, sparkline, text
 from gpugauge.web.page.links import Links
-from gpugauge.web.page.process import COLUMNS, cells, level_order, note, owner, process_rows
+from gpugauge.web.page.process import COLUMNS, cells, level_order, note, owner, process_rows, running
 
 _MAX_PROCESSES_PER_GPU = 64  # the API has all
 _MAX_UNFOLDED_PROCESSES = 48  # on nodes with more, the GPUs are folded
@@ -58,8 +58,8 @@ class _Table:
         folded = any_gpu and level in {"none", "good"}
         count = plural(len(processes), "process", "es")
         heading = f'{_fold(folded)}<span class="index">No GPU</span> {count} with torch'
-        row = _row(heading, [("state", mark(level, words) if words else "", level_order(level))])
-        return _body("no GPU", level, row + self._processes(processes, "no GPU"), folded)
+        row = _row(heading, [("state", mark(worst.tone, words) if words else "", level_order(level))])
+        return _body("no GPU", worst.tone, row + self._processes(processes, "no GPU"), folded)
 
     def ended(self, processes: Sequence[ProcessStatus]) -> str:
         """Return the trainings that have ended: after the GPUs, because nothing is used any more."""
@@ -85,8 +85,10 @@ class _Table:
             f"{name(product_name(gpu.name or 'GPU'))} <small>{text(gpu.uuid)}</small>"
             + (f' <span class="summary">{text(gpu.summary)}</span>' if gpu.summary and users else "")
         )
-        row = _row(heading, _figures(gpu), gpu.index)
-        return _body(gpu.uuid, gpu.level, row + "".join(self._notes(gpu)) + users, folded)
+        ages = [age for process in gpu.processes if (age := running(process, self._now)) is not None]
+        oldest = [("running", f"<span>{duration(max(ages))}</span>", None)] if ages else []  # shown while it is folded
+        row = _row(heading, [*_figures(gpu), *oldest], gpu.index)
+        return _body(gpu.uuid, gpu.tone, row + "".join(self._notes(gpu)) + users, folded)
 
     def _notes(self, gpu: GpuStatus) -> Iterator[str]:
         if not gpu.up:
@@ -143,7 +145,7 @@ class _Table:
 
 
 def _figures(gpu: GpuStatus) -> list[tuple[str, str, float | None]]:
-    state = ("state", mark(gpu.level, gpu.state_words), level_order(gpu.level))
+    state = ("state", mark(gpu.tone, gpu.state_words), level_order(gpu.level))
     if not gpu.up:
         return [state]
     memory, total = gpu.memory_used_bytes, gpu.memory_total_bytes

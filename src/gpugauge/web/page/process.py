@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
@@ -15,9 +16,9 @@ from gpugauge.web.page.links import Links
 COLUMNS = (
     ("GPU and program", "name"),
     ("State", "state"),
-    ("Load now", "now"),
-    ("5 min", "load"),
-    ("Last 10 min", "chart"),
+    ("Busy now", "now"),
+    ("Busy, 5 min", "load"),
+    ("Busy, 10 min", "chart"),
     ("Memory", "memory"),
     ("Power", "power"),
     ("Temp", "temperature"),
@@ -48,19 +49,23 @@ def process_rows(process: ProcessStatus, key: str, links: Links, now: float, *, 
     whether it stands below a MIG device.
     """
     ended = process.alive is False
-    until = now if process.ended is None else process.ended
-    age = ABSENT if process.started is None or ended else duration(until - process.started)
-    memory, load, level = process.memory_used_bytes, process.load_5m, process.level
+    seconds = None if ended else running(process, now)
+    memory, load = process.memory_used_bytes, process.load_5m
     figures = [
-        ("state", _state(process, ended=ended), level_order(level)),
+        ("state", _state(process, ended=ended), level_order(process.level)),
         ("load", percent(load), load),
         ("memory", of_sizes(memory), memory),
-        ("running", age, None if process.started is None else until - process.started),
+        ("running", ABSENT if seconds is None else duration(seconds), seconds),
     ]
     heading = f'<th scope="row" class="name">{_heading(process, links)}</th>'
     below = " nested" if nested else ""
     row = f'<tr class="process{below}" data-key="{key}">{heading}{cells(figures)}</tr>\n'
     return row + _notes(process, key, links, now, below)
+
+
+def running(process: ProcessStatus, now: float) -> float | None:
+    """Return the seconds from the start of a process to its end or a Unix time, None if the start is not known."""
+    return None if process.started is None else (process.ended or now) - process.started
 
 
 def _state(process: ProcessStatus, *, ended: bool) -> str:
@@ -69,7 +74,7 @@ def _state(process: ProcessStatus, *, ended: bool) -> str:
     words = process.state_words
     if words == "no hook":
         return f'<a href="#no-hook">{mark("none", words)}</a>'
-    level = "poor" if process.end_reason in FAILURES else process.level
+    level = "poor" if process.end_reason in FAILURES else process.tone
     return mark(level, words) if words else ABSENT
 
 
@@ -85,13 +90,15 @@ def _notes(process: ProcessStatus, key: str, links: Links, now: float, below: st
     "" if nothing is known.
     """
     listed = links.listed.get((process.process, process.advice), "")
-    limit, facts = text(remark(process, listed=bool(listed))), map(text, details(process, now))
+    limit = text(remark(process, listed=bool(listed)))
     evidence = f" ({text(process.evidence)})" if limit and process.evidence else ""
+    # The evidence has the waits.
+    facts = map(text, details(replace(process, data_wait_ratio=None) if evidence else process, now))
     advice = process.advice if process.advice != RUN_ADVICE and not listed else None
     doctor = links.doctor(process.pid) if (limit or advice) and process.ended is None and not listed else ""
     limit = f'<a href="{listed}">{limit}</a>' if limit and listed else limit
     parts = [
-        f'<strong class="{process.level}">{limit}</strong>{evidence}.' if limit else "",
+        f'<strong class="{process.tone}">{limit}</strong>{evidence}.' if limit else "",
         advice_words(process, links) if advice else "",
     ]
     last = " ".join(filter(None, (" · ".join(facts), doctor)))

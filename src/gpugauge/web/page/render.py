@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
 from gpugauge.driver.advice import NO_GPU_ADVICE
-from gpugauge.status.model import Problem, Status, Totals
-from gpugauge.status.problem import WASTE
+from gpugauge.status.model import WASTE, Problem, Status, Totals
 from gpugauge.status.use import is_without_gpu, on_gpus, unhooked
-from gpugauge.status.words import HOOK_COMMAND, percent, plural
+from gpugauge.status.words import HEADS, HOOK_COMMAND, percent, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
 from gpugauge.web.page.gpus import gpu_table
 from gpugauge.web.page.links import Links
 from gpugauge.web.page.process import advice_words
 from gpugauge.web.page.ranks import ranks
 
-_MAX_LISTED_PROBLEMS = 8  # of the others, those that only waste time are folded
+_MAX_LISTED_PROBLEMS = 8  # of the others, those that only waste time are folded, on GPUs without faults
 _MAX_PROBLEMS = 200  # the API has all
 # Shown only where scripts run.
 _TOOLS = """\
@@ -33,7 +32,7 @@ _TOOLS = """\
 _WORDS = """\
 <footer><details class="words"><summary>What the words mean</summary>
 <dl>
-<dt>Load</dt><dd>the share of the time in which a kernel ran on the GPU; it does not say how well</dd>
+<dt>Busy</dt><dd>the share of the time in which a kernel ran on the GPU; it does not say how well</dd>
 <dt>Hook</dt><dd>the part of gpugauge inside a training program: it reports steps, waits and memory</dd>
 <dt>Wasted, slowed</dt><dd>a program is stalled, idle for 30 minutes, or loses half of its GPU time; it loses less</dd>
 <dt>GPU time lost</dt><dd>the share of the last minute in which the GPU did nothing for the program, or was slow</dd>
@@ -116,17 +115,25 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
 def _answer(status: Status, links: Links) -> str:
     problems, pids = status.problems, _pids(status)
     items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
-    first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or problems[n].kind not in WASTE]
+    faulty = {uuid for problem in problems if problem.kind not in WASTE for uuid in problem.gpus}
+    first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or _is_faulty(problems[n], faulty)]
+    if len(problems) == len(first) + 1:  # the line that hides it would be as high
+        first = [*range(len(items))]
     faults, waste = ([items[n] for n in first if (problems[n].kind in WASTE) == wasted] for wasted in (False, True))
-    heads = ("<h2>Faults</h2>\n", "<h2>Wasted time</h2>\n") if faults and waste else ("", "")
+    heads = [f"<h2>{words}</h2>\n" if faults and waste else "" for words in HEADS]
     listed = heads[0] + _list(faults) + heads[1] + _list(waste)
     if more := [item for n, item in enumerate(items) if n not in first]:
         rest = len(problems) - _MAX_PROBLEMS
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
         count = plural(len(problems) - len(first), "more problem")
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
-    answer = mark(status.level, status.answer)
+    answer = mark(status.tone, status.answer)
     return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
+
+
+def _is_faulty(problem: Problem, uuids: Collection[str]) -> bool:
+    """Return whether a problem is a fault, or on a GPU with one."""
+    return problem.kind not in WASTE or not set(uuids).isdisjoint(problem.gpus)
 
 
 def _list(items: Sequence[str]) -> str:
@@ -144,8 +151,8 @@ def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int
     doctor = links.doctor(next((pids[process] for process in problem.processes if process in pids), None))
     shown = f"<span>{words}{detail}{advice}</span>{f' {doctor}' if doctor else ''}"
     anchor = "no-hook" if problem.kind == "unjudged" else f"problem-{number}"
-    subjects, level = text(" ".join(problem.processes or problem.gpus)), "bad" if problem.grave else "poor"
-    return f'<li id="{anchor}" class="{level}" data-of="{subjects}">{shown}</li>\n'
+    subjects = text(" ".join(problem.processes or problem.gpus))
+    return f'<li id="{anchor}" class="{problem.tone}" data-of="{subjects}">{shown}</li>\n'
 
 
 def _pids(status: Status) -> dict[str, int]:
@@ -173,9 +180,9 @@ def _overview(totals: Totals) -> str:
     some = f" <small>of {plural(totals.load_gpus, 'GPU')}</small>" if 0 < totals.load_gpus < totals.up else ""
     mig = f" <small>{plural(totals.mig_devices, 'MIG device')}</small>" if totals.mig_devices else ""
     figures = [("GPUs", f"{totals.gpus}{f', {down} down' if down else ''}{mig}", "")]
-    figures.append(("Mean load", percent(totals.load) + some, bar(totals.load, 1.0)))
+    figures.append(("Busy, mean", percent(totals.load) + some, bar(totals.load, 1.0)))
     if totals.mig_load is not None:
-        figures.append(("Mean load of MIG devices", percent(totals.mig_load), bar(totals.mig_load, 1.0)))
+        figures.append(("MIG devices busy, mean", percent(totals.mig_load), bar(totals.mig_load, 1.0)))
     memory = totals.memory_used_bytes, totals.memory_total_bytes
     power = totals.power_watts, totals.power_limit_watts
     figures.append(("Memory", of_sizes(*memory), bar(*memory)))
