@@ -37,20 +37,23 @@ def test_table() -> None:
         "SIMULATED: these GPUs do not exist.",
         "node-7: 1 collector of gpugauge failing; 1 of 2 GPUs allocated and not used",
         "",
+        "Faults",
         "  Collector host: fails: no",
+        "",
+        "Wasted GPU time",
         "  GPU 1: allocated to pod web/idle-7, but no process uses it",
         "",
-        "GPU  NAME            LOAD  5 MIN  MEMORY GiB  POWER W   TEMP  STATE",
-        "      PID  5 MIN   GiB    AGE  STATE    PROGRAM",
-        "  0  H100 80GB HBM3  93 %      -   41.0/80.0  612/700  64 °C  in use",
-        "     4001      -  40.0  2.0 h  no hook  train.py pod ml/trainer-0, user 1000",
+        "GPU  NAME            BUSY  BUSY 5m  MEMORY GiB  POWER W   TEMP  STATE",
+        "      PID  BUSY 5m   GiB    AGE  STATE    PROGRAM",
+        "  0  H100 80GB HBM3  93 %        -   41.0/80.0  612/700  64 °C  in use",
+        "     4001        -  40.0  2.0 h  no hook  train.py pod ml/trainer-0, user 1000",
         "     and 3 more processes",
-        "  1  H100 80GB HBM3   0 %      -    1.0/80.0   71/700      -  not used",
+        "  1  H100 80GB HBM3   0 %        -    1.0/80.0   71/700      -  not used",
         "     held by pod web/idle-7, no process",
         "",
         "With torch, on no GPU",
-        "      PID  5 MIN   GiB    AGE  STATE    PROGRAM",
-        "       77      -     -      -  no hook  fit.py user ann",
+        "      PID  BUSY 5m   GiB    AGE  STATE    PROGRAM",
+        "       77        -     -      -  no hook  fit.py user ann",
         "",
         "no hook: if it trains, start it under the hook next time to learn its state:",
         "gpugauge run -- python train.py",
@@ -195,7 +198,7 @@ def test_hostile_names_do_not_control_the_terminal_or_break_the_table() -> None:
 
 
 def test_colours_change_nothing_else() -> None:
-    assert re.sub("\x1b\\[\\d+m", "", drawn(colour=True)) == drawn()
+    assert re.sub("\x1b\\[[\\d;]+m", "", drawn(colour=True)) == drawn()
 
 
 @pytest.fixture
@@ -298,4 +301,4 @@ def test_watch_survives_a_restart_of_the_daemon(daemon: str, monkeypatch: pytest
     monkeypatch.setattr("gpugauge.cli.status.time.sleep", sleep)
 
     assert exit_status(show(daemon, as_json=False, watch=True, out=out)) == 1
-    assert (out.getvalue().count("GPU  NAME"), out.getvalue().count("gpugauge: it restarts\n")) == (3, 1)
+    assert (out.getvalue().count("GPU  STATE"), out.getvalue().count("gpugauge: it restarts\n")) == (3, 1)

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from qa.worlds.nodes import Node, draw
 
+from gpugauge.status.model import WASTE
 from tests.doctor.daemons import answers_of, serving
 from tests.drawn import seeds
 from tests.e2e.programs import GPUGAUGE, wait_for
@@ -68,7 +69,7 @@ def test_lines_fit_the_terminal(seed: int, tmp_path: Path) -> None:
     facts = status(node.snapshot(), node.history())
     with answering(node) as address, multiplexer(tmp_path) as tmux:
         for width in (80, 120, 200):
-            shown, code = captured(tmux, tmp_path, width, f"status --url {address}")
+            shown, code = captured(tmux, tmp_path, width, f"status --verbose --url {address}")
             assert [line.rstrip() for line in joined(tmux, width)] == [line.rstrip() for line in shown]
             assert code in ({"1", "3"} if facts["problems"] else {"0"})
             words = re.sub(r"\s+", "", "".join(shown))
@@ -85,8 +86,9 @@ def test_colours_by_meaning(tmux: list[str], tmp_path: Path) -> None:
     for seed in range(200):
         node = draw(seed)
         problems = status(node.snapshot(), node.history())["problems"]
-        seeds.setdefault("32" if not problems else "31" if problems[0]["grave"] else "33", seed)
-    assert seeds.keys() == {"31", "32", "33"}
+        grave = problems and problems[0]["grave"] and problems[0]["kind"] not in WASTE
+        seeds.setdefault("31" if grave else "38;5;208" if problems else "32", seed)
+    assert seeds.keys() == {"31", "32", "38;5;208"}
     for number, (colour, seed) in enumerate(seeds.items()):
         with answering(draw(seed)) as address:
             shown, _ = captured(tmux, tmp_path, 100 + number, f"status --url {address}", "-e")

@@ -87,4 +87,4 @@ def test_only_the_colours_differ() -> None:
     plain_lines, coloured = (process_screen(process, NOW, 80, colour=colour) for colour in (False, True))
 
     assert coloured != plain_lines
-    assert [re.sub(r"\x1b\[\d+m", "", line) for line in coloured] == plain_lines
+    assert [re.sub(r"\x1b\[[\d;]+m", "", line) for line in coloured] == plain_lines

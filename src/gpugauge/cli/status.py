@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pwd
 import shutil
 import sys
 import time
@@ -13,11 +16,13 @@ import click
 from gpugauge.cli.common import OfDaemon, fail, url_option, wants_colour
 from gpugauge.cli.lifecycle import started
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.model import Status
-from gpugauge.status.problem import BROKEN, WASTE
+from gpugauge.status.model import WASTE, Status
+from gpugauge.status.model import as_json as as_document
+from gpugauge.status.problem import BROKEN
 from gpugauge.status.use import gpus_words
 from gpugauge.terminal import reply
 from gpugauge.terminal.rows import safe
+from gpugauge.terminal.screen import of_users
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 
@@ -26,27 +31,38 @@ _WATCH_INTERVAL_SECONDS = 2.0
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
-@click.command("status", cls=OfDaemon)
+@click.command("status", cls=OfDaemon, short_help="Show what the GPUs do, and what to change.")
 @url_option
+@click.option("--verbose", "-v", is_flag=True, help="Print each process below its GPU, with all that is known of it.")
+@click.option("--mine", is_flag=True, help="Only your own processes, and the GPUs on which they are.")
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
-@click.option("--watch", is_flag=True, help="Print the table again every two seconds until interrupted.")
-@click.option("--fail-on", type=click.Choice(FAIL_ON), default="waste", help="The least that changes the exit status.")
+@click.option("--watch", is_flag=True, help="Print the text again every two seconds until interrupted.")
+@click.option(
+    "--fail-on",
+    type=click.Choice(FAIL_ON),
+    default="waste",
+    show_default=True,
+    help="The least grave kind of problem that changes the exit status.",
+)
 @click.option(
     "--reason",
     is_flag=True,
     help="Print only the faults with an action (drain, reset), the gravest first, on one line.",
 )
-def command(url: str, as_json: bool, watch: bool, fail_on: str, reason: bool) -> NoReturn:
-    """Show whether the GPUs do useful work, and each GPU with its processes.
+def command(url: str, verbose: bool, mine: bool, as_json: bool, watch: bool, fail_on: str, reason: bool) -> NoReturn:
+    """Show whether the GPUs do useful work, what to change, and a line for each GPU and process.
 
     The values come from the running daemon. The first line is the answer, and the last one, too, if the terminal is
-    lower than the text; problems follow with what to do. The lines fit the terminal, or COLUMNS; NO_COLOR switches
-    colours off. Exits with 0 if all is well, with 1 after a fault of a GPU or of the node, such as a missing driver,
-    with 3 if only GPU time is wasted, with 2 if no daemon answers that reads the driver. --fail-on health ignores
-    wasted time, and repair also the faults without need of a reset or a repair.
+    lower than the text. The problems follow, those that need a repair in red, those that waste GPU time in orange.
+    BUSY is the share of the time in which a kernel ran, LOST the share of its GPU time that a process does not use.
+    The lines fit the terminal, or COLUMNS; NO_COLOR switches colours off.
+
+    Exits with 0 if all is well, with 1 after a fault of a GPU or of the node, such as a missing driver, with 3 if only
+    GPU time is wasted, with 2 if no daemon answers that reads the driver. --fail-on health ignores wasted time, and
+    repair also the faults without need of a reset or a repair. With --mine, what others do does not count.
     """
     try:
-        status = fetch(url).status if reason else show(url, as_json, watch)
+        status = _fetched(url, mine).status if reason else show(url, as_json, watch, verbose=verbose, mine=mine)
     except RequestError as error:
         fail(2, error)
     if reason and (found := repairs(status)):
@@ -54,11 +70,13 @@ def command(url: str, as_json: bool, watch: bool, fail_on: str, reason: bool) ->
     sys.exit(exit_status(status, fail_on))
 
 
-def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> Status:
+def show(
+    url: str, as_json: bool, watch: bool, out: TextIO | None = None, *, verbose: bool = False, mine: bool = False
+) -> Status:
     """Print the status, with `watch` until interrupted; return the last one. Raises RequestError without a first."""
     out = out or sys.stdout
-    found = fetch(url)
-    text = _text(found, as_json, out)
+    found = _fetched(url, mine)
+    text = _text(found, as_json, verbose, out)
     while watch:
         _write(out, text, clear=not as_json)
         try:
@@ -66,19 +84,32 @@ def show(url: str, as_json: bool, watch: bool, out: TextIO | None = None) -> Sta
         except KeyboardInterrupt:
             return found.status
         try:
-            found = fetch(url)
-            text = _text(found, as_json, out)
+            found = _fetched(url, mine)
+            text = _text(found, as_json, verbose, out)
         except RequestError as error:
             text = f"gpugauge: {error}\n"
     _write(out, text, clear=False)
     return found.status
 
 
-def _text(found: reply.Reply, as_json: bool, out: TextIO) -> str:
+def _fetched(url: str, mine: bool) -> reply.Reply:
+    found = fetch(url)
+    if not mine:
+        return found
+    uid = os.getuid()
+    names = {str(uid): None}  # which is all that is known of a user in a container
+    with contextlib.suppress(KeyError):
+        names = {pwd.getpwuid(uid).pw_name: None, **names}
+    status = of_users(found.status, [*names])
+    return reply.Reply(status, as_document(status))
+
+
+def _text(found: reply.Reply, as_json: bool, verbose: bool, out: TextIO) -> str:
     if as_json:
         return json.dumps(found.document, indent=2) + "\n"
     size = shutil.get_terminal_size()
-    return table(found.status, wants_colour(out), time.time(), size.columns, size.lines if out.isatty() else None)
+    height = size.lines if out.isatty() else None
+    return table(found.status, wants_colour(out), time.time(), size.columns, height, verbose=verbose)
 
 
 def _write(out: TextIO, text: str, *, clear: bool) -> None:

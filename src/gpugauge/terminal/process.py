@@ -84,7 +84,7 @@ class _Screen:
         # The bar shows the shares.
         hidden = replace(facts, step_shares={}, rest_shares={}, data_wait_ratio=None)
         does = [safe(text) for text in (self._state(), *self._uses(), *details(hidden, self._now))]
-        yield from self._writer.flow(does, style=LEVELS.get(facts.level, ""))
+        yield from self._writer.flow(does, style=LEVELS.get(facts.tone, ""))
 
     def _state(self) -> str:
         facts = self._facts
@@ -100,7 +100,7 @@ class _Screen:
     def _uses(self) -> list[str]:
         process = self._process
         shown = [f"GPU{'s' if len(process.gpus) > 1 else ''} {process.where}" if process.gpus else "no GPU"]
-        shown += [f"load {percent(process.load)} (5 min)"] if process.load is not None else []
+        shown += [f"GPU busy {percent(process.load)} (5 min)"] if process.load is not None else []
         shown += [f"{gib(process.memory_bytes)} GiB"] if process.memory_bytes is not None else []
         age = process.age(self._now)
         return shown + ([f"{'running' if self._facts.ended is None else 'ran'} {age}"] if age else [])
@@ -127,7 +127,7 @@ class _Screen:
         elif facts.limited_by:
             found = facts.evidence.split("; ") if facts.evidence else []
             label = f" [{safe(facts.limited_by)}]" if len(found) == 1 else ""
-            yield from self._text(f"it {safe(remark(facts))}{label}", "  ", LEVELS.get(facts.level, ""))
+            yield from self._text(f"it {safe(remark(facts))}{label}", "  ", LEVELS.get(facts.tone, ""))
             for text in found:
                 yield from self._text(f"evidence: {safe(text)}", "  ", DIM)
         elif facts.state == "training_on_cpu":

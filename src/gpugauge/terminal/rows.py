@@ -68,8 +68,8 @@ def _load(gpu: GpuStatus, load: float | None) -> str:
 
 INDEX: Column[GpuStatus] = Column("GPU", lambda gpu, _: "?" if gpu.index is None else str(gpu.index), right=True)
 STATE: Column[GpuStatus] = Column("STATE", lambda gpu, _: safe(gpu.state_words))
-LOAD: Column[GpuStatus] = Column("LOAD", lambda gpu, _: _load(gpu, gpu.load), right=True)
-MEAN_LOAD: Column[GpuStatus] = Column("5 MIN", lambda gpu, _: _load(gpu, gpu.load_5m), right=True, rank=4)
+LOAD: Column[GpuStatus] = Column("BUSY", lambda gpu, _: _load(gpu, gpu.load), right=True)
+MEAN_LOAD: Column[GpuStatus] = Column("BUSY 5m", lambda gpu, _: _load(gpu, gpu.load_5m), right=True, rank=4)
 MEMORY: Column[GpuStatus] = Column("MEMORY GiB", lambda gpu, _: memory_of(gpu), right=True, rank=2)
 POWER: Column[GpuStatus] = Column("POWER W", lambda gpu, _: _watts(gpu), right=True, rank=6)
 TEMPERATURE: Column[GpuStatus] = Column(
@@ -116,7 +116,7 @@ class Process:
 PID: Column[Process] = Column(
     "PID", lambda process, _: "-" if process.facts.pid is None else str(process.facts.pid), right=True
 )
-PROCESS_LOAD: Column[Process] = Column("5 MIN", lambda process, _: percent(process.load), right=True)
+PROCESS_LOAD: Column[Process] = Column("BUSY 5m", lambda process, _: percent(process.load), right=True)
 PROCESS_MEMORY: Column[Process] = Column("GiB", lambda process, _: gib(process.memory_bytes), right=True, rank=2)
 AGE: Column[Process] = Column("AGE", lambda process, now: process.age(now) or "-", right=True, rank=3)
 PROCESS_STATE: Column[Process] = Column("STATE", lambda process, _: safe(process.facts.state_words) or "-")

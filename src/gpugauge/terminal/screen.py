@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from gpugauge.status.answer import answer
 from gpugauge.status.details import is_lossless, last_use, longest_wait, loss
-from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
+from gpugauge.status.model import WASTE, GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders, owner_words
-from gpugauge.status.problem import WASTE
-from gpugauge.status.use import by_place, gpus_words, mig_name
+from gpugauge.status.problems import level
+from gpugauge.status.use import by_place, gpus_words, mig_name, totals
 from gpugauge.status.words import clock, percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
@@ -28,7 +29,7 @@ _GPUS: Sequence[Column[GpuStatus]] = (
     rows.INDEX,
     rows.STATE,
     rows.LOAD,
-    Column("10 MINUTES", lambda gpu, _: sparkline(gpu.load_10m), rank=3),
+    Column("BUSY 10m", lambda gpu, _: sparkline(gpu.load_10m), rank=3),
     rows.MEAN_LOAD,
     rows.MEMORY,
     rows.POWER,
@@ -52,7 +53,7 @@ _PROCESSES: Sequence[Column[Process]] = (
 # By name: the value by which processes are sorted, the largest first; None comes last.
 SORTS: Mapping[str, Callable[[Process], float | str | None]] = {
     "lost": lambda p: _lost(p.facts),
-    "load": lambda p: p.load,
+    "busy": lambda p: p.load,
     "memory": lambda p: p.memory_bytes,
     "age": lambda p: None if p.facts.started is None else -p.facts.started,
     "gpu": lambda p: -(p.gpus[0].index or 0) if p.gpus else None,
@@ -81,6 +82,23 @@ def filtered(status: Status, text: str) -> Status:
     names |= {gpu.uuid for gpu in gpus}
     problems = [each for each in status.problems if each.steps or names & {*each.gpus, *each.processes}]
     return replace(status, gpus=tuple(gpus), problems=tuple(problems))
+
+
+def of_users(status: Status, users: Collection[str]) -> Status:
+    """Return a status with the processes of users and what concerns them."""
+
+    def own(found: Sequence[ProcessStatus] | None) -> tuple[ProcessStatus, ...]:
+        return tuple(process for process in found or () if process.workload.get("user") in users)
+
+    gpus = [replace(gpu, processes=own(gpu.processes), last_processes=own(gpu.last_processes)) for gpu in status.gpus]
+    gpus = [replace(gpu, processes_hidden=0) for gpu in gpus if gpu.processes or gpu.last_processes]
+    alone, ended = own(status.without_gpu), own(status.ended)
+    labels = {p.process for p in (*(p for gpu in gpus for p in gpu.processes), *alone)}
+    uuids = {gpu.uuid for gpu in gpus}
+    found = [p for p in status.problems if (labels & {*p.processes} if p.processes else uuids & {*p.gpus})]
+    left = replace(status, gpus=tuple(gpus), without_gpu=alone, ended=ended, problems=tuple(found), totals=totals(gpus))
+    words = answer(left, found) if gpus or alone else "no process is on a GPU or has torch"
+    return replace(left, answer=f"Of {' or '.join(users)}: {words}", level=level(found, left))
 
 
 def _with(status: Status, text: str) -> list[Process]:
@@ -128,11 +146,13 @@ def clipped(lines: Sequence[tuple[str, str]], height: int, width: int) -> list[t
 
 
 def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
-    """Return a problem as lines with their levels: what is wrong, what to do, what that gains, and who has it."""
+    """Return a problem as lines with their levels: what is wrong, what to do, what that gains, since when, and who has
+    it.
+    """
     parts = (
-        (problem_words(replace(problem, detail=None)), "", "bad" if problem.grave else "poor"),
+        (problem_words(replace(problem, since_words=None, detail=None)), "", problem.tone),
         *((text, "  ", "") for text in to_do(problem)),
-        (problem.detail or "", "  ", "dim"),
+        ("; ".join(filter(None, (problem.since_words, problem.detail))), "  ", "dim"),
     )
     return [(line, level) for text, indent, level in parts for line in wrap(safe(text), width, indent)]
 
@@ -145,7 +165,7 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     faults = (problem for problem in status.problems if problem.kind not in WASTE)
     faulty = {uuid for problem in faults if not problem.steps for uuid in problem.gpus}
     for gpu in sorted(status.gpus, key=lambda gpu: (gpu.uuid not in faulty, gpu.uuid in faulty and gpu.level != "bad")):
-        found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.level))
+        found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.tone))
         found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]
     grid = Grid(_GPUS, [row for _, row, _ in found], width)
     return grid.heading(), [(uuid, grid.line(row), level) for uuid, row, level in found]
@@ -156,7 +176,7 @@ def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str
     found = [row_of(_PROCESSES, process, now) for process in shown]
     grid = Grid(_PROCESSES, found, width)
     keyed = zip(shown, found, strict=True)
-    return grid.heading(), [(p.facts.process, grid.line(row), p.facts.level) for p, row in keyed]
+    return grid.heading(), [(p.facts.process, grid.line(row), p.facts.tone) for p, row in keyed]
 
 
 def _mig_row(device: MigStatus, users: Sequence[ProcessStatus]) -> list[str]:
@@ -190,7 +210,7 @@ def gpu_details(gpu: GpuStatus) -> list[str]:
         *(" → ".join(filter(None, (f.text, f.advice))) for f in gpu.health if f.text != gpu.summary),
         *(f"{xid.text}, {clock(xid.last)}" for xid in reversed(gpu.xids)),
         f"clocks lowered: {', '.join(gpu.slowed_by)}" if gpu.slowed_by else "",
-        *(f"MIG {mig_name(d)}: load {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),
+        *(f"MIG {mig_name(d)}: busy {percent(d.load)}, {memory_of(d)} GiB" for d in gpu.mig),
         f"allocated to {holders(gpu)}" if holders(gpu) else "",
         f"{gpu.uuid}, PCI {gpu.pci_bus_id or 'unknown'}",
     ]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 RESET = "\x1b[0m"
 BOLD, DIM, RED, GREEN, YELLOW, BLUE, MAGENTA, CYAN = (f"\x1b[{code}m" for code in (1, 2, 31, 32, 33, 34, 35, 36))
-LEVELS = {"bad": RED, "poor": YELLOW, "good": GREEN}
-"""By level of a process."""
+ORANGE = "\x1b[38;5;208m"
+LEVELS = {"bad": RED, "poor": ORANGE, "good": GREEN}
+"""By tone: red is what must be repaired, orange what is wasted or can wait."""
 _SIMPLE = {"█": "#", "▓": "%", "▒": "o", "░": ".", "→": ">", "·": "-"}
 
 

@@ -8,14 +8,15 @@ from dataclasses import replace
 from gpugauge.driver.advice import NO_GPU_ADVICE, down_phrase
 from gpugauge.status.details import details, last_use, remark
 from gpugauge.status.ended import FAILURES
-from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status
+from gpugauge.status.model import WASTE, GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
-from gpugauge.status.words import RUN_ADVICE, SIMULATED, percent, plural
+from gpugauge.status.words import HEADS, RUN_ADVICE, SIMULATED, percent, plural
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, safe, to_do
-from gpugauge.terminal.style import BOLD, DIM, LEVELS, RED, YELLOW
+from gpugauge.terminal.screen import chosen, gpu_lines, process_lines
+from gpugauge.terminal.style import BOLD, DIM, LEVELS, ORANGE, RED
 
 _GPUS: Sequence[Column[GpuStatus]] = (
     rows.INDEX,
@@ -41,23 +42,30 @@ _PROCESSES: Sequence[Column[Process]] = (
 )
 _MIG: Sequence[Column[MigStatus]] = (
     Column("", lambda device, _: f"MIG {cut(safe(mig_name(device)), 24)}", least=12),
-    Column("", lambda device, _: f"load {percent(device.load)}", right=True),
+    Column("", lambda device, _: f"busy {percent(device.load)}", right=True),
     Column("", lambda device, _: f"{memory_of(device)} GiB", right=True, rank=1),
     Column("", lambda device, _: safe(holders(device)) or safe(device.state_words), least=12),
     Column("", lambda device, _: safe(device.uuid), rank=2),
 )
 _PROCESS_INDENT, _NOTE_INDENT = 5, " " * 7
 _INDENT = " " * _PROCESS_INDENT
+_MAX_ROWS = 64  # of processes, where not all is printed
 
 
-def table(status: Status, colour: bool, now: float, width: int = 80, height: int | None = None) -> str:
+def table(
+    status: Status, colour: bool, now: float, width: int = 80, height: int | None = None, *, verbose: bool = True
+) -> str:
     """Return the text of a status; `now` is the Unix time of one without its own, `width` that of the terminal. If it
-    is longer than the `height` of the terminal, the answer stands at its end, too.
+    is longer than the `height` of the terminal, the answer stands at its end, too. Without `verbose`, each GPU and each
+    process has one line, and a problem at most two.
     """
     now = status.timestamp or now  # its facts are some seconds old, and the daemon may have another clock
     view = _View(status, now, Writer(width, colour=colour))
-    lines = [*view.heading(), *view.problems(), *view.gpus()]
-    lines += [*view.others("With torch, on no GPU", status.without_gpu), *view.others("Ended", status.ended)]
+    if verbose:
+        lines = [*view.heading(), *view.problems(verbose), *view.gpus()]
+        lines += [*view.others("With torch, on no GPU", status.without_gpu), *view.others("Ended", status.ended)]
+    else:
+        lines = [*view.heading(), *view.problems(verbose), *view.rows()]
     lines += view.notes()
     if height is not None and len(lines) >= height:
         lines += ["", *view.heading()]
@@ -75,16 +83,48 @@ class _View:
     def heading(self) -> list[str]:
         write, status = self._writer.text, self._status
         host = f"{safe(status.host)}: " if status.host else ""
-        lines = write(SIMULATED, "", YELLOW) if status.simulated else []
-        return lines + write(host + safe(status.answer), "", LEVELS.get(status.level, ""))
+        lines = write(SIMULATED, "", ORANGE) if status.simulated else []
+        return lines + write(host + safe(status.answer), "", LEVELS.get(status.tone, ""))
 
-    def problems(self) -> list[str]:
-        lines, write = [], self._writer.text
-        for problem in self._status.problems:
-            lines += write(problem_words(problem), "  ", RED if problem.grave else YELLOW, hanging=2)
-            for text in to_do(problem):
-                lines += write(text, "    ", "" if problem.steps else DIM, hanging=2)
-        return ["", *lines] if lines else []
+    def problems(self, verbose: bool) -> list[str]:
+        """Return the problems; without `verbose` all but the first and a repair have one line or two."""
+        lines: list[str] = []
+        kinds = [problem.kind in WASTE for problem in self._status.problems]
+        for number, (problem, waste) in enumerate(zip(self._status.problems, kinds, strict=True)):
+            if len({*kinds}) > 1 and kinds.index(waste) == number:
+                lines += ["", self._writer.paint(HEADS[waste], BOLD)]
+            lines += self._problem(problem) if verbose or number == 0 or problem.steps else self._in_short(problem)
+        return [*([] if lines[:1] == [""] else [""]), *lines] if lines else []
+
+    def _problem(self, problem: Problem) -> list[str]:
+        write = self._writer.text
+        lines = write(problem_words(problem), "  ", LEVELS[problem.tone], hanging=2)
+        for text in to_do(problem):
+            lines += write(text, "    ", "" if problem.steps else DIM, hanging=2)
+        return lines
+
+    def _in_short(self, problem: Problem) -> list[str]:
+        lost = f" ({percent(problem.ratio)} lost)" if problem.ratio is not None else ""
+        words = problem_words(replace(problem, detail=None, since_words=None)) + lost
+        advice, width = "".join(to_do(replace(problem, gain_words=None))), self._writer.width
+        if cells(words) + cells(advice) + 3 <= width:
+            return [f"  {self._writer.paint(words, LEVELS[problem.tone])} {self._writer.paint(advice, DIM)}".rstrip()]
+        first = self._writer.paint(cut(words, width - 2), LEVELS[problem.tone])
+        second = self._writer.paint(cut(advice, width - 4), DIM)
+        return [f"  {first}", *([f"    {second}"] if advice else [])]
+
+    def rows(self) -> list[str]:
+        """Return one line for each GPU and for each process, those that lose most first."""
+        status, width, lines = self._status, self._writer.width, []
+        shown = chosen(status, "lost", False, "")
+        parts = [gpu_lines(status, width), process_lines(shown[:_MAX_ROWS], self._now, width)]
+        for heading, found in parts:
+            if found:
+                lines += ["", *self._writer.row(heading, BOLD)]
+                lines += [self._writer.paint(text, LEVELS.get(level, "")) for _, text, level in found]
+        more = len(shown) - _MAX_ROWS
+        lines += self._writer.text(f"and {plural(more, 'more line')} about processes", "", DIM) if more > 0 else []
+        return [*lines, "", *self._writer.text("More on each: gpugauge status --verbose", "", DIM)]
 
     def gpus(self) -> list[str]:
         found = [(gpu, row_of(_GPUS, gpu, self._now)) for gpu in self._status.gpus]
@@ -117,7 +157,7 @@ class _View:
         if more := gpu.processes_hidden:
             lines += write(f"and {plural(more, 'more process', 'es')}", _INDENT, DIM)
         if not lines and gpu.up and gpu.allocated_to:
-            return write(f"held by {safe(holders(gpu)) or 'a workload'}, no process", _INDENT, YELLOW)
+            return write(f"held by {safe(holders(gpu)) or 'a workload'}, no process", _INDENT, ORANGE)
         if not lines and gpu.up and gpu.allocation == "unallocated":
             return [self._writer.paint(f"{_INDENT}free", DIM)]
         return lines
@@ -136,7 +176,7 @@ class _View:
 
     def _process(self, row: list[str], process: ProcessStatus, owner: str) -> list[str]:
         write, whole = self._writer.text, self._processes.line(row)
-        style = YELLOW if process.end_reason in FAILURES else LEVELS.get(process.level, DIM)
+        style = ORANGE if process.end_reason in FAILURES else LEVELS.get(process.tone, DIM)
         lines = self._writer.row(whole, style)
         if cells(whole) <= self._writer.width:
             parts = self._processes.parts(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,21 +14,20 @@ from textual.containers import VerticalScroll
 from textual.widgets import Footer, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from gpugauge.status.model import GpuStatus, Status
+from gpugauge.status.model import WASTE, GpuStatus, Problem, Status
 from gpugauge.status.words import plural
 from gpugauge.terminal import screen
 from gpugauge.terminal.columns import wrap
 from gpugauge.terminal.feed import Feed, LastStatus
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process, problem_words, safe
+from gpugauge.terminal.style import LEVELS, RESET
 
 _REDRAW_SECONDS = 0.2
-_STYLES = {"bad": "#ff6b6b", "poor": "#f2c94c", "good": "#6fcf6f"}  # readable on the dark background
+_STYLES = {"bad": "#ff6b6b", "poor": "#ffb454", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
 _ANSWER_ROWS = 3
-# Also where the repair or the GPUs alone would fill the screen.
-_LEAST_ROWS = {"processes": 2, "gpus": 2, "problems": 1}
-_HEADING_ROWS = 3  # two of the processes, and the keys
+_LARGE_ROWS = 30  # of a terminal where also the usual order of the processes is said
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
 
@@ -41,7 +40,7 @@ class Top(App[None]):
     Static, OptionList, Input, VerticalScroll { border: none; padding: 0; }
     OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     OptionList, VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    #answer, #worst, #gpus-heading, #processes-heading, #details { padding: 0 1; }
+    #answer, #worst, #more, #gpus-heading, #processes-heading, #details { padding: 0 1; }
     #details { background: $boost; }
     #filter { height: 1; display: none; }
     OptionList > .option-list--option, OptionList > .option-list--option-highlighted { padding: 0 1; }
@@ -52,6 +51,7 @@ class Top(App[None]):
         Binding("s", "sort", "sort", tooltip=f"by the next of {', '.join(screen.SORTS)}"),
         Binding("r", "reverse", "reverse", tooltip="the order"),
         Binding("slash", "filter", "filter", key_display="/", tooltip="processes by a text"),
+        Binding("p", "problems", "problems", tooltip="all, each with its advice"),
         Binding("d", "details", "details", tooltip="of the chosen line; also Enter"),
         Binding("space", "pause", "pause"),
         Binding("question_mark", "help", "keys", key_display="?"),
@@ -71,6 +71,7 @@ class Top(App[None]):
         self._list, self._width, self._head_rows = "processes", _MIN_WIDTH, 1
         self._steps: list[tuple[str, str]] = []  # of the repair, with their levels
         self._opened: bool | None = None  # until the user opens or closes the details
+        self._all = False  # whether the details are all problems
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen from top to bottom."""
@@ -78,6 +79,7 @@ class Top(App[None]):
         yield Static(id="worst", markup=False)
         yield OptionList(id="problems", markup=False)
         yield OptionList(id="repair", markup=False)
+        yield Static(id="more", markup=False)
         yield Static(id="gpus-heading", markup=False)
         yield OptionList(id="gpus", markup=False)
         yield Static(id="processes-heading", markup=False)
@@ -142,8 +144,16 @@ class Top(App[None]):
 
     def action_details(self) -> None:
         """Open or close the details."""
-        self._opened = not self.query_one("#details").display
+        self._opened, self._all = self._all or not self.query_one("#details").display, False
         self._draw_sorted()
+
+    def action_problems(self) -> None:
+        """List all problems with their advice, or no longer."""
+        self._all = not self._all
+        self._opened = True if self._all else None
+        self._draw()
+        self.query_one("#details" if self._all else "#processes").focus()
+        self.query_one("#details").scroll_home(animate=False)
 
     def action_pause(self) -> None:
         """Keep what is shown, or follow the daemon again."""
@@ -161,7 +171,7 @@ class Top(App[None]):
     def action_close(self) -> None:
         """Remove the filter, the details and the keys."""
         self.query_one("#filter", Input).value = ""
-        self.query_one("#filter").display = self._opened = False
+        self.query_one("#filter").display = self._opened = self._all = False
         self.clear_notifications()
         self.query_one("#processes").focus()
         self._draw()
@@ -190,34 +200,46 @@ class Top(App[None]):
         if status is None:
             return
         problems = [(str(n), p) for n, p in enumerate(found) if not p.steps][1:]
-        self._draw_list("problems", "", [(n, problem_words(p), "bad" if p.grave else "poor") for n, p in problems])
+        self._draw_list("problems", "", [(n, problem_words(replace(p, since_words=None)), p.tone) for n, p in problems])
         self._draw_list("repair", "", [(str(n), *line) for n, line in enumerate(self._steps)])
         self._draw_list("gpus", *screen.gpu_lines(status, width))
         shown = screen.chosen(status, self._sort, self._reverse, text)
         self._shown = {process.facts.process: process for process in shown}
+        heading, lines = screen.process_lines(shown, status.timestamp, width)
         count = sum(len(process.alike) or 1 for process in shown)
         order = f"{plural(count, 'process', 'es')}, sorted by {self._sort}{', reversed' if self._reverse else ''}"
         order += "; paused: space continues" if self._paused else ""
-        heading, lines = screen.process_lines(shown, status.timestamp, width)
-        self._draw_list("processes", f"{order}\n{heading}", lines)
+        self._draw_list("processes", f"{order}\n{heading}" if self._says_order() else heading, lines)
         self._arrange()
+
+    def _says_order(self) -> bool:
+        unusual = (self._sort, self._reverse, self._paused) != ("lost", False, False)
+        return unusual or self.size.height >= _LARGE_ROWS
+
+    def _least(self) -> dict[str, int]:
+        """Return the rows that the lists have at least. The steps of a repair name the GPU and its users."""
+        return {"processes": 1, "gpus": 0} if self._steps else {"processes": 2, "gpus": 3}
 
     def _draw_answer(self, answer: LastStatus) -> None:
         """Draw the answer and the most severe problem."""
-        status, lines, worst = answer.status, [], []
+        status, lines, worst, most = answer.status, [], [], 0
         if answer.trouble:
             lines = [(line, "bad") for line in wrap(f"{safe(answer.trouble)} (trying again)", self._width)]
         if status:
             words = f"{'SIMULATED ' if status.simulated else ''}{safe(status.host)}: {safe(status.answer)}"
-            lines += [(line, status.level) for line in wrap(words, self._width)]
+            lines += [(line, status.tone) for line in wrap(words, self._width)]
             problems = [problem for problem in status.problems if not problem.steps]
-            worst = screen.problem_lines(problems[0], self._width) if problems else []
+            space = self.size.height - len(lines[:_ANSWER_ROWS]) - len(self._steps) - len(problems[1:2]) - 2
+            most = max(3, space - self._says_order() - sum(self._least().values()))
+            if problems and not self._all:
+                # What to do comes before who it is, which the lists have, and before what that gains.
+                others = space - len(status.gpus) - 1 - self._least()["processes"] - self._says_order()
+                less = replace(problems[0], since_words=None, detail=None)
+                for problem in (problems[0], less, replace(less, gain_words=None)):
+                    worst = screen.problem_lines(problem, self._width)
+                    if len(worst) <= others:
+                        break
         self._head_rows = 0
-        # The steps of a repair are for hands that follow them: the problem above them is shortened first.
-        most = self.size.height // 4
-        if status and self._steps:
-            least = len(lines[:_ANSWER_ROWS]) + len(self._steps) + 1 + len(status.gpus) + _HEADING_ROWS + 3
-            most = max(3, min(most, self.size.height - least))
         most = 1 if self._opened else most
         for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, most)):
             shown = screen.clipped(found, height, self._width)
@@ -256,16 +278,26 @@ class Top(App[None]):
             return
         wanted["processes"] = max(1, wanted["processes"])  # a list that is hidden has no focus
         free = self.size.height - sum(wanted.values()) >= _FREE_ROWS
+        wanted["gpus"] += bool(wanted["gpus"])  # their heading
         details = self._details(status) if self._opened or (free and self._opened is None) else []
-        self.query_one("#gpus-heading").display = bool(wanted["gpus"])
-        wanted["details"], filtered = len(details), self.query_one("#filter").display
-        space = self.size.height - self._head_rows - bool(wanted["gpus"]) - filtered - _HEADING_ROWS
-        given = {name: min(wanted[name], rows) for name, rows in _LEAST_ROWS.items()}
+        if self._all:
+            wanted = dict.fromkeys(wanted, 0)
+        wanted["details"] = len(details)
+        heading = 0 if self._all else 1 + self._says_order()
+        space = self.size.height - self._head_rows - heading - self.query_one("#filter").display - 1  # the keys
+        given = {name: min(wanted[name], rows) for name, rows in self._least().items()}
+        given["more"] = int(bool(wanted["problems"]))  # their number, where not all have a line
         if self._opened:
             given["details"] = min(wanted["details"], max(space // 2, space - sum(given.values())))
         for name in ("repair", "gpus", "problems", "processes", "details"):
             less = given.get(name, 0)
             given[name] = less + max(0, min(wanted[name] - less, space - sum(given.values())))
+            if name == "problems" and given[name] + 1 >= wanted[name]:
+                given |= {"problems": wanted[name], "more": 0}
+        self.query_one("#more", Static).update(Text(_more(status.problems, given["problems"]), "bold"))
+        given["gpus"] = max(0, given["gpus"] - 1)
+        for name in ("gpus", "processes"):
+            self.query_one(f"#{name}-heading").display = given[name] > 0
         for name, rows in given.items():
             part = self.query_one(f"#{name}")
             part.display, part.styles.height = rows > 0, rows
@@ -277,8 +309,16 @@ class Top(App[None]):
         """
         key = _chosen_key(self.query_one(f"#{self._list}", OptionList)) or ""
         process, gpu = self._shown.get(key), screen.gpu_of(status, key)
-        chosen = status.problems[int(key)] if self._list == "problems" and key else None
-        lines = [line for line, _ in screen.problem_lines(chosen, self._width)] if chosen else []
+        chosen = status.problems if self._all else ()
+        if self._list == "problems" and key and not self._all:
+            chosen = (status.problems[int(key)],)
+        lines = [
+            f"{LEVELS.get(level, '')}{line}{RESET}"
+            for problem in chosen
+            for line, level in screen.problem_lines(problem, self._width)
+        ]
+        if self._all:
+            return lines
         gpus = process.gpus if process else [gpu] if gpu else []
         faulty = [each for each in gpus if each.faults]
         lines += self._gpu_details(faulty)
@@ -289,6 +329,14 @@ class Top(App[None]):
 
     def _gpu_details(self, gpus: Iterable[GpuStatus]) -> list[str]:
         return [line for gpu in gpus for fact in screen.gpu_details(gpu) for line in wrap(fact, self._width, "", "  ")]
+
+
+def _more(problems: Sequence[Problem], listed: int) -> str:
+    """Return how many problems have no line, beside the first and those of the list."""
+    hidden = [problem for problem in problems if not problem.steps][1 + listed :]
+    faults = sum(problem.kind not in WASTE for problem in hidden)
+    count = plural(len(hidden), "more fault" if faults == len(hidden) else "more problem")
+    return f"{count}{f', {faults} of them faults' if 0 < faults < len(hidden) else ''}: p lists all"
 
 
 def _chosen_key(widget: OptionList) -> str | None:
