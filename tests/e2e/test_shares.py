@@ -101,7 +101,7 @@ def test_every_place_states_the_same_shares(seed: int, tmp_path: Path) -> None:
         wait_for(lambda: cycles() >= enough, 60, "it has evaluated a few times more")
         views = {
             "page": http(running.url)[1].decode(),
-            "status": out("status", "--url", address),
+            "status": out("status", "--verbose", "--url", address),
             "doctor": out("doctor", str(training.pid), "--url", address, "--checks"),
         }
         (tmp_path / "end").touch()

@@ -39,7 +39,8 @@ def read(body: bytes) -> Reply | None:
     try:
         document: dict[str, Any] = json.loads(body)
         status = decoded(Status, document)
-        table(status, False, status.timestamp, 200)
+        for verbose in (False, True):
+            table(status, False, status.timestamp, 200, verbose=verbose)
         for process in processes(status)[:20]:  # all of a large node would take a second
             process_screen(process, status.timestamp, 200, colour=False)
     except Exception:  # noqa: BLE001  (whatever a document of a stranger leads to)
