@@ -53,7 +53,7 @@ generate: $(VENV)/dev ## write every generated file: reference, settings, rules,
 	@$(BIN)/python -m tests.generated
 
 .PHONY: pictures
-pictures: $(VENV)/e2e ## take docs/page.png and docs/top.svg from the running product; needs chromium
+pictures: $(VENV)/e2e ## take docs/page.png, docs/fault.png and docs/top.svg from the running product; needs chromium
 	@$(BIN)/python -m qa.pictures
 
 # Of all packages but torch, whose build for the tests comes from elsewhere (qa/install_torch.py).

@@ -1,4 +1,4 @@
-"""`make pictures`: docs/page.png and docs/top.svg, taken from the running product, and of which layout they are."""
+"""`make pictures`: the pictures in docs, taken from the running product, and of which layout they are."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ _ROOT = Path(__file__).parents[1]
 DOCS = _ROOT / "docs"
 TAKEN = DOCS / "pictures.json"
 # By picture, the code that draws it.
-_CODE = {"page.png": ("web/page/*.py", "web/page/page.*"), "top.svg": ("terminal/*.py",)}
+_PAGE = ("web/page/*.py", "web/page/page.*")
+_CODE = {"fault.png": _PAGE, "page.png": _PAGE, "top.svg": ("terminal/*.py",)}
 _COMMENT = re.compile(r"^\s*(#|//).*\n", re.MULTILINE)
-_SCENARIO, _SECONDS = "node", 840
-_WIDTH, _HEIGHT = 1280, 900
+# Name, scenario, seconds of it, height.
+_PICTURES = (("page.png", "node", 840, 900), ("fault.png", "failing-card", 240, 700))
+_WIDTH = 1280
 _CELLS = 120, 32
 
 
@@ -41,15 +43,13 @@ def layouts() -> dict[str, str]:
 
 def take(folder: Path) -> None:
     """Write the pictures of the page and of `gpugauge top`."""
-    scenario = load_scenario(_SCENARIO)
-    with (
-        patch("socket.gethostname", lambda: "node-7"),
-        tempfile.TemporaryDirectory() as files,
-        simulated(scenario, Path(files) / "node", _SECONDS) as page,
-    ):
-        (folder / "top.svg").write_text(asyncio.run(_terminal(page.url)), encoding="utf-8")
-        with launched() as browser, opened(browser, page.url, _WIDTH, _HEIGHT) as tab:
-            tab.screenshot(path=folder / "page.png")
+    with patch("socket.gethostname", lambda: "node-7"), tempfile.TemporaryDirectory() as files:
+        for name, scenario, seconds, height in _PICTURES:
+            with simulated(load_scenario(scenario), Path(files) / name, seconds) as page:
+                if name == "page.png":
+                    (folder / "top.svg").write_text(asyncio.run(_terminal(page.url)), encoding="utf-8")
+                with launched() as browser, opened(browser, page.url, _WIDTH, height) as tab:
+                    tab.screenshot(path=folder / name)
 
 
 async def _terminal(url: str) -> str:
