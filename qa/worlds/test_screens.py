@@ -172,7 +172,7 @@ def test_the_most_severe_problem_is_above_everything_else(size: tuple[int, int])
         lines = screen(app)
         reset = next(i for i, line in enumerate(lines) if line.startswith(" GPU 1: the driver requires a reset"))
         assert reset <= 3
-        assert size == (80, 24) or "; used by train.py (pid 201)" in lines[reset + 1]
+        assert size == (80, 24) or "used by train.py (pid 201)" in lines[reset + 1]
         assert not any("under the hook" in line for line in lines[: reset + 2])
         heading = next(i for i, line in enumerate(lines) if "GPU  STATE" in line)
         assert reset < heading < next(i for i, line in enumerate(lines) if "PID  GPU" in line)
