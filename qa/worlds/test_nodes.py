@@ -305,7 +305,7 @@ def test_the_text_of_a_full_node_fits(width: int) -> None:
 
 @seeds(SEEDS)
 def test_only_the_colours_differ(seed: int) -> None:
-    assert re.sub(r"\x1b\[\d+m", "", table(decoded(Status, world(seed)[1]), True, NOW, 80)) == text_of(seed, 80)
+    assert re.sub(r"\x1b\[[\d;]+m", "", table(decoded(Status, world(seed)[1]), True, NOW, 80)) == text_of(seed, 80)
 
 
 @seeds([*SEEDS, CROWD])
@@ -341,7 +341,7 @@ def test_every_gpu_stands_in_the_text(seed: int, width: int) -> None:
         (row,) = [x for x in lines[heading:] if re.match(rf" *{gpu.index} ", x) and not re.match(r" {5}", x)]
         for _, profile, load in gpu.mig if gpu.up else ():
             ratio = "-" if load is None else f"{100 * load:.0f} %"
-            assert any(re.match(rf" {{5}}MIG {re.escape(profile)} .* load +{ratio}  ", line) for line in lines)
+            assert any(re.match(rf" {{5}}MIG {re.escape(profile)} .* busy +{ratio}  ", line) for line in lines)
         if not gpu.up:
             assert gpu.uuid in text
             continue

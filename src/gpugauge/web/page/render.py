@@ -122,8 +122,8 @@ def _answer(status: Status, links: Links) -> str:
     faults, waste = ([items[n] for n in first if (problems[n].kind in WASTE) == wasted] for wasted in (False, True))
     heads = [f"<h2>{words}</h2>\n" if faults and waste else "" for words in HEADS]
     listed = heads[0] + _list(faults) + heads[1] + _list(waste)
-    if more := [item for n, item in enumerate(items) if n not in first]:
-        rest = len(problems) - _MAX_PROBLEMS
+    if len(problems) > len(first):
+        more, rest = [item for n, item in enumerate(items) if n not in first], len(problems) - _MAX_PROBLEMS
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
         count = plural(len(problems) - len(first), "more problem")
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
