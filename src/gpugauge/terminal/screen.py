@@ -95,9 +95,13 @@ def of_users(status: Status, users: Collection[str]) -> Status:
     alone, ended = own(status.without_gpu), own(status.ended)
     labels = {p.process for p in (*(p for gpu in gpus for p in gpu.processes), *alone)}
     uuids = {gpu.uuid for gpu in gpus}
-    found = [p for p in status.problems if (labels & {*p.processes} if p.processes else uuids & {*p.gpus})]
+    found = [
+        p  # one of the whole node concerns all
+        for p in status.problems
+        if (labels & {*p.processes} if p.processes else not p.gpus or uuids & {*p.gpus})
+    ]
     left = replace(status, gpus=tuple(gpus), without_gpu=alone, ended=ended, problems=tuple(found), totals=totals(gpus))
-    words = answer(left, found) if gpus or alone else "no process is on a GPU or has torch"
+    words = answer(left, found) if gpus or alone or found else "no process is on a GPU or has torch"
     return replace(left, answer=f"Of {' or '.join(users)}: {words}", level=level(found, left))
 
 
