@@ -117,8 +117,6 @@ def _answer(status: Status, links: Links) -> str:
     items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
     faulty = {uuid for problem in problems if problem.kind not in WASTE for uuid in problem.gpus}
     first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or _is_faulty(problems[n], faulty)]
-    if len(problems) == len(first) + 1:  # the line that hides it would be as high
-        first = [*range(len(items))]
     faults, waste = ([items[n] for n in first if (problems[n].kind in WASTE) == wasted] for wasted in (False, True))
     heads = [f"<h2>{words}</h2>\n" if faults and waste else "" for words in HEADS]
     listed = heads[0] + _list(faults) + heads[1] + _list(waste)
