@@ -74,22 +74,23 @@ def show(
     url: str, as_json: bool, watch: bool, out: TextIO | None = None, *, verbose: bool = False, mine: bool = False
 ) -> Status:
     """Print the status, with `watch` until interrupted; return the last one. Raises RequestError without a first."""
-    out = out or sys.stdout
-    found = _fetched(url, mine)
-    text = _text(found, as_json, verbose, out)
-    while watch:
-        _write(out, text, clear=not as_json)
-        try:
-            time.sleep(_WATCH_INTERVAL_SECONDS)
-        except KeyboardInterrupt:
-            return found.status
+    out, found = out or sys.stdout, None
+    while True:
         try:
             found = _fetched(url, mine)
             text = _text(found, as_json, verbose, out)
         except RequestError as error:
+            if found is None:
+                raise
             text = f"gpugauge: {error}\n"
-    _write(out, text, clear=False)
-    return found.status
+        out.write((_CLEAR_SCREEN if watch and not as_json and out.isatty() else "") + text)
+        out.flush()
+        if not watch:
+            return found.status
+        try:
+            time.sleep(_WATCH_INTERVAL_SECONDS)
+        except KeyboardInterrupt:
+            return found.status
 
 
 def _fetched(url: str, mine: bool) -> reply.Reply:
@@ -110,11 +111,6 @@ def _text(found: reply.Reply, as_json: bool, verbose: bool, out: TextIO) -> str:
     size = shutil.get_terminal_size()
     height = size.lines if out.isatty() else None
     return table(found.status, wants_colour(out), time.time(), size.columns, height, verbose=verbose)
-
-
-def _write(out: TextIO, text: str, *, clear: bool) -> None:
-    out.write((_CLEAR_SCREEN if clear and out.isatty() else "") + text)
-    out.flush()
 
 
 def exit_status(status: Status, fail_on: str = "waste") -> int:

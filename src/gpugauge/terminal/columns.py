@@ -119,11 +119,8 @@ class Grid:
 
     def line(self, row: Sequence[str]) -> str:
         """Return a row as a line."""
-        return " " * self._indent + (" " * _GAP).join(self.parts(row)).rstrip()
-
-    def parts(self, row: Sequence[str]) -> list[str]:
-        """Return the padded values of the columns that are shown."""
-        return [pad(cut(row[i], self._widths[i]), self._widths[i], self._columns[i].right) for i in self._kept]
+        parts = [pad(cut(row[i], self._widths[i]), self._widths[i], self._columns[i].right) for i in self._kept]
+        return " " * self._indent + (" " * _GAP).join(parts).rstrip()
 
 
 class Writer:

@@ -61,12 +61,7 @@ def table(
     """
     now = status.timestamp or now  # its facts are some seconds old, and the daemon may have another clock
     view = _View(status, now, Writer(width, colour=colour))
-    if verbose:
-        lines = [*view.heading(), *view.problems(verbose), *view.gpus()]
-        lines += [*view.others("With torch, on no GPU", status.without_gpu), *view.others("Ended", status.ended)]
-    else:
-        lines = [*view.heading(), *view.problems(verbose), *view.rows()]
-    lines += view.notes()
+    lines = [*view.heading(), *view.problems(verbose), *(view.gpus() if verbose else view.rows()), *view.notes()]
     if height is not None and len(lines) >= height:
         lines += ["", *view.heading()]
     return "\n".join(lines) + "\n"
@@ -124,19 +119,23 @@ class _View:
                 lines += [self._writer.paint(text, LEVELS.get(level, "")) for _, text, level in found]
         more = len(shown) - _MAX_ROWS
         lines += self._writer.text(f"and {plural(more, 'more line')} about processes", "", DIM) if more > 0 else []
-        return [*lines, "", *self._writer.text("More on each: gpugauge status --verbose", "", DIM)]
+        return [*lines, "", *self._writer.text("More on each: gpugauge status --verbose", "", DIM)] if lines else []
 
     def gpus(self) -> list[str]:
+        """Return each GPU with its processes below it, and the other processes, with what is known of them."""
         found = [(gpu, row_of(_GPUS, gpu, self._now)) for gpu in self._status.gpus]
-        if not found:
-            return []
         grid = Grid(_GPUS, [row for gpu, row in found if gpu.up], self._writer.width)
-        lines = ["", *self._writer.row(grid.heading(), BOLD)]
+        lines = ["", *self._writer.row(grid.heading(), BOLD)] if found else []
         if any(gpu.processes for gpu, _ in found):
             lines += self._writer.row(self._processes.heading(), BOLD)
         for gpu, row in found:
             lines += self._writer.row(grid.line(row)) if gpu.up else self._down(gpu, row)
             lines += self._users(gpu)
+        others = {"With torch, on no GPU": self._status.without_gpu, "Ended": self._status.ended}
+        for title, processes in others.items():
+            if processes:
+                lines += ["", *self._writer.text(title, "", BOLD)]
+                lines += [*self._writer.row(self._processes.heading(), BOLD), *self._listed(processes)]
         return lines
 
     def _down(self, gpu: GpuStatus, row: Sequence[str]) -> list[str]:
@@ -176,12 +175,8 @@ class _View:
 
     def _process(self, row: list[str], process: ProcessStatus, owner: str) -> list[str]:
         write, whole = self._writer.text, self._processes.line(row)
-        style = ORANGE if process.end_reason in FAILURES else LEVELS.get(process.tone, DIM)
+        style = ORANGE if process.end_reason in FAILURES else LEVELS.get(process.tone, "")
         lines = self._writer.row(whole, style)
-        if cells(whole) <= self._writer.width:
-            parts = self._processes.parts(row)
-            parts[-2] = self._writer.paint(parts[-2], style)  # the last two columns are always shown
-            lines = [_INDENT + "  ".join(parts).rstrip()]
         listed = process.process in self._in_trouble
         known, facts = safe(remark(process, listed=listed)), map(safe, details(process, self._now))
         cut_off = owner if owner not in whole else ""
@@ -193,12 +188,6 @@ class _View:
             lines += write(f"→ {safe(process.advice)}", _NOTE_INDENT, DIM, hanging=2)
             lines += write(f"Expected: {safe(process.gain_words)}.", _NOTE_INDENT, DIM) if process.gain_words else []
         return lines
-
-    def others(self, title: str, found: Sequence[ProcessStatus]) -> list[str]:
-        if not found:
-            return []
-        lines = ["", *self._writer.text(title, "", BOLD), *self._writer.row(self._processes.heading(), BOLD)]
-        return lines + self._listed(found)
 
     def notes(self) -> list[str]:
         """Return how to learn more of processes that run without the hook, and of a machine without a GPU."""

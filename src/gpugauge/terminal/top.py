@@ -309,12 +309,10 @@ class Top(App[None]):
         """
         key = _chosen_key(self.query_one(f"#{self._list}", OptionList)) or ""
         process, gpu = self._shown.get(key), screen.gpu_of(status, key)
-        chosen = status.problems if self._all else ()
-        if self._list == "problems" and key and not self._all:
-            chosen = (status.problems[int(key)],)
+        one = [status.problems[int(key)]] if self._list == "problems" and key else []
         lines = [
             f"{LEVELS.get(level, '')}{line}{RESET}"
-            for problem in chosen
+            for problem in (status.problems if self._all else one)
             for line, level in screen.problem_lines(problem, self._width)
         ]
         if self._all:
