@@ -16,6 +16,7 @@ from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.snapshot import Section
 from gpugauge.status.history import History
 from gpugauge.status.model import Status, decoded
+from gpugauge.terminal.screen import of_users
 from gpugauge.terminal.table import table
 from gpugauge.web.client import RequestError
 from tests.drawn import cases
@@ -100,7 +101,9 @@ def test_no_gpu_time_is_wasted_without_a_gpu() -> None:
 
 
 def test_driver_that_is_down_with_what_to_do() -> None:
-    text = " ".join(table(decoded(Status, without_gpus(reason="driver_not_loaded")), False, NOW).split())
+    found = decoded(Status, without_gpus(reason="driver_not_loaded"))
+    assert exit_status(of_users(found, ["ann"])) == exit_status(found) == 1
+    text = " ".join(table(found, False, NOW).split())
 
     assert (
         "→ the NVIDIA library is there but its kernel driver is not loaded: load the module (modprobe nvidia)" in text

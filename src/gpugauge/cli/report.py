@@ -58,18 +58,9 @@ def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -
     metavar="MATCHERS",
     help='Label matchers of the series: cluster="a".',
 )
-@click.option(
-    "--since",
-    default="7d",
-    show_default=True,
-    metavar="DURATION",
-    callback=duration,
-    help="How far back to look: 12h, 30d.",
-)
+@click.option("--since", default="7d", show_default=True, metavar="DURATION", callback=duration, help="How far back.")
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")
-@click.option(
-    "--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="How it is printed."
-)
+@click.option("--format", "form", type=click.Choice(_FORMATS), default="text", show_default=True, help="The output.")
 def command(
     job: str | None,
     of_all: bool,

@@ -97,11 +97,10 @@ def _fetched(url: str, mine: bool) -> reply.Reply:
     found = fetch(url)
     if not mine:
         return found
-    uid = os.getuid()
-    names = {str(uid): None}  # which is all that is known of a user in a container
+    names = [str(os.getuid())]  # which is all that is known of a user in a container
     with contextlib.suppress(KeyError):
-        names = {pwd.getpwuid(uid).pw_name: None, **names}
-    status = of_users(found.status, [*names])
+        names.insert(0, pwd.getpwuid(os.getuid()).pw_name)
+    status = of_users(found.status, names)
     return reply.Reply(status, as_document(status))
 
 
