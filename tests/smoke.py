@@ -55,7 +55,7 @@ def main() -> None:
             assert b"<!doctype html>" in fetch("/").lower()
             for command in COMMANDS:
                 result = subprocess.run([*GPUGAUGE, *command], capture_output=True, text=True, check=False)
-                assert result.returncode in {0, 1}, (command, result)
+                assert result.returncode in {0, 1, 3}, (command, result)  # 3: time is wasted, after a minute
                 assert "Traceback" not in result.stderr, (command, result)
             hooked = [*GPUGAUGE, "run", sys.executable, "-c", PROGRAM]
             assert subprocess.run(hooked, capture_output=True, text=True, check=True).stdout == "True\n"
