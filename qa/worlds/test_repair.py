@@ -128,7 +128,11 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
         assert steps[len(now)].startswith("what is left, when all programs of the node have ended: systemctl reboot")
         assert all(re.search(rf"GPU {need.name}\b", steps[len(now)]) for need in waiting)
         return
-    alternative = "if a reset fails, ask the owners of all programs of the node, then systemctl reboot"
+    holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in found))
+    alternative = (
+        f"if a reset fails, end what still holds a GPU ({holders}), and reset again, or ask the owners of all programs "
+        "of the node, then systemctl reboot"
+    )
     waits = all(need.later for need in found)
     assert len({*steps}) == len(steps)
     assert order == sorted(order), steps  # the alternative to a reset stands before the start, too

@@ -264,7 +264,7 @@ def test_status_in_short_has_a_line_for_each_gpu_and_process(scenario: str, tmp_
     for width in (80, 120):
         text = table(status, False, NOW, width, verbose=False)
         lines = text.splitlines()
-        assert len(lines) <= 50
+        assert len(lines) <= 64
         assert all(columns(line) <= width for line in lines)
         words = joined(" ".join(lines))
         assert joined(status.answer) in words

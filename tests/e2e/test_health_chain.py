@@ -94,7 +94,8 @@ def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chai
     host, _, _ = chain.bad.rpartition(":")
     summary = f"on {host} needs a reset: the driver requires a reboot of the node after an error"
     assert reset["annotations"]["summary"].endswith(summary)
-    assert "The GPU also had Xid 48 (Double bit ECC error), had unc" in reset["annotations"]["description"]
+    others = "Also: a faulty memory row waits to be remapped, had Xid 48 (Double bit ECC error), had unc"
+    assert others in reset["annotations"]["description"]
     assert reset["labels"].keys() == {"alertname", "severity", "action", "reason", "instance", "uuid", "index"}
     assert xid["annotations"]["summary"].endswith(f"on {host} had Xid 119 (GSP RPC timeout)")
 

@@ -66,7 +66,7 @@ def reset_with_users() -> Case:
     ]
     rows = [replace(row, labels={**row.labels, "instance": "node-1:10478"}) for row in rows]
     description = (
-        "Do not wait for its jobs: they may hang or fail, and the repair ends them. The GPU also had Xid 48 (Double "
+        "Do not wait for its jobs: they may hang or fail, and the repair ends them. Also: had Xid 48 (Double "
         f"bit ECC error), had uncorrected memory errors.{TO_DO} "
         "Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid 7, user 1000). "
         f"Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
@@ -141,7 +141,7 @@ def lost_gpu() -> Case:
         Row("gpu_process_memory_used_bytes", {"process": "p0", **UUID}, None, 1e9),
     ]
     description = (
-        "It is lost, its driver calls hang, or the driver does not list it. Reason: gpu_is_lost. The GPU also had Xid "
+        "It is lost, its driver calls hang, or the driver does not list it. Reason: gpu_is_lost. Also: had Xid "
         f"48 (Double bit ECC error).{TO_DO} Used by a process (pid 6, Slurm job 7, user ann). "
         "Since 1970-01-01 00:22:00 UTC."
     )

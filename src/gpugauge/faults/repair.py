@@ -25,6 +25,7 @@ _MARK = re.compile(r"{(later|hand|reset|reset_all|reboot|power)}([^;]*)")
 _REBOOT = "systemctl reboot, which ends every program of the node"
 SEE = "see the repair"
 """Stands in an advice for what the plan has."""
+_LAST = f"ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
 _MAX_PIDS = 8  # in a plan
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -192,7 +193,8 @@ class Site(NamedTuple):
         elif reboot:
             yield _reboot(needs, len(resets)) if resets else _REBOOT
         elif resets:
-            last = f"if a reset fails, ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
+            holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in needs))
+            last = f"if a reset fails, end what still holds a GPU ({holders}), and reset again, or {_LAST}"
             yield from filter(None, (self.stop, *resets, last, self.start))
         if back and ": " not in self.check:
             yield f"give the node back if all is well: {' && '.join((self.check, *back))}"

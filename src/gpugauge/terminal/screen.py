@@ -113,7 +113,9 @@ def _does(facts: ProcessStatus) -> str:
     """Return what limits a process or how it ended, and its state where that says more."""
     state, why = facts.state_words, loss(facts)[1] or facts.end_words or ""
     hidden = {"training", "ended", state if why.startswith(state) else ""} if why else {""}
-    return safe(", ".join(word for word in (state, why) if word not in hidden)) or "-"
+    return safe(", ".join(word for word in (state, why) if word not in hidden)) or (
+        "-" if facts.ended is None else "ended"
+    )
 
 
 def _owners(device: GpuStatus | MigStatus, users: Sequence[ProcessStatus]) -> str:

@@ -82,7 +82,7 @@ class _View:
         return lines + write(host + safe(status.answer), "", LEVELS.get(status.tone, ""))
 
     def problems(self, verbose: bool) -> list[str]:
-        """Return the problems; without `verbose` all but the first and a repair have one line or two."""
+        """Return the problems; without `verbose` all but the first and a repair are short."""
         lines: list[str] = []
         kinds = [problem.kind in WASTE for problem in self._status.problems]
         for number, (problem, waste) in enumerate(zip(self._status.problems, kinds, strict=True)):
@@ -105,8 +105,7 @@ class _View:
         if cells(words) + cells(advice) + 3 <= width:
             return [f"  {self._writer.paint(words, LEVELS[problem.tone])} {self._writer.paint(advice, DIM)}".rstrip()]
         first = self._writer.paint(cut(words, width - 2), LEVELS[problem.tone])
-        second = self._writer.paint(cut(advice, width - 4), DIM)
-        return [f"  {first}", *([f"    {second}"] if advice else [])]
+        return [f"  {first}", *(self._writer.text(advice, "    ", DIM) if advice else [])]
 
     def rows(self) -> list[str]:
         """Return one line for each GPU and for each process, those that lose most first."""
@@ -119,7 +118,7 @@ class _View:
                 lines += [self._writer.paint(text, LEVELS.get(level, "")) for _, text, level in found]
         more = len(shown) - _MAX_ROWS
         lines += self._writer.text(f"and {plural(more, 'more line')} about processes", "", DIM) if more > 0 else []
-        return [*lines, "", *self._writer.text("More on each: gpugauge status --verbose", "", DIM)] if lines else []
+        return [*lines, "", *self._writer.text("More on each: --verbose", "", DIM)] if lines else []
 
     def gpus(self) -> list[str]:
         """Return each GPU with its processes below it, and the other processes, with what is known of them."""

@@ -288,8 +288,11 @@ class Texts:
     def other_faults(self, alert: str) -> str:
         """Return the other faults of the alert's GPU whose alerts this one inhibits."""
         explained = "|".join(FAULTS[alert].explains)
-        others = self._query(f'group by (summary) (gpu_problem_info{{@gpu,problem=~"{explained}"{self._targets}}})')
-        return explained and self._listed("others", others, "summary", before=" The GPU also ", after=".")
+        found = f'gpu_problem_info{{@gpu,problem=~"{explained}"{self._targets}}}'
+        # What can wait by itself does not, beside this one.
+        found = f'label_replace({found}, "summary", "$1", "summary", "{FAULTS["GpuResetPending"].summary}: (.*)")'
+        others = self._query(f"group by (summary) ({found})")
+        return explained and self._listed("others", others, "summary", before=" Also: ", after=".")
 
     def behind(self) -> str:
         """Return the ranks that hold the others up, with their GPUs, and what they do; nothing for Grafana."""

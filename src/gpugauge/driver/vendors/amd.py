@@ -28,6 +28,7 @@ AMD = Vendor(
         "compute": "amd-smi partition -g {index}",
         "divide": "see its partitions (amd-smi partition -g {index})",
         "files": "/dev/kfd and /dev/dri/renderD* (the groups render and video)",
+        "holders": "fuser -v /dev/kfd",
         "log": "dmesg | grep -i -e amdgpu -e kfd",
         "errors": "errors of amdgpu (dmesg | grep -i amdgpu)",
         "failures": "dmesg | grep -i -e amdgpu -e kfd",
