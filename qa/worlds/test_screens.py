@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import re
 from collections.abc import Callable
@@ -333,6 +334,31 @@ def test_equal_processes_are_one_line_as_in_status(tmp_path: Path) -> None:
         assert any("sums of pids 5001-5008" in line for line in lines)
 
     watched([as_json(status)], steps, (120, 50))
+
+
+def test_lines_that_do_not_fit_are_counted(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("bench-64"), tmp_path / "node", 100, 101, 1)
+
+    async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+        lines = screen(app)
+        for title, keys in (("GPU  STATE", "Shift+Tab, ↓"), ("PID  GPU", "↓")):
+            heading = next(line for line in lines if title in line)
+            rows = itertools.takewhile(re.compile(r" +\d+ ").match, lines[lines.index(heading) + 1 :])
+            shown = re.search(rf"  (\d) of 8 lines: {re.escape(keys)}$", heading)
+            assert shown is not None
+            assert int(shown[1]) == len([*rows])
+        await pilot.press("d")
+        await pilot.pause()
+        details = app.query_one("#details")
+        more = re.match(r" … (\d+) more lines: PageDown", screen(app)[-2])
+        assert more is not None
+        assert int(more[1]) == details.max_scroll_y > 0
+        for _ in range(9):
+            await pilot.press("pagedown")
+            await pilot.pause()
+        assert details.scroll_target_y == int(more[1])
+
+    watched([as_json(status)], steps, (80, 18))
 
 
 def test_a_process_seen_from_outside_shares_its_gpu_and_a_server_has_no_cause(tmp_path: Path) -> None:

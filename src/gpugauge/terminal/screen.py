@@ -14,7 +14,7 @@ from gpugauge.status.problems import level
 from gpugauge.status.use import by_place, gpus_words, mig_name, totals
 from gpugauge.status.words import clock, percent
 from gpugauge.terminal import rows
-from gpugauge.terminal.columns import Column, Grid, cut, row_of, wrap
+from gpugauge.terminal.columns import Column, Grid, cells, cut, pad, row_of, wrap
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, processes, safe, to_do
 from gpugauge.verdict.savings import LEAST_SHARE
 
@@ -151,6 +151,15 @@ def clipped(lines: Sequence[tuple[str, str]], height: int, width: int) -> list[t
     return shown
 
 
+def noted(heading: str, note: str, width: int) -> str:
+    """Return a heading with a note at the right end of its last line."""
+    if not note:
+        return heading
+    lines = heading.split("\n")
+    space = width - cells(note) - 2
+    return "\n".join([*lines[:-1], f"{pad(cut(lines[-1], space), space)}  {note}"])
+
+
 def problem_lines(problem: Problem, width: int) -> list[tuple[str, str]]:
     """Return a problem as lines with their levels: what is wrong, what to do, what that gains, since when, and who has
     it.
@@ -194,12 +203,12 @@ def sparkline(points: Sequence[tuple[float, float | None]], width: int = 12) -> 
     """Return the loads of the last ten minutes, each with its age in seconds, as bars, the newest at the right; a blank
     where it is unknown.
     """
-    cells = []
+    bars = []
     for age in range(width - 1, -1, -1):
         known = [share for ago, share in points if share is not None and int(ago * width / _HISTORY_SECONDS) == age]
         mean = sum(known) / len(known) if known else None
-        cells.append(" " if mean is None else _BARS[int(max(0.0, min(mean, 0.99)) * len(_BARS))])
-    return "".join(cells)
+        bars.append(" " if mean is None else _BARS[int(max(0.0, min(mean, 0.99)) * len(_BARS))])
+    return "".join(bars)
 
 
 def gpu_of(status: Status, uuid: str | None) -> GpuStatus | None:

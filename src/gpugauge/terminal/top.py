@@ -40,7 +40,7 @@ class Top(App[None]):
     Static, OptionList, Input, VerticalScroll { border: none; padding: 0; }
     OptionList { text-wrap: nowrap; text-overflow: ellipsis; }
     OptionList, VerticalScroll { scrollbar-size-vertical: 1; scrollbar-gutter: stable; }
-    #answer, #worst, #more, #gpus-heading, #processes-heading, #details { padding: 0 1; }
+    #answer, #worst, #more, #gpus-heading, #processes-heading, #details, #below { padding: 0 1; }
     #details { background: $boost; }
     #filter { height: 1; display: none; }
     OptionList > .option-list--option, OptionList > .option-list--option-highlighted { padding: 0 1; }
@@ -72,6 +72,8 @@ class Top(App[None]):
         self._steps: list[tuple[str, str]] = []  # of the repair, with their levels
         self._opened: bool | None = None  # until the user opens or closes the details
         self._all = False  # whether the details are all problems
+        self._headings: dict[str, str] = {}  # by the name of the list
+        self._detail_rows = (0, 0)  # those shown, and all
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen from top to bottom."""
@@ -86,12 +88,14 @@ class Top(App[None]):
         yield OptionList(id="processes", markup=False)
         with VerticalScroll(id="details"):
             yield Static(id="detail-lines")
+        yield Static(id="below", markup=False)
         yield Input(placeholder="program, cause, owner, state or pid", id="filter", compact=True)
         yield Footer()
 
     def on_mount(self) -> None:
         """Begin to ask the daemon."""
         self._feed.start()
+        self.watch(self.query_one("#details"), "scroll_y", self._draw_below, init=False)
         self.set_interval(_REDRAW_SECONDS, self._follow)
         self.query_one("#processes").focus()
 
@@ -252,8 +256,7 @@ class Top(App[None]):
             part.update(text)
 
     def _draw_list(self, name: str, heading: str, lines: list[screen.Line]) -> None:
-        if heading:
-            self.query_one(f"#{name}-heading", Static).update(Text(heading, "bold"))
+        self._headings[name] = heading
         widget = self.query_one(f"#{name}", OptionList)
         before = _chosen_key(widget)
         scroll = widget.scroll_y
@@ -296,12 +299,31 @@ class Top(App[None]):
                 given |= {"problems": wanted[name], "more": 0}
         self.query_one("#more", Static).update(Text(_more(status.problems, given["problems"]), "bold"))
         given["gpus"] = max(0, given["gpus"] - 1)
-        for name in ("gpus", "processes"):
-            self.query_one(f"#{name}-heading").display = given[name] > 0
+        hidden = (
+            f"{plural(wanted['gpus'] - 1, 'line')} of GPUs not shown" if wanted["gpus"] > 0 == given["gpus"] else ""
+        )
+        for name, other, keys in (("gpus", "", "Shift+Tab, ↓"), ("processes", hidden, "↓")):
+            part = self.query_one(f"#{name}-heading", Static)
+            part.display = given[name] > 0
+            count = self.query_one(f"#{name}", OptionList).option_count
+            cut_off = f"{given[name]} of {plural(count, 'line')}: {keys}" if given[name] < count else ""
+            note = "; ".join(filter(None, (other, cut_off)))
+            part.update(Text(screen.noted(self._headings[name], note, self._width), "bold"))
+        given["below"] = int(1 < given["details"] < wanted["details"])
+        given["details"] -= given["below"]
         for name, rows in given.items():
             part = self.query_one(f"#{name}")
             part.display, part.styles.height = rows > 0, rows
+        self._detail_rows = (given["details"], len(details))
         self.query_one("#detail-lines", Static).update(Text.from_ansi("\n".join(details)))
+        self._draw_below()
+
+    def _draw_below(self) -> None:
+        """Say how many lines of the details are below those that are shown."""
+        rows, count = self._detail_rows
+        more = count - rows - round(self.query_one("#details").scroll_y)
+        words = f"… {plural(more, 'more line')}: PageDown" if more > 0 else "the end: PageUp"
+        self.query_one("#below", Static).update(Text(words, "bold"))
 
     def _details(self, status: Status) -> list[str]:
         """Return what is known of the chosen line; of a process, as `gpugauge doctor` prints it, and of its GPUs, of
