@@ -234,5 +234,6 @@ def test_what_loses_most_is_first_also_without_a_share() -> None:
 def test_the_widest_column_is_cut_and_the_temperature_stays() -> None:
     columns: list[Column[str]] = [Column(name, lambda text, _: text, least=4) for name in "AB"]
     assert Grid(columns, [["x" * 10, "y" * 20]], 22).line(["x" * 10, "y" * 20]) == f"{'x' * 10}  {'y' * 9}…"
+    assert Grid(columns[:1], [["pretrain.py ×8"]], 12).line(["pretrain.py ×8"]) == "pretrain… ×8"
     hot = GpuStatus(uuid="GPU-a", index=3, state_words="NVLink errors", temperature_celsius=89)
     assert "89 °C" in gpu_lines(Status(answer="", timestamp=0.0, version=None, gpus=(hot,)), 60)[1][0][1]

@@ -35,6 +35,13 @@ def cut(text: str, width: int) -> str:
     return text if cells(text) <= width else _fitting(text, width - 1) + "…"
 
 
+def _named(text: str, width: int) -> str:
+    """Return a text that is cut before the number of processes for which it stands, as in `train.py ×8`."""
+    name, times, number = text.rpartition(" ×")
+    tail = f" ×{number}" if times and number.isdecimal() else ""
+    return cut(name, width - cells(tail)) + tail if tail and cells(tail) + 1 < width else cut(text, width)
+
+
 def pad(text: str, width: int, right: bool = False) -> str:
     """Return the text with blanks up to `width` cells; `right` aligns it at the right."""
     blanks = " " * max(0, width - cells(text))
@@ -119,7 +126,7 @@ class Grid:
 
     def line(self, row: Sequence[str]) -> str:
         """Return a row as a line."""
-        parts = [pad(cut(row[i], self._widths[i]), self._widths[i], self._columns[i].right) for i in self._kept]
+        parts = [pad(_named(row[i], self._widths[i]), self._widths[i], self._columns[i].right) for i in self._kept]
         return " " * self._indent + (" " * _GAP).join(parts).rstrip()
 
 
