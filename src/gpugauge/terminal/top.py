@@ -303,12 +303,12 @@ class Top(App[None]):
             f"{plural(wanted['gpus'] - 1, 'line')} of GPUs not shown" if wanted["gpus"] > 0 == given["gpus"] else ""
         )
         for name, other, keys in (("gpus", "", "Shift+Tab, ↓"), ("processes", hidden, "↓")):
-            part = self.query_one(f"#{name}-heading", Static)
-            part.display = given[name] > 0
+            head = self.query_one(f"#{name}-heading", Static)
+            head.display = given[name] > 0
             count = self.query_one(f"#{name}", OptionList).option_count
             cut_off = f"{given[name]} of {plural(count, 'line')}: {keys}" if given[name] < count else ""
             note = "; ".join(filter(None, (other, cut_off)))
-            part.update(Text(screen.noted(self._headings[name], note, self._width), "bold"))
+            head.update(Text(screen.noted(self._headings[name], note, self._width), "bold"))
         given["below"] = int(1 < given["details"] < wanted["details"])
         given["details"] -= given["below"]
         for name, rows in given.items():
