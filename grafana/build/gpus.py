@@ -220,7 +220,8 @@ def listed(scope: Scope) -> Expr:
     gone = f'label_replace({not_seen(scope)}, "ago", "$1 min ago", "minutes", "(.*)")'
     when = f"({gone} or on ({NODE_KEY}) group by ({NODE_KEY}) ({scope.select('gpugauge_build_info')}))"
     return words.then(
-        f"{{}}\n* on ({fault}) group_left () {since(grave, fault)}\n* on ({GPU_KEY}) group_left (index) {seen(scope)}\n"
+        f"{{}}\n* on ({fault}) group_left () {since(scope, grave, fault)}\n"
+        f"* on ({GPU_KEY}) group_left (index) {seen(scope)}\n"
         f"* on ({NODE_KEY}) group_left (ago) {when}",
         "dateTimeFromNow",
     )
@@ -233,10 +234,14 @@ def when_back(faults: Expr) -> Expr:
     return back.then('label_replace({}, "both", "", "", "")')
 
 
-def since(faults: str, by: str) -> str:
-    """Return since when the alerts of faults are active, in milliseconds, by labels; 0 if it is not known."""
+def since(scope: Scope, faults: str, by: str) -> str:
+    """Return since when faults are there, in milliseconds, by labels, or else since when the alert is active, as in its
+    text; 0 if neither is known.
+    """
+    known_ = scope.read("gpu_problem_since_timestamp_seconds").by(by, operator="min")
     active = f'label_replace(ALERTS_FOR_STATE{{{CLUSTER}=~"${CLUSTER}"}}, "problem", "$1", "alertname", "(.*)")'
-    return f"(1000 * min by ({by}) ({active}) and on ({by}) {faults} or on ({by}) 0 * {faults})"
+    first = f"({known_} or on ({by}) 1000 * min by ({by}) ({active}))"
+    return f"({first} and on ({by}) {faults} or on ({by}) 0 * {faults})"
 
 
 NO_TIME = {"0": ("-", "")}

@@ -162,6 +162,7 @@ class DrawnFleet:
 Rows = Callable[..., Iterator[Sample]]
 
 
+BROKEN = 1_700_000_000  # since when each fault of a GPU that answers is there, Unix seconds
 # As an exporter gives it: what is repaired now, by its steps, or later.
 ADVICE = {
     "lost": "see the repair; replace it. Repair of GPU 0, now, in this order: 1. start nothing new on the node; "
@@ -178,6 +179,8 @@ def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[
     if fault:
         alert, severity = FAULTS[fault]
         yield from row("gpu_problem", 1, uuid=uuid, problem=alert, severity=severity)
+        if fault != "lost":
+            yield from row("gpu_problem_since_timestamp_seconds", BROKEN, uuid=uuid, problem=alert, earlier="")
         yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=ADVICE[fault])
     if fault == "lost":
         return

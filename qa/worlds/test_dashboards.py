@@ -23,6 +23,7 @@ from tests.e2e.programs import prometheus
 
 from gpugauge.artifacts.rules.options import Parameters
 from qa.worlds.drawn_fleets import (
+    BROKEN,
     LOST,
     MINUTE,
     SECONDS,
@@ -264,8 +265,10 @@ def faults_are_the_same_everywhere(world: World) -> None:
     for (fault, unseen, uuid, text), active in table.by("summary", "ago", "uuid", "advice").items():
         if uuid:
             assert text == ("when the node is back: " if unseen else "") + to_do[fault]
-            assert active < 1000 * world.api.end
-            assert unseen or active > 0, fault
+            if unseen or fault != "lost":
+                assert active == (0 if unseen else 1000 * BROKEN), fault
+            else:
+                assert world.api.end - SECONDS <= active / 1000 <= world.api.end
     shown = {key for key in table.by(*GPU, "summary", "rank", "ago") if key[2]}
     assert shown == {
         (*gpu, fault, {"lost": "2", "ecc": "4"}[fault], f"{minutes} min ago" if minutes else "")

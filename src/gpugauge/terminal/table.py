@@ -57,7 +57,7 @@ def table(
 ) -> str:
     """Return the text of a status; `now` is the Unix time of one without its own, `width` that of the terminal. If it
     is longer than the `height` of the terminal, the answer stands at its end, too. Without `verbose`, each GPU and each
-    process has one line, and a problem at most two.
+    process has one line, and a problem its advice alone.
     """
     now = status.timestamp or now  # its facts are some seconds old, and the daemon may have another clock
     view = _View(status, now, Writer(width, colour=colour))
