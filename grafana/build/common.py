@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpugauge.artifacts.rules import reasons
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.pack import alerts as rules_of_alerts
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
@@ -215,7 +216,11 @@ _OF_NODES = (("4", "", ".*"), ("1", "ExporterBlind", "blind.*|no new.*"), ("1", 
 
 def _not_seen(s: Scope) -> Expr:
     """Return what is not seen of nodes in the form of faults."""
-    found = gpus.missing(s).then('0 * label_replace({}, "summary", "$1", "state", "(.*)")')
+    every = f"0 * group by ({gpus.NODE_KEY}) ({s.scraped('up')} or {s.select('gpugauge_build_info')})"
+    when = f"(1000 * {gpus.of_down(s)} or on ({gpus.NODE_KEY}) {every})"
+    found = gpus.missing(s).then(
+        f'0 * label_replace({{}}, "summary", "$1", "state", "(.*)") + on ({gpus.NODE_KEY}) group_left () {when}'
+    )
     found = found.then(f'label_replace({{}}, "advice", "{gpus.NODE_ADVICE}", "", "")')
     found = found.then('label_replace({}, "ago", "$1 ago", "summary", "not seen for ([0-9]+ min).*")')
     for rank, alert, states in _OF_NODES:
@@ -239,7 +244,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     if not of_fleet:
         told = gpus.when_back(gpus.in_lines(told))
     else:
-        short = told.then(f'label_replace({gpus.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")')
+        short = told.then(f'label_replace({reasons.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")')
         told = words.or_reason(gpus.when_back(short).then(f"{{}}\nor {_not_seen(s)}"), "summary")
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110), *dropped("state")]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]

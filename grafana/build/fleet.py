@@ -13,6 +13,7 @@ from gpugauge.artifacts.rules.recording import (
     HELD,
     HOURS_HELD,
     HOURS_LOST,
+    IN_USE,
     NOW,
     PROBLEM,
     PROGRAMS,
@@ -76,13 +77,13 @@ def dashboard() -> Json:
 def _now() -> list[Panel]:
     all_wasted, all_held = jobs.wasted().by(), jobs.held().by()
     hours = jobs.gpu_hours(HOURS_LOST).by()
-    processes = _S.select("gpu_process_memory_used_bytes")
-    up, used = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')} == 1)", f"group by ({gpus.GPU_KEY}) ({processes})"
-    none = f"0 * count ({_S.select('gpu_up')})"
+    answering, used = (f"sum ({recorded(name, job='~$job')})" for name in (ANSWERING, IN_USE))
+    none = f"0 * {answering}"
     counted = (
-        ("held", f"count ({up} and {used}) or {none}"),
-        ("free", f"count ({up} unless {used}) or {none}"),
+        ("held", used),
+        ("free", f"{answering} - {used}"),
         ("lost", f"count ({_S.select('gpu_up')} == 0) or {none}"),
+        ("not seen", f"count (group by ({gpus.GPU_KEY}) ({gpus.last(_S, 'gpu_up')})) or {none}"),
     )
     told = notifications()
     ranks = {name: f"count ({{}} == {rank})" for name, (rank, _) in SEVERITIES.items() if name != "info"}
@@ -123,10 +124,10 @@ def _now() -> list[Panel]:
         ),
         stat(
             "GPUs",
-            "Of the nodes that are seen: the GPUs on which a process holds memory, the others, and those that do not "
-            "answer.",
+            "The GPUs on which a process holds memory, the others, those that do not answer, and those of nodes that "
+            "are not seen, as they were seen last.",
             *(
-                Query(words.coded(Expr(text, COUNT)) if name == "held" else Expr(text, COUNT), name)
+                Query(words.counted(Expr(text, COUNT)) if name == "held" else Expr(text, COUNT), name)
                 for name, text in counted
             ),
             mode="value_and_name",
@@ -227,21 +228,20 @@ def _jobs() -> Panel:
         f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})",
         f"1 / ({recorded(TRAINING_LOAD)} > 0)",
     )
+    loader = f"({_S.select('training_loader_expected_speedup_ratio')} > 1.05)"
     faster = (
         # No more than the load beside it allows: the two are of other minutes.
         f"({most} < on ({jobs.JOB_KEY}) {gain} or on ({jobs.JOB_KEY}) {gain})\n"
-        f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(_S.select('training_loader_expected_speedup_ratio'))} > 1.05\n"
+        f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(loader)}\n"
         # What a loader gains is not what the advice about the CPU gains.
         f"unless on ({jobs.JOB_KEY}) ({jobs.of_jobs(jobs.LIMITED_TO_CPU)} or {recorded(PROBLEM, problem='on_cpu')})"
     )
     # What else may help is in the dashboard of the job.
-    known = (
-        jobs.why()
-        .then('label_replace({}, "advice", "$1", "advice", "([^;]*);.*")')
-        .then(
-            f"({{}})\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
-            f"(topk by ({jobs.JOB_KEY}) (1, {whose}) > bool 0)"
-        )
+    short = f'label_replace({jobs.why()}, "advice", "$1", "advice", "([^;]*);.*")'
+    known = Expr(
+        f"{short}\n* on ({jobs.JOB_KEY}) group_left (workload_user, workload_command) "
+        f"(topk by ({jobs.JOB_KEY}) (1, {whose}) > bool 0)",
+        COUNT,
     )
     return table(
         "Trainings: what is wasted, by whom, why, and what to do",

@@ -9,16 +9,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from gpugauge.artifacts.rules import reasons
+from gpugauge.artifacts.rules.promql import Selectors
+from gpugauge.artifacts.rules.reasons import OWNER, TIERS
+from gpugauge.artifacts.rules.states import CRITICAL, GOOD, UNKNOWN, UNSEEN, USED, WARNING, Line
 from gpugauge.driver.advice import WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
-from gpugauge.driver.vendors import VENDORS
 from gpugauge.faults.repair import SEE
 from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
 from grafana.build.panels import HOT, ONLY_NAME, Query, timeseries
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
-from grafana.build.words import CRITICAL, GOOD, GREY, UNKNOWN, UNSEEN, USED, WARNING, Line, coded, names, states
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded, share
+from grafana.build.words import GREY, coded, names, states
 
 NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
 GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
@@ -28,11 +31,6 @@ _EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains
 _CRITICAL, _FOR_INFORMATION = (
     "|".join(fault.name for fault in FAULTS.values() if fault.severity == severity) for severity in ("critical", "info")
 )
-# Those that must be repaired at once: first those that explain others.
-_TIERS = [
-    "~" + "|".join(each for each in _CRITICAL.split("|") if bool(FAULTS[each].explains) == explains)
-    for explains in (True, False)
-]
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
 _STUCK = 120
 
@@ -117,20 +115,16 @@ def before_lost(scope: Scope) -> str:
 
 def owners(scope: Scope, *labels: str) -> str:
     """Return whose process holds most memory of each GPU, by these labels; of a GPU that is lost, or whose node is not
-    seen, held it last.
+    seen, held it last. Of many nodes, the owners of GPUs with a fault or an alert.
     """
     process = keys("process")
-    holders = f"{known(scope, HOLDS)} or {before_lost(scope)}"
+    holders = f"{last(scope, HOLDS) if scope.many else known(scope, HOLDS)} or {before_lost(scope)}"
     one = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({holders}))"
     # Also of a process that has ended, the labels that it had for most of the time.
     every, by = replace(scope, own={}), keys("process", *labels)
     seen_ = f"count_over_time({every.back.select('gpu_process_info')}[{window(scope)}])"
-    info = f"topk by ({process}) (1, sum by ({by}) ({seen_}))"
-    if scope.many:
-        info = (
-            f"({info} or on ({process}) topk by ({process}) (1, group by ({by}) ({every.select('gpu_process_info')})))"
-        )
-    return f"{one} * on ({process}) group_left ({', '.join(labels)}) {info}"
+    found = f"{one} * on ({process}) group_left ({', '.join(labels)}) topk by ({process}) (1, sum by ({by}) ({seen_}))"
+    return f"({recorded(OWNER)} or on ({GPU_KEY}) {found})" if scope.many else found
 
 
 def memory(scope: Scope) -> Expr:
@@ -199,9 +193,11 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
 
 
 def out_of_order(scope: Scope, severity: str) -> Expr:
-    """Return 1 for each GPU whose gravest fault is of that severity; one that does not answer is critical."""
+    """Return 1 for each GPU whose gravest fault is of that severity; one that does not answer is critical. Of a node
+    that is not seen: those that it had.
+    """
     down = scope.read("gpu_up").then("({} == 0)")
-    grave, other = (scope.select("gpu_problem", severity=each) for each in ("critical", "warning"))
+    grave, other = (known(scope, "gpu_problem", severity=each) for each in ("critical", "warning"))
     critical = f"group by ({GPU_KEY}) ({grave} or {down})"
     only = f"(group by ({GPU_KEY}) ({other}) unless on ({GPU_KEY}) {critical})"
     return Expr(critical if severity == "critical" else only, COUNT)
@@ -211,26 +207,37 @@ def listed(scope: Scope) -> Expr:
     """Return a series for each fault of a GPU, of many nodes for the gravest of each, with its words and the index of
     the GPU. Of a node that is not seen, for those that it had, with the label `ago`. The value is since when.
     """
-    labels, fault = keys("instance", "uuid", "problem", "summary", "advice"), keys("instance", "uuid", "problem")
+    fault = keys("instance", "uuid", "problem")
+    labels = f"{fault}, index, summary, advice"
     words = Expr(f"group by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
     if scope.many:
-        first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in _TIERS)
+        first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in TIERS)
         grave = f"topk by ({GPU_KEY}) (1, 3 * {first} or 2 * {others} or {grave})"
     gone = f'label_replace({not_seen(scope)}, "ago", "$1 min ago", "minutes", "(.*)")'
     when = f"({gone} or on ({NODE_KEY}) group by ({NODE_KEY}) ({scope.select('gpugauge_build_info')}))"
     return words.then(
-        f"{{}}\n* on ({fault}) group_left () {since(scope, grave, fault)}\n"
-        f"* on ({GPU_KEY}) group_left (index) {seen(scope)}\n"
-        f"* on ({NODE_KEY}) group_left (ago) {when}",
-        "dateTimeFromNow",
+        f"{{}}\n* on ({fault}) group_left () {since(scope, grave, fault)}\n* on ({NODE_KEY}) group_left (ago) {when}",
+        CLOCK,
     )
+
+
+def critical(scope: Scope) -> str:
+    """Return the gravest fault of each GPU that must be repaired at once, as the rules' function of that name."""
+    return reasons.critical(Selectors(), scope.select)
+
+
+def reboots(scope: Scope) -> str:
+    """Return those whose repair ends every program of the node."""
+    return reasons.reboots(Selectors(), scope.select)
 
 
 def when_back(faults: Expr) -> Expr:
     """Return faults with what to do of those of nodes that are not seen, when they are."""
     both = faults.then('label_join({}, "both", "@", "ago", "advice")')
-    back = both.then('label_replace({}, "advice", "when the node is back: $1", "both", "(?s)[0-9]+ min ago@(.*)")')
+    back = both.then(
+        'label_replace({}, "advice", "when the node is back: $1", "both", "(?s)[0-9]+ min ago@(?:now: )?(.*)")'
+    )
     return back.then('label_replace({}, "both", "", "", "")')
 
 
@@ -238,7 +245,9 @@ def since(scope: Scope, faults: str, by: str) -> str:
     """Return since when faults are there, in milliseconds, by labels, or else since when the alert is active, as in its
     text; 0 if neither is known.
     """
-    known_ = scope.read("gpu_problem_since_timestamp_seconds").by(by, operator="min")
+    name = "gpu_problem_since_timestamp_seconds"
+    had = f"1000 * ({_lately(scope, name)} and on ({NODE_KEY}) {of_down(scope)})"
+    known_ = f"min by ({by}) ({scope.read(name)} or {had})"
     active = f'label_replace(ALERTS_FOR_STATE{{{CLUSTER}=~"${CLUSTER}"}}, "problem", "$1", "alertname", "(.*)")'
     first = f"({known_} or on ({by}) 1000 * min by ({by}) ({active}))"
     return f"({first} and on ({by}) {faults} or on ({by}) 0 * {faults})"
@@ -246,12 +255,6 @@ def since(scope: Scope, faults: str, by: str) -> str:
 
 NO_TIME = {"0": ("-", "")}
 """How a time is shown that is not known."""
-
-
-def reboots(scope: Scope) -> str:
-    """Return the critical faults whose repair ends every program of the node, in the form of `critical`."""
-    found = critical(scope, advice="~.*(ends every program of the node|switch the machine off).*")
-    return f'label_replace({found}, "advice", "save a checkpoint: {_ENDS}", "index", "(.*)")'
 
 
 def counts(scope: Scope, *codes: tuple[str, str], known: Callable[..., Expr] = coded) -> list[Query]:
@@ -283,8 +286,7 @@ def seen(scope: Scope) -> str:
     """Return 1 for each GPU that was seen in the time shown, with its last index."""
     info = f"count_over_time({scope.back.select('gpu_info')}[{window(scope)}])"
     index = f"topk by ({GPU_KEY}) (1, sum by ({GPU_KEY}, index) ({info})) > bool 0"
-    now = devices(scope) if scope.many else f"group by ({GPU_KEY}) ({scope.select('gpu_up')})"
-    return f"({index} or on ({GPU_KEY}) {now})"
+    return f"({index} or on ({GPU_KEY}) group by ({GPU_KEY}) ({scope.select('gpu_up')}))"
 
 
 def _gravest(read: Callable[..., str], only: str = "") -> str:
@@ -292,7 +294,7 @@ def _gravest(read: Callable[..., str], only: str = "") -> str:
     the series of a metric, and `only` selects faults.
     """
     fault = keys("instance", "uuid", "problem")
-    names_ = (f"~{_CRITICAL}", "!") if only else (*_TIERS, f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
+    names_ = (f"~{_CRITICAL}", "!") if only else (*TIERS, f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
     ranked = " or ".join(
         f"{weight} * group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=each)})"
         for weight, each in zip(range(len(names_), 0, -1), names_, strict=True)
@@ -304,22 +306,11 @@ def _lately(scope: Scope, name: str, **labels: str) -> str:
     return f"last_over_time({scope.back.select(name, **labels)}[{window(scope)}])"
 
 
-_SHORT = "$2: end its programs, then $3"
-_ENDS = "the repair of GPU $1 ends every program of its node"
 _OK = Line("ok", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
 _WASTED, _USED, _FREE = "wasted", "in use", "free"
 _STARTED = "just started: the first values take some minutes"
-# The command of a repair, and what stands before it in the advice on a fault.
-_COMMANDS = "|".join(
-    (
-        *sorted({f"{vendor.fill('{reset_gpus}').split(' -')[0]} [^;]*" for vendor in VENDORS}),
-        "systemctl reboot",
-        "switch the machine off and on",
-    )
-)
-_PLAN = f"(?:{SEE}; )?(.*[.] |)Repair of GPUs? .*?, (now|when[^:]*), in this order:.*?({_COMMANDS}).*"
-NODE_ADVICE = "is it up (ping, ssh, kubectl get node)? If so: the log of gpugauge on it"
+NODE_ADVICE = "is it up (ping, ssh, kubectl get node)? If not: its console; if so: the log of gpugauge on it"
 
 
 def gpu_states(scope: Scope) -> Expr:
@@ -351,13 +342,6 @@ def gpu_states(scope: Scope) -> Expr:
     return found.then(f"({{}})\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
-def short(faults: str, before: str = "") -> str:
-    """Return faults with what repairs them in place of all steps: these are in the dashboard of the node. `before` is
-    ${1} for what stands before the repair, such as that a program must be started again.
-    """
-    return f'label_replace({faults}, "advice", "{before}{_SHORT}", "advice", "{_PLAN}")'
-
-
 def in_lines(faults: Expr) -> Expr:
     """Return faults with a line for each step of a repair."""
     found = faults.then(f'label_replace({{}}, "advice", "$1", "advice", "{SEE}; (.*)")')
@@ -367,14 +351,6 @@ def in_lines(faults: Expr) -> Expr:
 
 
 _MOST_STEPS = 10
-
-
-def critical(scope: Scope, before: str = "", **labels: str) -> str:
-    """Return the gravest fault of each GPU that must be repaired at once: index, summary and advice are labels."""
-    fault = keys("instance", "uuid", "index", "summary", "advice")
-    first, others = (scope.select("gpu_problem_info", problem=each, **labels) for each in _TIERS)
-    one = short(f"topk by ({GPU_KEY}) (1, 2 * {first} or {others})", before)
-    return f"group by ({fault}) ({one} * on ({GPU_KEY}) group_left (index) {devices(scope)})"
 
 
 GPU_NAMES = {
@@ -414,7 +390,7 @@ def _node_lines(s: Scope) -> list[Line]:
         Line(
             "too old to judge the faults of its GPUs",
             WARNING,
-            f"({s.select('gpu_up')} unless on ({NODE_KEY}) {judged})",
+            f"({s.select('gpugauge_driver_up', reason='ok')} unless on ({NODE_KEY}) {judged})",
         ),
     ]
 

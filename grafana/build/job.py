@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from gpugauge.artifacts.rules import reasons
+from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.recording import ARMED, HOURS_LOST, gpu_hours
 from gpugauge.verdict.loaders import REASONS
 from gpugauge.verdict.mistakes import MISTAKES
@@ -308,12 +310,17 @@ def _of_node() -> str:
 def _faults() -> str:
     """Return the faults of its GPUs that must be repaired at once, with what and where as the label `cause`."""
     held = f"({_holds()} or {_lost()})"
-    found = f"{gpus.critical(_S, '${1}')} and on ({gpus.GPU_KEY}) {held}"
+    found = f"{gpus.critical(_S)} and on ({gpus.GPU_KEY}) {held}"
     found = f'label_replace({found}, "summary", "$1", "summary", "([^:]*): .*")'
     # One whose repair ends every program of its node, if it holds another.
     found = f"({found} or on ({gpus.GPU_KEY}) {_of_node()})"
     place = f'label_join({found}, "place", " of ", "index", "instance")'
     return f'label_join(label_replace({place}, "place", "GPU $1", "place", "(.*)"), "cause", ": ", "place", "summary")'
+
+
+def _advice() -> str:
+    work = _S.rate("torch_local_work_seconds_total", jobs.RANGE)
+    return reasons.advice(Selectors(), _S.select, _of_processes, "", str(work))
 
 
 def _what_to_do() -> Panel:
@@ -329,7 +336,7 @@ def _what_to_do() -> Panel:
     unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
     to_do = words.states(
         "cause",
-        Line("", 0, f"({jobs.advice(_of_processes, '', _S)} unless on () {_SEVERAL[1]})", advice="advice"),
+        Line("", 0, f"({_advice()} unless on () {_SEVERAL[1]})", advice="advice"),
         Line("$1", 0, f'label_replace({causes} unless on () {_SEVERAL[1]}, "named", "$1", "cause", "(.*)")', "named"),
     )
 

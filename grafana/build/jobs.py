@@ -8,14 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpugauge.artifacts.rules import recording as rules
-from gpugauge.artifacts.rules.health import IDENTITY
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.reasons import CPU, FINE, IDLE, WHY, YOUNG
 from gpugauge.artifacts.rules.recording import (
-    ALIVE,
     ARMED,
-    DEVICES,
-    DOMINANT,
     HELD,
     LOST_GPUS,
     NOW,
@@ -23,6 +20,7 @@ from gpugauge.artifacts.rules.recording import (
     PROGRAMS,
     TRAINING,
 )
+from gpugauge.artifacts.rules.states import ADVICE, CRITICAL, GOOD, STATE, UNKNOWN, WARNING, Line
 from gpugauge.status.words import _STATES, HOOK_COMMAND, IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, ON_CPU
 from gpugauge.verdict.mistakes import MISTAKES
@@ -30,7 +28,7 @@ from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
 from grafana.build.gpus import NODE_KEY
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
-from grafana.build.words import ADVICE, CRITICAL, GOOD, GREY, UNKNOWN, WARNING, Line, states
+from grafana.build.words import GREY, states
 
 JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
 JOB_KEY = ", ".join(JOB_LABELS)
@@ -72,24 +70,21 @@ _PROBLEMS = {
     "held_idle": (CAUSES["unused_gpus"].phrase, IDLE_ADVICE),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
-_SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
 LIMITED_TO_CPU = f"({Scope().select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)"
-_NOT_SEEN, _FINE, _CPU = "not known: $1 min", "uses its GPUs", "trains on the CPU"
-_REBOOT = "its node must be rebooted"
+_NOT_SEEN = "not known: $1 min"
 _RESTARTED = "not known: gpugauge on $1 has just started"
-_YOUNG = "being judged: 15 minutes of training are needed"
 # By the labels `why` and `advice` of a job.
 WHY_NAMES = {
-    _FINE: ("", "green"),
-    _CPU: ("", GREY),
-    _YOUNG: ("", GREY),
+    FINE: ("", "green"),
+    CPU: ("", GREY),
+    YOUNG: ("", GREY),
     **{name: (words, "orange" if name in {"held_idle", "on_cpu"} else "red") for name, (words, _) in _PROBLEMS.items()},
     "~its GPU .*|its node .*": ("", "red"),
     **{cause.name: (cause.phrase, "orange" if cause.name != "unknown" else GREY) for cause in CAUSES.values()},
     "~not known.*": ("", GREY),
 }
 ADVICE_NAMES = {
-    **dict.fromkeys((_FINE, _CPU, _YOUNG), ("-", "")),
+    **dict.fromkeys((FINE, CPU, YOUNG), ("-", "")),
     "~not known.*": (gpus.NODE_ADVICE, ""),
     **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
@@ -152,9 +147,7 @@ def held() -> Expr:
 
 def idle(**node: str) -> str:
     """Return the number of GPUs that each job holds idle, of those whose problem it is."""
-    unused = f"({recorded(IDENTITY)} and on ({keys('uuid')}) {recorded(rules.DEVICE_BUSY)} < 0.01)"
-    devices = f"({recorded(DEVICES, **node)} and on ({keys('instance', 'index')}) {unused})"
-    return f"(count by ({JOB_KEY}) ({devices}) and on ({JOB_KEY}) {recorded(PROBLEM, problem='held_idle')})"
+    return f"sum by ({JOB_KEY}) ({recorded(IDLE, **node)})"
 
 
 def by_user(of_jobs: Expr) -> Expr:
@@ -205,48 +198,11 @@ def not_seen() -> str:
     return f"({seen}{gpus.of_down(Scope(past='$__range:5m', many=True))} and on ({JOB_KEY}) ({trains}))"
 
 
-def advice(of: Callable[..., str], by: str, s: Scope) -> str:
-    """Return what most processes were advised to do about each cause, by `by`, cause and advice. `of` returns series of
-    processes by labels.
-    """
-    every, peers = ", ".join(filter(None, (by, "cause"))), "waiting_for_peers"
-    texts = of(s.select("training_advice_info"), "cause", "advice", operator="count")
-    # No daemon knows the ranks of other nodes.
-    ranks = f"topk by ({PROCESS_KEY}) (1, group by ({PROCESS_KEY}, rank) ({s.select('torch_process_info')}))"
-    work = f"{s.rate('torch_local_work_seconds_total', RANGE)} * on ({PROCESS_KEY}) group_left (rank) {ranks}"
-    slowest = f'label_join(topk by ({by}) (1, {of(work, "rank", "instance")}), "{ADVICE}", " on ", "rank", "instance")'
-    slowest = f'label_replace({slowest}, "{ADVICE}", "{_SLOWEST}", "{ADVICE}", "(.*)")'
-    waits = of(s.select("training_advice_info", cause=peers), "cause")
-    return f"(({waits} * on ({by}) group_right (cause) {slowest})\nor on ({every}) topk by ({every}) (1, {texts}))"
-
-
-def why() -> Expr:
+def why() -> str:
     """Return why each training wastes GPUs, or what else is known of it, and what to do: labels STATE and ADVICE."""
-    s, problem, dominant = Scope(many=True), recorded(PROBLEM, **JOB_MATCHERS), _of_judged(DOMINANT)
-    on_cpu = of_jobs(LIMITED_TO_CPU, "cause")
-    waits = f"{s.select('training_state', state='training_on_cpu')} == 1 and on ({PROCESS_KEY})"
-    loading = of_jobs(f"({waits} {s.select('training_loader_limited_by')} == 1)")
-    main = f'({dominant} or on ({JOB_KEY}) label_replace({loading}, "cause", "data_loading", "", ""))'
-    to_do = f"({advice(of_jobs, JOB_KEY, s)} and on ({JOB_KEY}, cause) {main})"
-    alive = f"and on ({JOB_KEY}) {recorded(ALIVE)}"
-    faulty = f"{recorded(DEVICES)} * on ({keys('instance', 'index')}) group_left (summary, advice) {gpus.critical(s)}"
-    faulty = f'label_replace({faulty}, "fault", "$1", "summary", "([^:]*).*")'
-    node = f"topk by ({NODE_KEY}) (1, {gpus.reboots(s)})"
-    rebooted = f"{recorded(PROGRAMS)} * on ({NODE_KEY}) group_left (advice) {node}"
-    return states(
-        JOB_KEY,
-        Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), s), "who"),
-        Line("its GPU $1", CRITICAL, faulty, "fault", "advice"),
-        Line(_REBOOT, CRITICAL, rebooted, advice="advice"),
-        Line("$1", CRITICAL, recorded(PROBLEM, **JOB_MATCHERS, problem="~stalled|out_of_memory"), "problem"),
-        Line("$1", WARNING, on_cpu, "cause"),
-        Line("$1", WARNING, problem, "problem"),
-        Line("$1", WARNING, to_do, "cause", "advice"),
-        Line("$1", WARNING, main, "cause"),
-        Line(_FINE, GOOD, recorded(ARMED, **JOB_MATCHERS)),
-        Line(_YOUNG, UNKNOWN, f"({recorded(HELD, **JOB_MATCHERS)} > 0 or {recorded(NOW, **JOB_MATCHERS)}) {alive}"),
-        Line(_CPU, GOOD, of_jobs(f"({s.select('training_state', state='training_on_cpu')} == 1)")),
-    )
+    unseen = states(JOB_KEY, Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), Scope(many=True)), "who"))
+    unseen = unseen.then(f'label_replace({{}}, "{ADVICE}", "$1", "{STATE}", "(.*)")')
+    return f"({unseen} or on ({JOB_KEY}) {recorded(WHY, **JOB_MATCHERS)})"
 
 
 # --- The chosen job, whose queries need no rules ---

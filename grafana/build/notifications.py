@@ -8,7 +8,7 @@ from gpugauge.faults.table import FAULTS
 from grafana.build.common import alerts
 from grafana.build.jobs import JOB_LABELS
 from grafana.build.panels import Query, Steps
-from grafana.build.queries import CLUSTER, COUNT, Expr, braced, keys
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, Expr, braced, keys
 from grafana.build.words import RULES, or_reason
 
 _LOW = "TrainingLoad(Very)?Low"
@@ -79,4 +79,4 @@ def since() -> Expr:
     """Return since when the most severe alert of each notification fires."""
     labels = ", ".join(LABELS)
     begin = f"min by ({labels}) (ALERTS_FOR_STATE{braced({CLUSTER: f'~${CLUSTER}'})})"
-    return Expr(f"({begin}\nand on ({labels}) ({notifications()})) * 1000", "dateTimeFromNow")
+    return Expr(f"({begin}\nand on ({labels}) ({notifications()})) * 1000", CLOCK)

@@ -14,11 +14,13 @@ from gpugauge.metric import Metric
 
 # Grafana's names for the units of the catalogue, for a value and for its increase in a second.
 COUNT, SHARE = "short", "percentunit"
+# A time of today without the date.
+CLOCK = "dateTimeAsIsoNoDateIfToday"
 _UNITS = {"bytes": "bytes", "celsius": "celsius", "hertz": "hertz", "joules": "joule", "": COUNT}
 _UNITS |= {"ratio": SHARE, "seconds": "s", "timestamp_seconds": "dateTimeAsIso", "watts": "watt"}
 _RATES = {"bytes": "Bps", "joules": "watt", "": "suffix:/s", "seconds": SHARE}
 # By the last word of the name of a recorded series.
-_RECORDED_UNITS = {"bool": COUNT, "gpus": COUNT, "info": COUNT, "processes": COUNT, "ratio": SHARE}
+_RECORDED_UNITS = {"bool": COUNT, "level": COUNT, "gpus": COUNT, "info": COUNT, "processes": COUNT, "ratio": SHARE}
 _RECORDED_UNITS |= {"cost": COUNT, "grams": "massg", "hours": COUNT, "kilowatt_hours": "kwatth", "price": COUNT}
 CLUSTER = Parameters().cluster_label
 EVERY_PRICE = {"prices": {"a GPU": 1.0}, "currency": "", "pue": 1.0, "grams": 1.0}

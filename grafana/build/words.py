@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from gpugauge.artifacts.rules.health import IDENTITY
+from gpugauge.artifacts.rules import states as rules
 from gpugauge.artifacts.rules.promql import JOB_LABELS
-from gpugauge.artifacts.rules.recording import ARMED, HELD, NOW, PROBLEM
+from gpugauge.artifacts.rules.recording import ANSWERING, ARMED, HELD, NOW, PROBLEM
 from grafana.build.queries import COUNT, Expr, Scope, keys, recorded
 
+GOOD, USED, UNKNOWN, WARNING, UNSEEN, CRITICAL = rules.LEVELS
+Line = rules.Line
 GREY = "#8e8e8e"
-STATE = "state"
-"""The label with the words of a state."""
-ADVICE = "advice"
-"""The label with what to do, of states that have it."""
-GOOD, USED, UNKNOWN, WARNING, UNSEEN, CRITICAL = 0, 0.5, 1, 2, 2.5, 3
 _COLORS = {GOOD: "green", USED: "green", UNKNOWN: GREY, WARNING: "orange", UNSEEN: "orange", CRITICAL: "red"}
 
 # What a number is in place of a value; values are never negative.
@@ -34,18 +30,18 @@ CODES = {
     SEVERAL_NODES: ("choose a cluster", "orange"),
     SEVERAL_JOBS: ("several jobs", "orange"),
 }
-# The rules record a series for each GPU that has an info metric.
-RULES = f"count ({recorded(IDENTITY)})"
-_GPUS = f"count ({Scope().select('gpu_info')})"
+# The rules record one for the exporters of each scrape job.
+RULES = f"count ({recorded(ANSWERING)})"
+_EXPORTERS = f"count ({Scope().select('gpugauge_build_info')})"
 # In the first minutes of the exporters there can be no recorded series.
-_YOUNG = f"(count ({Scope().select('gpu_info')}) unless on () count ({Scope().select('gpu_info')} offset 5m))"
+_YOUNG = f"({_EXPORTERS} unless on () {_EXPORTERS[:-1]} offset 5m))"
 _JOB = keys(*JOB_LABELS)
 # Trainings whose load is not judged yet.
 _JUDGING = (
     f"count (({recorded(HELD)} > 0 or on ({_JOB}) {recorded(NOW)}) "
     f"unless on ({_JOB}) ({recorded(ARMED)} or on ({_JOB}) {recorded(PROBLEM)}))"
 )
-_MISSING = ((JUDGING, f"({_YOUNG} unless on () {RULES})"), (NO_RULES, f"({_GPUS} unless on () {RULES})"))
+_MISSING = ((JUDGING, f"({_YOUNG} unless on () {RULES})"), (NO_RULES, f"({_EXPORTERS} unless on () {RULES})"))
 
 
 # The reasons that stand in a table in place of its lines.
@@ -54,33 +50,9 @@ REASON_NAMES = {text: ("", "orange") for text, color in CODES.values() if color 
 }
 
 
-class Line(NamedTuple):
-    """A state: its words, its level, and the series that are in it. $1 in the words is the value of `label`. What to do
-    is the value of the label `advice`, by default the words.
-    """
-
-    words: str
-    level: float
-    when: object
-    label: str = ""
-    advice: str = ""
-
-
 def states(by: str, *lines: Line) -> Expr:
-    """Return the first state that applies, for each value of the labels `by`: its words as the label STATE, its level
-    as the value.
-    """
-    advice = ADVICE if any(line.advice for line in lines) else ""
-    found = f"\nor on ({by}) ".join(_state(by, line, advice) for line in lines)
-    # Without the labels of the conditions.
-    return Expr(found, COUNT).by(*filter(None, (by, STATE, advice)), operator="max")
-
-
-def _state(by: str, line: Line, advice: str) -> str:
-    one = f"group by ({', '.join(filter(None, (by, line.label, line.advice)))}) ({line.when})"
-    one = f"topk by ({by}) (1, {one})" if line.label or line.advice else one
-    found = f'label_replace({one} * {line.level:g}, "{STATE}", "{line.words}", "{line.label}", "(.*)")'
-    return f'label_replace({found}, "{advice}", "$1", "{line.advice or STATE}", "(.*)")' if advice else found
+    """Return the first state that applies, as the rules' function of that name."""
+    return Expr(rules.states(by, *lines), COUNT)
 
 
 def names(*lines: Line) -> dict[str, tuple[str, str]]:
@@ -114,7 +86,7 @@ def counted(expr: Expr, *codes: tuple[str, str]) -> Expr:
 
 def reason(label: str) -> Expr:
     """Return a series whose label gives the reason for missing recorded series; nothing if they are there."""
-    every = [(code, when) for code, when in _MISSING] + [(NO_DATA, f"(vector(0) unless on () {_GPUS})")]
+    every = [(code, when) for code, when in _MISSING] + [(NO_DATA, f"(vector(0) unless on () {_EXPORTERS})")]
     lines = (f'label_replace(0 * {when}, "{label}", "{CODES[code][0]}", "", "")' for code, when in every)
     return Expr("(" + "\nor on () ".join(lines) + ")", "")
 

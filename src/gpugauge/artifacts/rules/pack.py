@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from gpugauge.artifacts.rules import cost, devices, health, jobs, load, ranks, recording
+from gpugauge.artifacts.rules import cost, devices, health, jobs, load, ranks, reasons, recording
 from gpugauge.artifacts.rules.alert import About, Alert
 from gpugauge.artifacts.rules.options import Parameters, UnknownAlertError
 from gpugauge.artifacts.rules.promql import Selectors
@@ -45,7 +45,7 @@ class Group(NamedTuple):
 GROUPS: dict[str, Group] = {
     "jobs": Group([recording.of_jobs, load.recordings], [load.of_load], halved=True),
     "processes": Group([recording.of_processes, ranks.recordings], [jobs.of_processes]),
-    "use": Group([jobs.problems, recording.of_gains, recording.of_use], [jobs.of_use]),
+    "use": Group([jobs.problems, recording.of_gains, recording.of_use, reasons.recordings], [jobs.of_use]),
     "owners": Group([recording.of_owners], []),
     "devices": Group([recording.of_devices, health.recordings], [health.alerts], "GPU"),
     "exporters": Group([], [devices.of_exporters], "exporter"),

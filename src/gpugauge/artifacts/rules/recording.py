@@ -43,6 +43,7 @@ USER_LOST = "gpugauge:user_training_lost:gpus"
 CAUSE_LOST = "gpugauge:cause_training_lost:gpus"
 ALL_HELD = "gpugauge:training_held:gpus"
 ANSWERING = "gpugauge:gpu_up:gpus"
+IN_USE = "gpugauge:gpu_in_use:gpus"
 JOB_USER = "gpugauge:job_user:info"
 TRAINING = "gpugauge:process_training:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
@@ -316,9 +317,13 @@ def of_devices(s: Selectors) -> list[Recording]:
         f"sum by ({s.keys('uuid')}) ({s.rate(f'gpu_{kind}_seconds_total', s.patience, engine='gpu')})"
         for kind in ("busy", "observed")
     )
+    by = f"sum by ({s.keys('job')})"
+    used = f"({s('gpu_process_memory_used_bytes')} and on ({s.gpu}) {s('gpu_up')} == 1) > bool -1"
     return [
         Recording(DEVICE_BUSY, f"{busy}\n/ ({observed} > 0)"),
-        Recording(ANSWERING, f"sum by ({s.keys('job')}) ({s('gpu_up')})"),
+        # 0 where there is no GPU: the rules are loaded.
+        Recording(ANSWERING, f"{by} ({s('gpu_up')})\nor 0 * {by} ({s('gpugauge_build_info')})"),
+        Recording(IN_USE, f"{by} (max by ({s.keys('job', 'instance', 'uuid')}) ({used}))\nor 0 * {by} ({s('gpu_up')})"),
     ]
 
 

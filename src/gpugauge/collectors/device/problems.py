@@ -53,6 +53,7 @@ class _Gpu(NamedTuple):
     faults: tuple[Ailment, ...]
     judged: bool
     advice: list[str]
+    number: str
 
 
 def _names(gpu: _Gpu) -> dict[tuple[str, ...], float]:
@@ -66,7 +67,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
         summary += f": {each.text}" if each.runbook in REASONED else ""
         summary = each.text if each.runbook == "GpuReadingFailed" else summary
-        words = (each.reason, fault.word, summary, advice, fault.action)
+        words = (each.reason, fault.word, summary, advice, fault.action, gpu.number)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
 
@@ -74,6 +75,11 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
 def _since(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     dated = {each.runbook: (each.earlier, each.since) for each in reversed(gpu.faults) if each.since is not None}
     return {(name, "true" if earlier else ""): since for name, (earlier, since) in dated.items()}
+
+
+def _index(device: Device) -> str:
+    """Return the index of a GPU in words, "" of one that was lost before it was read."""
+    return str(device.reading.index) if device.reading.index >= 0 else ""
 
 
 def _unread(device: Device) -> Iterator[Ailment]:
@@ -96,11 +102,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     PROBLEM_INFO := _gpu.gauge(
         "gpu_problem_info",
-        "The words of each series of gpu_problem; always 1. Xid errors have a series for each code. state is at most "
+        "The words of each series of gpu_problem, and the index of the GPU; always 1. Xid errors have a series for "
+        "each code. state is at most "
         "14 characters long, summary follows the name of the GPU, and action is what drains nodes should do: reset, "
         "reset_later (when its jobs have ended), drain, or empty.",
         _info,
-        *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action"),
+        *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action", "index"),
     ),
     SINCE := _gpu.gauge(
         "gpu_problem_since_timestamp_seconds",
@@ -236,8 +243,10 @@ class FaultsCollector(RegisteredCollector):
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
             needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook])]
             plan = self._place.in_one_line(needed)
-            words = ((d.uuid, [*self._place.alerted(d, found[d.uuid].faults, plan)]) for d in tick.driver.devices)
-            gpus = [((uuid,), _Gpu(*found[uuid][:2], advice)) for uuid, advice in words]
+            gpus = [
+                ((d.uuid,), _Gpu(faults, judged, [*self._place.alerted(d, faults, plan)], _index(d)))
+                for d, (faults, judged, _) in ((d, found[d.uuid]) for d in tick.driver.devices)
+            ]
             rows = families(METRICS, gpus)
             self._section = Judged(self.name, rows, {uuid: gpu.faults for uuid, gpu in found.items()})
             self._found = found
