@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
+from gpugauge.artifacts.rules.reasons import WHY
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
     ALL_HELD,
@@ -18,8 +19,10 @@ from gpugauge.artifacts.rules.recording import (
     PROBLEM,
     PROGRAMS,
     SPEEDUP,
+    STARTED,
 )
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
+from gpugauge.verdict.causes import ON_CPU
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import LABELS, SEVERITIES, notifications
@@ -38,7 +41,7 @@ from grafana.build.panels import (
     table,
     timeseries,
 )
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
 # Of a thousand nodes, no more is searched for what a node had when it was seen last.
 _S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m", many=True)
@@ -75,14 +78,14 @@ def dashboard() -> Json:
 
 
 def _now() -> list[Panel]:
-    all_wasted, all_held = jobs.wasted().by(), jobs.held().by()
+    all_wasted = jobs.wasted().by()
     hours = jobs.gpu_hours(HOURS_LOST).by()
     answering, used = (f"sum ({recorded(name, job='~$job')})" for name in (ANSWERING, IN_USE))
     none = f"0 * {answering}"
     counted = (
         ("held", used),
         ("free", f"{answering} - {used}"),
-        ("lost", f"count ({_S.select('gpu_up')} == 0) or {none}"),
+        ("lost", f"count ({_S.select('gpu_problem', problem='GpuLost')}) or {none}"),
         ("not seen", f"count (group by ({gpus.GPU_KEY}) ({gpus.last(_S, 'gpu_up')})) or {none}"),
     )
     told = notifications()
@@ -90,18 +93,18 @@ def _now() -> list[Panel]:
     scraped = f"({_S.scraped('up')} or {_S.select('gpugauge_build_info')})"
     missed = Expr(f"count ({gpus.missing(_S)}) or 0 * count ({scraped})", COUNT)
     idle = Expr(f"sum ({jobs.idle()}) or 0 * {all_wasted}", COUNT)
+    in_all = all_wasted.then(f"({{}} + (sum ({jobs.idle()}) or 0 * {{}}))")
     gained = Expr(f"{_freed()} or 0 * {all_wasted}", COUNT)
     return [
         stat(
             "GPUs wasted now",
-            f"GPU time that trainings held and did not use, {jobs.WINDOW}, as a number of GPUs, and its share of what "
-            "they held. Beside it the GPUs of programs that hold them idle. A training in its first 15 minutes does "
-            "not count, nor do other processes without evidence of a training.",
-            Query(words.of_trainings(all_wasted), "trainings"),
-            Query(Expr(f"{all_wasted} / ({all_held} > 0)", SHARE), "of held"),
+            f"GPU time that trainings held and did not use, {jobs.WINDOW}, as a number of GPUs, and the GPUs of "
+            "programs that hold them idle. A training in its first 15 minutes does not count, nor do other processes "
+            "without evidence of a training.",
+            Query(words.of_trainings(in_all), "in all"),
+            Query(all_wasted, "trainings"),
             Query(idle, "held idle"),
             mode="value_and_name",
-            units={"of held": SHARE},
             decimals=1,
             width=5,
         ),
@@ -116,8 +119,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Hours wasted",
-            "GPU hours in the time shown, of each training from its start, as `gpugauge report` and the dashboard of "
-            "the job count them. Their cost is in a row below.",
+            "GPU hours that trainings wasted in the time shown, of each from its start, as `gpugauge report` and the "
+            "dashboard of the job count them. Their cost is in a row below.",
             Query(words.of_trainings(hours)),
             decimals=1,
             width=3,
@@ -185,8 +188,8 @@ def _by_cause() -> Panel:
         names={
             **jobs.CAUSE_NAMES,
             "held by trainings": ("", "white"),
-            "GPUs that answer": ("", "super-light-blue"),
-            "held idle": ("", "dark-orange"),
+            "GPUs that answer": ("", "dark-blue"),
+            "held idle": ("", "dark-purple"),
         },
         lines=("held by trainings", "GPUs that answer"),
         empty_text=_NO_TRAINING,
@@ -196,7 +199,7 @@ def _by_cause() -> Panel:
 def _by_user() -> Panel:
     users = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_user")
     return bars(
-        "GPU hours wasted in the time shown, by user",
+        "GPU hours wasted by trainings, by user",
         "From the start of each training. A number in place of a name is a user id that the exporter cannot resolve. "
         "Users share a job in proportion to their processes.",
         Query(_largest(users, "workload_user"), "{{workload_user}}"),
@@ -220,10 +223,9 @@ def _jobs() -> Panel:
     gone = f"last_over_time({recorded(PROGRAMS, **jobs.JOB_MATCHERS, instance='~$gone')}[$__range])"
     whose = f"sum by ({jobs.JOB_KEY}, workload_user, workload_command) ({programs} or {gone})"
     trains = f"({recorded(HELD)} > 0 or on ({jobs.JOB_KEY}) {recorded(NOW)} or on ({jobs.JOB_KEY}) {recorded(PROBLEM)})"
-    places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({programs})").then(
-        f"{{}} and on ({jobs.JOB_KEY}) {trains}"
-    )
-    since = jobs.of_jobs(_S.select("training_start_timestamp_seconds"))
+    ran = f"({programs} and on ({jobs.JOB_KEY}) {trains} or {jobs.not_seen()} unless on ({jobs.JOB_KEY}) {programs})"
+    places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({ran})")
+    since = f"max by ({jobs.JOB_KEY}) ({recorded(STARTED, **jobs.JOB_MATCHERS)})"
     gain, most = (
         f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})",
         f"1 / ({recorded(TRAINING_LOAD)} > 0)",
@@ -234,7 +236,7 @@ def _jobs() -> Panel:
         f"({most} < on ({jobs.JOB_KEY}) {gain} or on ({jobs.JOB_KEY}) {gain})\n"
         f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(loader)}\n"
         # What a loader gains is not what the advice about the CPU gains.
-        f"unless on ({jobs.JOB_KEY}) ({jobs.of_jobs(jobs.LIMITED_TO_CPU)} or {recorded(PROBLEM, problem='on_cpu')})"
+        f"unless on ({jobs.JOB_KEY}) {recorded(WHY, state='~on_cpu|' + '|'.join(ON_CPU))}"
     )
     # What else may help is in the dashboard of the job.
     short = f'label_replace({jobs.why()}, "advice", "$1", "advice", "([^;]*);.*")'
@@ -256,7 +258,7 @@ def _jobs() -> Panel:
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=205),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
-        Column("Trains since", Expr(f"{since} * 1000", "dateTimeFromNow"), size=110),
+        Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=110),
         Column("Program", "workload_command", size=125),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Cluster", CLUSTER, size=65),
@@ -317,7 +319,7 @@ def _told() -> Panel:
         Column("User", "workload_user", size=70),
         Column("Node", "instance", link=common.TO_NODE, size=110),
         Column("GPU", "index", size=45),
-        Column("Since", notifications_since(), size=115),
+        Column("Fires since", notifications_since(), size=115),
         Column("Pod", "workload_pod"),
         *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
         Column("Cluster", CLUSTER, size=80),
@@ -343,13 +345,14 @@ def _nodes() -> list[Panel]:
     return [
         table(
             "Nodes",
-            "The values of each node now: its state, its GPUs and those on which a process holds memory, the mean "
-            "share of the time in which a kernel ran, memory, power, and the hottest GPU.",
+            "The values of each node now: its state, its GPUs, also those that do not answer, and those on which a "
+            "process holds memory, the mean share of the time in which a kernel ran, memory, power, and the hottest "
+            "GPU.",
             # Its lines come first, in this order.
             Column("level", common.with_cluster_choice(gpus.node_states(_S)).then("sort_desc({})"), hidden=True),
             Column("Node", "instance", link=common.TO_NODE, size=110),
             Column("State", "state", names=gpus.NODE_NAMES),
-            Column("GPUs", of_node(_S.read("gpu_up"), "sum"), size=60),
+            Column("GPUs", of_node(_S.read("gpu_up"), "count"), size=60),
             Column(
                 "Held",
                 of_node(Expr(f"{held} or 0 * group by ({gpus.GPU_KEY}) ({_S.select('gpu_up')})", COUNT), "sum"),

@@ -193,14 +193,11 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
 
 
 def out_of_order(scope: Scope, severity: str) -> Expr:
-    """Return 1 for each GPU whose gravest fault is of that severity; one that does not answer is critical. Of a node
-    that is not seen: those that it had.
+    """Return 1 for each GPU whose gravest fault is of that severity; of a node that is not seen, those that
+    it had.
     """
-    down = scope.read("gpu_up").then("({} == 0)")
-    grave, other = (known(scope, "gpu_problem", severity=each) for each in ("critical", "warning"))
-    critical = f"group by ({GPU_KEY}) ({grave} or {down})"
-    only = f"(group by ({GPU_KEY}) ({other}) unless on ({GPU_KEY}) {critical})"
-    return Expr(critical if severity == "critical" else only, COUNT)
+    grave, other = (f"group by ({GPU_KEY}) ({known(scope, 'gpu_problem', severity=each)})" for each in _GRAVE)
+    return Expr(grave if severity == _GRAVE[0] else f"({other} unless on ({GPU_KEY}) {grave})", COUNT)
 
 
 def listed(scope: Scope) -> Expr:
@@ -259,7 +256,9 @@ NO_TIME = {"0": ("-", "")}
 
 def counts(scope: Scope, *codes: tuple[str, str], known: Callable[..., Expr] = coded) -> list[Query]:
     """Return the numbers of GPUs out of order, by severity; the codes say why there is none."""
-    of = {each: f"count ({out_of_order(scope, each)}) or 0 * count ({scope.select('gpu_problems')})" for each in _GRAVE}
+    judges = f"{scope.select('gpugauge_collector_success', collector='faults')} == 1"  # one for each node
+    judged = f"0 * count ({judges if scope.many else scope.select('gpu_problems')})"
+    of = {each: f"count ({out_of_order(scope, each)}) or {judged}" for each in _GRAVE}
     return [Query(known(Expr(text, COUNT), *codes), each) for each, text in of.items()]
 
 

@@ -22,7 +22,7 @@ from gpugauge.artifacts.rules.recording import (
 )
 from gpugauge.artifacts.rules.states import ADVICE, CRITICAL, GOOD, STATE, UNKNOWN, WARNING, Line
 from gpugauge.status.words import _STATES, HOOK_COMMAND, IDLE_ADVICE
-from gpugauge.verdict.causes import CAUSES, ON_CPU
+from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
@@ -70,7 +70,6 @@ _PROBLEMS = {
     "held_idle": (CAUSES["unused_gpus"].phrase, IDLE_ADVICE),
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
-LIMITED_TO_CPU = f"({Scope().select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)"
 _NOT_SEEN = "not known: $1 min"
 _RESTARTED = "not known: gpugauge on $1 has just started"
 # By the labels `why` and `advice` of a job.

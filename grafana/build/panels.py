@@ -79,6 +79,8 @@ def timeseries(
             "placement": "right" if stack or right else "bottom",
             "showLegend": any(query.legend for query in queries),
             "calcs": ["lastNotNull", "mean", *([] if stack else ["max"])],
+            # The largest part first: a legend may be cut.
+            **({"sortBy": "Last *", "sortDesc": True} if stack else {}),
         },
         "tooltip": {"mode": "multi", "sort": "desc"},
     }

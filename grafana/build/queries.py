@@ -20,8 +20,8 @@ _UNITS = {"bytes": "bytes", "celsius": "celsius", "hertz": "hertz", "joules": "j
 _UNITS |= {"ratio": SHARE, "seconds": "s", "timestamp_seconds": "dateTimeAsIso", "watts": "watt"}
 _RATES = {"bytes": "Bps", "joules": "watt", "": "suffix:/s", "seconds": SHARE}
 # By the last word of the name of a recorded series.
-_RECORDED_UNITS = {"bool": COUNT, "level": COUNT, "gpus": COUNT, "info": COUNT, "processes": COUNT, "ratio": SHARE}
-_RECORDED_UNITS |= {"cost": COUNT, "grams": "massg", "hours": COUNT, "kilowatt_hours": "kwatth", "price": COUNT}
+_RECORDED_UNITS = dict.fromkeys(("bool", "cost", "gpus", "hours", "info", "level", "price", "processes"), COUNT)
+_RECORDED_UNITS |= {"ratio": SHARE, "seconds": "s", "grams": "massg", "kilowatt_hours": "kwatth"}
 CLUSTER = Parameters().cluster_label
 EVERY_PRICE = {"prices": {"a GPU": 1.0}, "currency": "", "pue": 1.0, "grams": 1.0}
 # Series that Prometheus itself records for each scrape.

@@ -13,6 +13,7 @@ from shlex import quote
 from typing import NamedTuple
 
 from gpugauge.driver.api import Device
+from gpugauge.driver.vendors import VENDORS
 from gpugauge.driver.vendors.vendor import RESTART
 from gpugauge.faults.table import FAULTS, Ailment, Fault, order
 from gpugauge.settings.kinds import DEFAULT_PORT
@@ -24,6 +25,14 @@ from gpugauge.workload.users import shares_host_users
 _MARK = re.compile(r"{(later|hand|reset|reset_all|reboot|power)}([^;]*)")
 _REBOOT = "systemctl reboot, which ends every program of the node"
 SEE = "see the repair"
+# A regular expression of what repairs a GPU, among the steps of a repair.
+COMMANDS = "|".join(
+    (
+        *sorted({f"{vendor.fill('{reset_gpus}').split(' -')[0]} [^;]*" for vendor in VENDORS}),
+        "systemctl reboot",
+        "switch the machine off and on",
+    )
+)
 """Stands in an advice for what the plan has."""
 _LAST = f"ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
 _MAX_PIDS = 8  # in a plan

@@ -21,8 +21,7 @@ from gpugauge.artifacts.rules.recording import (
     Recording,
 )
 from gpugauge.artifacts.rules.states import ADVICE, CRITICAL, GOOD, UNKNOWN, WARNING, Line, states
-from gpugauge.driver.vendors import VENDORS
-from gpugauge.faults.repair import SEE
+from gpugauge.faults.repair import COMMANDS, SEE
 from gpugauge.faults.table import FAULTS
 from gpugauge.verdict.causes import ON_CPU
 
@@ -43,15 +42,8 @@ TIERS = [
 ]
 _SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
 _SHORT = "$2: ask the owners to end its programs, then $3"
-# The commands of a repair, and what stands before them in the advice on a fault.
-_COMMANDS = "|".join(
-    (
-        *sorted({f"{vendor.fill('{reset_gpus}').split(' -')[0]} [^;]*" for vendor in VENDORS}),
-        "systemctl reboot",
-        "switch the machine off and on",
-    )
-)
-_PLAN = f"(?:{SEE}; )?(.*[.] |)Repair of GPUs? .*?, (now|when[^:]*), in this order:.*?({_COMMANDS}).*"
+# The command of a repair, and what stands before it in the advice on a fault.
+_PLAN = f"(?:{SEE}; )?(.*[.] |)Repair of GPUs? .*?, (now|when[^:]*), in this order:.*?({COMMANDS}).*"
 
 Select = Callable[..., str]
 """Returns a selector of a metric with labels."""
