@@ -244,7 +244,9 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     if not of_fleet:
         told = gpus.when_back(gpus.in_lines(told))
     else:
-        short = told.then(f'label_replace({reasons.short("{}")}, "summary", "$1", "summary", "([^:]*): .*")')
+        short = told.then(
+            f'label_replace({reasons.short("{}", repair_first=True)}, "summary", "$1", "summary", "([^:]*): .*")'
+        )
         told = words.or_reason(gpus.when_back(short).then(f"{{}}\nor {_not_seen(s)}"), "summary")
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110), *dropped("state")]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]
@@ -262,9 +264,9 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
             names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,
-        Column("Since", told, size=95, names=gpus.NO_TIME),
+        Column("Since", told, size=80, names=gpus.NO_TIME),
         Column("Do this", "advice"),
-        Column("Seen", "ago", size=100, empty="now"),
+        *(dropped("ago") if of_fleet else [Column("Seen", "ago", size=100, empty="now")]),
         Column("Cluster", CLUSTER, size=70),
         CHAPTER_COLUMN,
         CHOICE,

@@ -49,11 +49,14 @@ Select = Callable[..., str]
 """Returns a selector of a metric with labels."""
 
 
-def short(faults: str, before: str = "${1}") -> str:
-    """Return faults with what repairs them in place of all steps: these are in the dashboard of the node. `before` is
-    ${1} for what stands before the repair, such as that a program must be started again.
+def short(faults: str, *, repair_first: bool = False) -> str:
+    """Return faults with what repairs them in place of all steps, which are in the dashboard of the node, and with what
+    stands before the repair, such as that a program must be started again.
     """
-    return f'label_replace({faults}, "{ADVICE}", "{before}{_SHORT}", "{ADVICE}", "{_PLAN}")'
+    said = f"{_SHORT}. $1" if repair_first else f"${{1}}{_SHORT}"
+    found = f'label_replace({faults}, "{ADVICE}", "{said}", "{ADVICE}", "{_PLAN}")'
+    # Nothing stands before some.
+    return f'label_replace({found}, "{ADVICE}", "$1", "{ADVICE}", "(.*)[.] ")' if repair_first else found
 
 
 def critical(s: Selectors, select: Select, **labels: str) -> str:
