@@ -28,13 +28,12 @@ from gpugauge.status.history import History
 from gpugauge.status.model import ProcessStatus, Status, as_json, decoded
 from gpugauge.status.problems import training_problems
 from gpugauge.status.processes import processes_of
-from gpugauge.status.words import CROWDED_ADVICE
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process
 from gpugauge.terminal.screen import process_lines
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loader_facts import load
-from gpugauge.verdict.loaders import TRAINING_THREAD
+from gpugauge.verdict.loaders import BUSY_CPUS, CHANGES, TRAINING_THREAD
 from gpugauge.wire import messages as wire
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.processfiles import HostProcess
@@ -115,7 +114,7 @@ def test_the_waits_of_a_training_on_the_cpu_are_named_in_every_view(data: float,
     assert answer(status, []).endswith(f"a.py {words}")
     assert re.search(rf"it {words}( \[data_loading\])?; there is no GPU here", shown)
     named = ["for data" in words, "for a CPU" in words]
-    changes = {"num_workers=1": named[0], CROWDED_ADVICE: named[1]}
+    changes = {"num_workers=1": named[0], CHANGES[BUSY_CPUS]: named[1]}
     places = [(process.advice or "").find(change) for change in changes]
     assert [place >= 0 for place in places] == named
     if all(named):

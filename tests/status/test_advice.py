@@ -171,7 +171,7 @@ def test_the_number_of_workers_in_words() -> None:
         words_of_gain(with_next[0], None) == "steps about 2.6 times as fast, then limited by its computation on the GPU"
     )
     assert (words(advice_of(subject(**none))) or "").startswith("load the batches in other processes")
-    assert (words(advice_of(subject(**useless))) or "").startswith("more loader workers will not help")
+    assert (words(advice_of(subject(**useless))) or "").startswith("more CPUs, or cheaper decoding")
 
 
 @pytest.mark.parametrize(
@@ -307,3 +307,27 @@ def test_slow_growth_is_no_advice() -> None:
     growing = Memory({"GPU-a": OnDevice(growth=GROWTH, full_seconds=1e6)}, full_seconds=1e6)
 
     assert advice_of(subject(memory=growing)) == []
+
+
+@pytest.mark.parametrize("reason", [loaders.BUSY_CPUS, loaders.TOO_FEW_CPUS, None])
+@pytest.mark.parametrize("cpu", [0.46, 0.3])
+def test_a_training_that_waits_for_a_cpu_needs_one_first_and_gains_nothing_from_workers(
+    reason: str | None, cpu: float
+) -> None:
+    diagnosis = Diagnosis(reason) if reason else None
+    facts: dict[str, Any] = {"state": "training_on_cpu", "level": "poor", "loader": {"workers": "0"}}
+    of = subject(**facts, data_wait_ratio=0.43, rest_shares={"runnable": cpu}, diagnosis=diagnosis)
+
+    found = advice_of(of)
+    assert (words(found, of.mains) or "").startswith("more CPUs")
+    assert "num_workers" not in (words(found, of.mains) or "")
+    assert (words(found, of.mains) or "").count("more CPUs") == 1
+    assert words_of_gain(found[0], None) is None
+
+
+def test_a_training_whose_quota_is_used_up_needs_a_larger_one_first() -> None:
+    facts: dict[str, Any] = {"state": "training_on_cpu", "level": "poor", "loader": {"workers": "0"}}
+    facts |= {"data_wait_ratio": 0.43, "rest_shares": {"runnable": 0.46}, "gains": {"cpu_limited": GAIN}}
+    of = subject(**facts, diagnosis=Diagnosis(loaders.TOO_FEW_CPUS, 0, 1.0, 1.0))
+
+    assert words(advice_of(of), of.mains) == CAUSES["cpu_limited"].advice

@@ -30,7 +30,16 @@ def test_evidence_decides_or_is_silent() -> None:
         ({"space": 0}, Diagnosis(loaders.MEMORY, 2, 1.0, 1.0)),
         ({"throttled": 0.2}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),
         ({"queued": 0.2, "cpus": 2}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),
-        ({"queued": 0.2}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 1.9, 1.9)),
+        # Workers that wait for a CPU: more of them would wait, too, unless they wait for storage most of the time.
+        ({"queued": 0.2}, Diagnosis(loaders.BUSY_CPUS)),
+        ({"queued": 0.06}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 1.9, 1.9)),
+        ({"delayed": 0.1}, Diagnosis(loaders.BUSY_CPUS)),
+        ({"queued": 0.2, "cpu": 0.1, "blocked": 0.28}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 1.9, 1.0)),
+        ({"workers": 0, "wait": 0.38, "queued": 0.3, "delayed": 0.2}, Diagnosis(loaders.BUSY_CPUS)),
+        (
+            {"workers": 0, "wait": 0.38, "queued": 0.3, "cpus": 1, "trainer_cpu": 0.1},
+            Diagnosis(loaders.TOO_FEW_CPUS, 0, 1.0, 1.0),
+        ),
         ({"cpu": 0.15, "queued": 0.23}, Diagnosis(loaders.BUSY_CPUS)),
         ({"cpu": 0.15, "queued": 0.23, "cpus": 1.45}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),
         ({"cpu": 0.181, "queued": 0.06, "wait": 0.06}, None),

@@ -26,6 +26,7 @@ from gpugauge.status.measured_advice import LARGER_BATCH
 from gpugauge.status.words import IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
+from gpugauge.verdict.loaders import FOR_CPUS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import shares, with_waits
 
@@ -229,15 +230,17 @@ def _change(found: Found) -> Change | None:
     own = own or dict(found.facts)
     limited, owners = [*own.values()], [found.owners[process] for process in own]
     gain, times = _gain(limited, cause), 1 / (1 - share) if share < 1 else 1.0
+    text = _usual(limited, names.ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
     means = ([*chain(*(f.mean(name).values() for f in limited))] for name in names.LOADER_GAINS)
     least, lower = (min(each, default=None) for each in means)
-    if cause == "data_loading" and least and lower:  # the advice is about its number of workers
+    if text in FOR_CPUS:  # another number of workers, which may have been advised for a while, gains nothing
+        gain = None
+    elif cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
     if gain and useful > 0 and cause != "precision_unused":
         expected, lower, upper = (min(each, 1 / useful) for each in (gain.expected, gain.lower, gain.upper))
         gain = Gain(expected, lower, upper, gain.next if upper * useful < 0.999 else "")
     at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
-    text = _usual(limited, names.ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
     if cause == "unknown" and not _usual(limited, names.ADVICE, cause) and any(f.info(PROCESS) for f in limited):
         text = UNEXPLAINED
     words = gain_words(at_most, cause, BATCH if LARGER_BATCH in text else "") if at_most else None

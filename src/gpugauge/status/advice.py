@@ -18,7 +18,6 @@ from gpugauge.status.measured_advice import CROWDED, FILLED_BY_BATCH, Subject
 from gpugauge.status.model import Advice, ProcessStatus, Use
 from gpugauge.status.standstill import words as words_of
 from gpugauge.status.words import (
-    CROWDED_ADVICE,
     IDLE_ADVICE,
     RUN_ADVICE,
     STALLED_ADVICE,
@@ -114,7 +113,7 @@ def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
 
 
 def _crowded(subject: Subject) -> Advice | None:
-    return Advice(None, CROWDED, CROWDED_ADVICE) if CROWDED in subject.mains else None
+    return Advice(None, CROWDED, loaders.CHANGES[loaders.BUSY_CPUS]) if CROWDED in subject.mains else None
 
 
 def _idle(subject: Subject) -> Advice | None:
@@ -167,7 +166,8 @@ def advice_of(subject: Subject) -> list[Advice]:
     loader = subject.judged.loader if subject.judged else None
     if loader and loader.reason in _SAME and any(_SAME[loader.reason] == advice.cause for advice in kept):
         kept = [advice for advice in kept if advice.topic != "loader"]
-
+    if any(advice.topic != CROWDED and advice.change in loaders.FOR_CPUS for advice in kept):
+        kept = [advice for advice in kept if advice.topic != CROWDED]
     places = {cause: place for place, cause in enumerate(subject.mains)}
     return sorted(
         kept, key=lambda a: (places.get(a.cause or a.topic, len(places)), -a.gain.expected if a.gain else 0.0)

@@ -6,6 +6,7 @@ import signal
 from contextlib import suppress
 from dataclasses import replace
 
+from gpugauge.node import training
 from gpugauge.sessions.ends import exit_code, signal_number
 from gpugauge.sessions.session import Session
 from gpugauge.status.model import ProcessStatus
@@ -52,6 +53,7 @@ def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:
     the reason of its end has another advice.
     """
     shares, rest = life_shares(session)
+    steps, seconds = training.measured_steps(session) or (0, 0.0)
     reason, number = session.end_reason, signal_number(session.end_status)
     advice = _ADVICE.get(reason)
     if reason == "killed" and number not in {"", str(int(signal.SIGKILL))}:
@@ -60,6 +62,7 @@ def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:
         process,
         samples_per_second=None,
         tokens_per_second=None,
+        step_seconds=seconds / steps if steps else None,
         ended=session.ended_at,
         end_reason=reason or None,
         end_words=end_words(reason, exit_code(session.end_status), number) or None,

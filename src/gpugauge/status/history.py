@@ -178,7 +178,7 @@ class History:
         if not window or not paces[-1][1] or not paces[-1][1].measured:
             return None
         (before, since), (after, until) = window[0], window[-1]
-        if len(window) < 2 or before == 0 or after <= before:
+        if len(window) < 2 or before == 0 or after <= before or until <= seconds:
             before, since = 0, 0.0  # since the start of the training
         return (until - since) / (after - before) if after > before else None
 

@@ -76,7 +76,8 @@ class Subject(NamedTuple):
     @property
     def mains(self) -> Sequence[str]:
         """The causes that the views name, the largest first; on the CPU the waits, by cause or topic of the advice."""
-        main, waits = self.process.limited_by, {FOR_DATA: "data_loading", FOR_CPU: CROWDED}
+        main, throttled = self.process.limited_by, self.judged and "cpu_limited" in self.judged.gains
+        waits = {FOR_DATA: "data_loading", FOR_CPU: "cpu_limited" if throttled else CROWDED}
         if not main:
             return [waits[words] for words, _ in waits_longest(self.process)]
         return largest(main, self.process.causes or {}) or [main]
@@ -184,8 +185,10 @@ def diagnosed_change(options: Mapping[str, str], found: Diagnosis, loader: wire.
 
 
 def data_loading(subject: Subject) -> str:
-    """Return all that is not already so, without a diagnosis."""
+    """Return all that is not already so, without a diagnosis. Where a CPU is missing, another worker waits, too."""
     options, on_gpu = subject.process.loader, subject.process.state != "training_on_cpu"
+    if not on_gpu and {CROWDED, "cpu_limited"}.intersection(subject.mains):
+        return cpu_limited(subject) or loaders.CHANGES[loaders.BUSY_CPUS]
     workers = options.get("workers")
     known = (subject.host.cgroup.cpus, subject.host.bounds.cpus) if subject.host else ()
     most = loaders.most_workers(min((cpus for cpus in known if cpus), default=None))

@@ -29,9 +29,6 @@ RUN_ADVICE = f"if it trains, start it under the hook next time to learn its stat
 HOOK_ADVICE = f"start the programs under the hook next time to learn the cause: {HOOK_COMMAND}"
 STALLED_ADVICE = "find out where it waits: py-spy dump --pid {}"
 STALLED_ELSEWHERE = "find out where it waits: with py-spy, in its container or on its host, where its pid is known"
-CROWDED_ADVICE = (
-    "more CPUs, fewer programs beside it, and no more threads and loader workers of its own than it has CPUs"
-)
 IDLE_ADVICE = "end it, or give it work: it holds the memory of the GPU and no kernel runs"
 
 

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from gpugauge.node.judged import Diagnosis, Gain, Verdict
 from gpugauge.verdict.estimate import alternatives, estimate, variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.loaders import CROWDED
 from gpugauge.verdict.possible import TOLERANCE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.verdict.step import Step
@@ -29,6 +30,8 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
     that the evidence does not decide, and those that are as small as noise. `before` are those of the last verdict.
     """
     causes = _ON_CPU if verdict.state == "training_on_cpu" else tuple(verdict.causes)
+    if causes is _ON_CPU and max(e.runnable or 0.0, e.loader_queued or 0.0) >= CROWDED:
+        causes = tuple(cause for cause in causes if cause != "data_loading")  # its workers would wait for a CPU, too
     devices = () if verdict.state == "training_on_cpu" else e.devices
     trains = verdict.state == "training_on_cpu" or (verdict.state == "training" and devices)
     if not e.inside or not trains or e.window < MIN_EVIDENCE_SECONDS or not (e.steps or e.batches):

@@ -23,8 +23,8 @@ REASONS = {
     "reads at once cannot be seen in one run: the lower bound of the gain is that it does not",
     TOO_FEW_CPUS: "training and loader use up the CPUs of the process, or the quota of its cgroup: more workers will "
     "not help",
-    BUSY_CPUS: "the loader workers or the training thread wait for CPUs, and the training does not use up its own: "
-    "other processes do",
+    BUSY_CPUS: "the loader workers or the training thread wait for CPUs, so that more workers would wait, too, and the "
+    "training does not use up its own: other processes do",
     MEMORY: "the memory of the machine or of the cgroup has no space for another worker",
     DELIVERY: "the loader workers are idle while the training waits, so more of them will not help: batches of uneven "
     "duration, a small prefetch_factor, epochs of few batches, or a slow transfer to the training process",
@@ -35,9 +35,10 @@ REASONS = {
 }
 # By reason, the change: where another number of workers changes nothing, and what follows the number.
 CHANGES = {
-    TOO_FEW_CPUS: "more loader workers will not help, the CPUs of the process are in use: give it more CPUs, "
-    "or make decoding and collate cheaper",
-    BUSY_CPUS: "the loader workers wait for CPUs that other processes of the machine use: reserve CPUs for the job",
+    TOO_FEW_CPUS: "more CPUs, or cheaper decoding and collate: the CPUs of the process are in use, and more loader "
+    "workers will not help",
+    BUSY_CPUS: "more CPUs, fewer programs beside it, and no more threads and loader workers of its own than it has "
+    "CPUs: they wait for a CPU",
     MEMORY: "more loader workers will not help, the memory is too small for them: give the job more memory, "
     "or keep less of the dataset in each worker",
     DELIVERY: "more loader workers will not help, the present ones are idle: raise prefetch_factor, return "
@@ -46,16 +47,19 @@ CHANGES = {
     "dataset, and the CPU it runs on",
     WORKER_START: "persistent_workers=True in DataLoader: its workers are started in each epoch",
 }
+FOR_CPUS = (CHANGES[TOO_FEW_CPUS], CHANGES[BUSY_CPUS])
 MORE = {
     SLOW_BATCHES: "; more would be too many for this machine, so make the dataset faster, too",
     STORAGE: ", if the storage serves several reads at once; otherwise faster storage",
 }
 
 LEAST = 0.05  # share of the time of a batch; shorter waits limit nothing
+CROWDED = 0.2  # share of the time in which training or loader wait for a CPU, from which on more workers would, too
 _LEAST_GAIN = 1.1  # less is noise of the measured durations
 _SLOW = 0.67  # speed of the slowest worker
 _BUSY = 0.75  # share of their time in which workers are busy if they limit the training
 _THROTTLED = 0.05
+_STILL_CROWDED = 0.15
 _HANDOVER = 0.0005  # CPU seconds for which the training thread receives a batch from a loader worker, as measured
 _MARGIN = 1.1  # durations vary, and a worker that is always busy delivers late
 _EXACT = 8  # larger numbers are even: nobody can measure the difference
@@ -92,6 +96,12 @@ class Load(NamedTuple):
         """Time of a batch in the training."""
         return self.own + self.wait + self.start
 
+    @property
+    def crowded(self) -> float:
+        """Share of the time in which the training thread or a loading thread waits for a CPU, the larger one."""
+        waits = self.delayed if self.workers else self.delayed + self.queued
+        return max(waits / (self.time + waits), self.queued / (self.busy + self.queued) if self.workers else 0.0)
+
 
 def most_workers(cpus: float | None) -> int:
     """Return the largest number of loader workers that is recommended to a process with so many CPUs."""
@@ -109,6 +119,10 @@ def diagnose(load: Load, before: Diagnosis | None = None) -> Diagnosis | None:
         return Diagnosis(WORKER_START, load.workers, round(gain, 3), round(gain, 3))
     if load.slowest is not None and load.slowest < _SLOW:
         return Diagnosis(SLOW_WORKER)
+    least = _STILL_CROWDED if before and before.reason == BUSY_CPUS else CROWDED
+    if load.crowded >= least and load.cpu > load.storage + load.blocked:
+        own = load.throttled >= _THROTTLED or _least_time(load) > load.own
+        return Diagnosis(TOO_FEW_CPUS, load.workers, 1.0, 1.0) if own else Diagnosis(BUSY_CPUS)
     kept = before.workers or 0 if before else 0
     return _in_thread(load, kept) if load.workers == 0 else _in_workers(load, kept)
 
@@ -211,12 +225,12 @@ def _gain(load: Load, best: float, workers: int) -> float:
     """Return the factor of the step rate with a step of `best` seconds. So many workers beside the training thread, in
     place of it or of the present ones, load no more batches at once.
     """
-    # Other workers wait for a CPU as the present ones do.
+    # Other workers wait for a CPU as the present ones do, and the training thread still does.
     time = load.time
     if load.workers:
         time = max(time - load.queued / load.workers, load.start + max(load.own, load.busy / load.workers))
     most = workers / load.workers if load.workers else workers + 1.0
-    return round(max(1.0, min(most, time / (best + load.start))), 3)
+    return round(max(1.0, min(most, (time + load.delayed) / (best + load.start + load.delayed))), 3)
 
 
 def as_markdown() -> str:

@@ -23,7 +23,7 @@ from gpugauge.verdict.facts import Progress, evidence, processes
 from gpugauge.verdict.gain import gains, of_loader
 from gpugauge.verdict.judge import judge
 from gpugauge.verdict.loader_facts import load
-from gpugauge.verdict.loaders import diagnose
+from gpugauge.verdict.loaders import BUSY_CPUS, diagnose
 from gpugauge.verdict.meter import PhaseMeter
 from gpugauge.verdict.mfu import model_flops_utilization
 from gpugauge.verdict.shares import step_shares
@@ -151,8 +151,9 @@ class VerdictCollector(RegisteredCollector):
         shares, rest = step_shares(self._window, process) if account.began else ({}, {})
         shares = _shares(verdict, shares)
         loader = of_loader(diagnose(loading, account.loader), verdict) if loading else None
-        # The number of workers is kept while the training does not wait, or waits for something else.
-        account.loader = loader if loader and (loader.speedup or 0.0) > 1.0 else account.loader
+        # The number of workers is kept while the training does not wait, or waits for something else than a CPU.
+        kept = loader and ((loader.speedup or 0.0) > 1.0 or loader.reason == BUSY_CPUS)
+        account.loader = loader if kept else account.loader
         account.judged = Judged(
             verdict,
             shares,
