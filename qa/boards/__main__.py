@@ -37,6 +37,8 @@ from qa.bench.fleet_bodies import Template
 
 _HERE, _HOME = Path(__file__).parent, Path.home() / ".cache" / "gpugauge-boards"
 _SECONDS, _WIDTH = 3600, 1440
+# Data and rules begin so long before the time shown: the longest of the windows of the rules.
+_BEFORE = 30 * 60
 _SCRAPE, _MILLISECONDS = 15, 600_000
 _LOADERS = ("svg", "png", "ttf", "woff", "woff2")
 # A training on the CPU of a machine with a GPU.
@@ -56,7 +58,7 @@ class State:
 
     nodes: Mapping[str, str]
     down: Mapping[str, int] = field(default_factory=dict)
-    minutes: int = 60
+    minutes: int = (_SECONDS + _BEFORE) // 60
     clusters: tuple[str, ...] = ()
 
 
@@ -73,9 +75,9 @@ STATES = {
 
 
 def samples(state: State, templates: Mapping[str, Template], end: int) -> Iterator[Sample]:
-    """Yield the series of the hour before `end`."""
+    """Yield the series before `end`."""
     nodes = {name: templates[scenario] for name, scenario in state.nodes.items()}
-    for name, value, second in hour(nodes, end, _SCRAPE, state.down):
+    for name, value, second in hour(nodes, end, _SCRAPE, state.down, _SECONDS + _BEFORE):
         if end - second <= 60 * state.minutes:
             for cluster in state.clusters or ("",):
                 yield (f'{name[:-1]},cluster="{cluster}"}}' if cluster else name), value, second
@@ -175,8 +177,8 @@ def draw(names: Iterable[str], out: Path) -> None:
                     "grams": 380.0,
                 },
             )
-            evaluate_rules(database, end, _SECONDS, parameters)
-            evaluate_rules(database, end, _SECONDS, parameters, rules.cost_groups(parameters, **of_cost))
+            for groups in (None, rules.cost_groups(parameters, **of_cost)):
+                evaluate_rules(database, end, _SECONDS + _BEFORE, parameters, groups)
             # As in one that scrapes: a series ends with the first scrape that fails.
             with prometheus(database, options=["--query.lookback-delta=75s"]) as server:
                 for board, shown in boards(Api(server.url, end, _SECONDS), state):

@@ -32,11 +32,13 @@ def pages(scenario: str, folder: Path) -> Template:
     return template(bodies)
 
 
-def hour(nodes: Mapping[str, Template], end: int, scrape: int, down: Mapping[str, int]) -> Iterator[Sample]:
+def hour(
+    nodes: Mapping[str, Template], end: int, scrape: int, down: Mapping[str, int], seconds: int = 3600
+) -> Iterator[Sample]:
     """Yield the hour before `end`. `down` are the minutes for which a node is gone."""
     lines = {name: _names(page, name) for name, page in nodes.items()}
     # Scrapes and steps of a query do not coincide, so that a range of one interval has one sample.
-    for second in range(end - 3600 - _OFFSET, end, scrape):
+    for second in range(end - seconds - _OFFSET, end, scrape):
         for name, page in nodes.items():
             labels = f'job="gpugauge",instance="{name}"'
             gone = end - second < down.get(name, 0) * 60
