@@ -56,6 +56,9 @@ def dashboard() -> Json:
         ),
         # All is the list of the job's nodes, so that no query touches the series of other nodes.
         common.Variable("instance", "Node", f"label_values({job}}}, instance)", all_value=""),
+        common.Variable(
+            "causes", "Causes", f"query_result({jobs.causes()})", '/cause="([^"]+)"/', all_value="", hidden=True
+        ),
     ]
     return common.make_dashboard(
         common.JOB,
@@ -168,7 +171,7 @@ def _now() -> list[Panel]:
     minutes = f'count_values("minutes", ({age} < 15))'
     young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
     chosen = recorded(HOURS_LOST, **jobs.JOB_MATCHERS, workload_job="$workload").by()
-    lost = jobs.by_process(_S.steady("training_lost_seconds_total", jobs.RANGE), "cause").by()
+    lost = jobs.by_process(_S.steady(jobs.LOST_SECONDS, jobs.RANGE, cause="~$causes"), "cause").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
     limits = _limits()

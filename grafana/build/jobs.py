@@ -212,6 +212,17 @@ def members() -> str:
     return f"max by ({PROCESS_KEY}) ({_INFO})"
 
 
+LOST_SECONDS = "training_lost_seconds_total"
+
+
+def causes() -> str:
+    """Return the causes by which the processes on the nodes of the chosen job lost time in the time shown: most of the
+    series of LOST_SECONDS stay at 0. The unknown one is there always, so that what is 0 is not missing.
+    """
+    lost = f"max_over_time({JOB_NODES.select(LOST_SECONDS)}[$__range:5m]) > 0"
+    return f"count by (cause) ({lost} or {JOB_NODES.select(LOST_SECONDS, cause='unknown')})"
+
+
 def by_process(expr: Expr, *labels: str) -> Expr:
     """Return the series of the processes of the chosen job, by process and the labels."""
     kept = expr.by(PROCESS_KEY, *labels, operator="max")
@@ -232,7 +243,7 @@ def job_held() -> Expr:
 
 def job_wasted() -> Expr:
     """Return the number of GPUs that the chosen job wastes, by cause."""
-    lost = by_process(JOB_NODES.rate("training_lost_seconds_total", RANGE), "cause")
+    lost = by_process(JOB_NODES.rate(LOST_SECONDS, RANGE, cause="~$causes"), "cause")
     return lost.by("cause").then(f"({{}} and on () {job_held()})", COUNT)
 
 

@@ -16,10 +16,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from grafana.build import jobs
+
 from qa.bench import figures
 from qa.bench.fleet_bodies import DEVICES, templates
 from qa.bench.fleet_prometheus import fleet_prometheus, windows
-from qa.bench.fleet_queries import DASHBOARDS, queries
+from qa.bench.fleet_queries import DASHBOARDS, filled, queries
 from qa.bench.fleet_server import PAST, Fleet, serve
 from qa.bench.prometheus import Prometheus
 from qa.bench.report import report
@@ -195,6 +197,9 @@ def _dashboards(running: Prometheus, fleet: Fleet) -> list[dict[str, Any]]:
     rows = []
     for name in DASHBOARDS:
         chosen = variables | {"instance": instances[name]} if name in instances else variables
+        if name == "job":
+            found = running.ask("/api/v1/query", query=filled(jobs.causes(), chosen))["result"]
+            chosen["causes"] = "|".join(series["metric"]["cause"] for series in found)
         rows += [_timed(running, name, chosen)]
     return rows
 

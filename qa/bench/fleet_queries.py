@@ -22,15 +22,16 @@ class Query:
     instant: bool
 
 
+def filled(expr: str, variables: Mapping[str, str]) -> str:
+    """Return an expression with the values of variables; a variable without one is All."""
+    return re.sub(r"\$([a-zA-Z_]\w*)", lambda name: variables.get(name[1], ".*"), expr)
+
+
 def queries(dashboard: str, variables: Mapping[str, str]) -> list[Query]:
     """Return the queries of a dashboard on a screen of 1440 by 900; a variable without a value is All."""
     tree = json.loads((_FOLDER / f"{dashboard}.json").read_text())
-
-    def value(name: re.Match[str]) -> str:
-        return variables.get(name[1], ".*")
-
     return [
-        Query(panel["title"], re.sub(r"\$([a-zA-Z_]\w*)", value, target["expr"]), bool(target.get("instant")))
+        Query(panel["title"], filled(target["expr"], variables), bool(target.get("instant")))
         for panel in tree["panels"]
         if panel["gridPos"]["y"] < _SCREEN
         for target in panel.get("targets", [])
