@@ -10,6 +10,7 @@ import argparse
 import functools
 import http.server
 import json
+import os
 import shutil
 import subprocess
 import tempfile
@@ -36,6 +37,7 @@ from gpugauge.artifacts.rules.options import Parameters
 from qa.bench.fleet_bodies import Template
 
 _HERE, _HOME = Path(__file__).parent, Path.home() / ".cache" / "gpugauge-boards"
+_DATA = _HOME / f"data-{os.getpid()}.json"  # several may draw at once
 _SECONDS, _WIDTH = 3600, 1440
 # Data and rules begin so long before the time shown: the longest of the windows of the rules.
 _BEFORE = 30 * 60
@@ -141,11 +143,11 @@ def boards(api: Api, state: State) -> Iterator[tuple[str, Grafana]]:
 
 
 def picture(browser: Any, url: str, path: Path, height: int, now: int) -> None:
-    """Write the picture of the dashboard in data.json, at its own time."""
+    """Write the picture of the dashboard in _DATA, at its own time."""
     tab = browser.new_page(viewport={"width": _WIDTH, "height": height})
     tab.set_default_timeout(_MILLISECONDS)
     tab.clock.set_fixed_time(now)
-    tab.goto(f"{url}/index.html?d=/data.json&w={_WIDTH}")
+    tab.goto(f"{url}/index.html?d=/{_DATA.name}&w={_WIDTH}")
     tab.wait_for_function("document.title == 'ready'")
     tab.screenshot(path=path)
     tab.close()
@@ -183,9 +185,10 @@ def draw(names: Iterable[str], out: Path) -> None:
             with prometheus(database, options=["--query.lookback-delta=75s"]) as server:
                 for board, shown in boards(Api(server.url, end, _SECONDS), state):
                     found = drawn(shown)
-                    (_HOME / "data.json").write_text(json.dumps(found))
+                    _DATA.write_text(json.dumps(found))
                     heights = [each["gridPos"]["y"] + each["gridPos"]["h"] for each in found["board"]["panels"]]
                     picture(browser, url, out / f"{name}-{board}.png", 38 * max(heights) + 110, end)
+                    _DATA.unlink()
                     print(out / f"{name}-{board}.png", flush=True)
 
 
