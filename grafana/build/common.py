@@ -238,18 +238,19 @@ def _with_owners(s: Scope, faults: Expr) -> Expr:
 
 
 def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
-    """Return the table of the faults of GPUs; of a fleet in short, with the nodes that are not seen, and with jobs."""
+    """Return the table of nodes that are not seen, and of the faults of GPUs; of a fleet in short, and with jobs."""
     listed = _with_owners(s, gpus.listed(s)) if of_fleet else gpus.listed(s)
     told, whose = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem")), list[Column]()
-    if not of_fleet:
-        told = gpus.when_back(gpus.in_lines(told))
-    else:
-        short = told.then(
+    if of_fleet:
+        told = told.then(
             f'label_replace({reasons.short("{}", repair_first=True)}, "summary", "$1", "summary", "([^:]*): .*")'
         )
-        told = words.or_reason(gpus.when_back(short).then(f"{{}}\nor {_not_seen(s)}"), "summary")
-        whose = [Column("User", "workload_user", size=55), *job_columns(size=110), *dropped("state")]
+        whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]
+    else:
+        told = gpus.in_lines(told)
+    told = gpus.when_back(told).then(f"{{}}\nor {_not_seen(s)}")
+    told = words.or_reason(told, "summary") if of_fleet else told
     return table(
         title,
         "The gravest first: each fault of a GPU, as its exporter judges it. Of a node that is not seen: those that it "
@@ -271,7 +272,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         CHAPTER_COLUMN,
         CHOICE,
         Column(gpus.RANK, gpus.RANK, hidden=True),
-        *dropped("uuid", "problem"),
+        *dropped("uuid", "problem", "state"),
         order=("GPU", "Node", gpus.RANK),
         **options,
     )

@@ -102,7 +102,8 @@ def busy(scope: Scope) -> Expr:
 
 def answers(scope: Scope) -> str:
     """Return the GPUs that answer: the rate over a window goes on after the last of its samples."""
-    return f"({scope.select('gpu_up')} == 1)"
+    down = scope.scraped("up").then("{} == 0")
+    return f"({scope.select('gpu_up')} == 1 unless on ({NODE_KEY}) {down})"
 
 
 HOLDS = "gpu_process_memory_used_bytes"
@@ -145,17 +146,16 @@ def curves(
     scope: Scope,
     of: Callable[[Expr], Expr] = lambda expr: expr,
     empty_text: str = UNSUPPORTED,
-    widths: Sequence[int] = (6, 6, 6, 6),
+    sizes: Sequence[tuple[int, int]] = ((6, 8),) * 4,
 ) -> list[Panel]:
     """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
-    places = iter(widths)
+    places = iter(sizes)
 
     def graph(title: str, text: str, expr: Expr, **options: Any) -> Panel:
         shown = by_device(scope, of(expr))
         lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
-        width = next(places)
-        size: dict[str, Any] = {"width": width, "height": {8: 12, 9: 9}.get(width, 8), "right": width > 8}
-        return timeseries(title, text, *lines, **size, empty_text=empty_text, **options)
+        width, height = next(places)
+        return timeseries(title, text, *lines, width=width, height=height, empty_text=empty_text, **options)
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
     return [
@@ -268,15 +268,15 @@ COUNTED: dict[str, Any] = {
     "colors": {each: ((None, "text"), (0, "green"), (1, SEVERITIES[each])) for each in _GRAVE},
 }
 """How numbers by severity are shown."""
-RANK = "rank"
-"""The label with the order of faults."""
+RANK, CRITICAL_RANK = "rank", "2"
+"""The label with the order of faults, and its value for those that must be repaired at once."""
 
 
 def ranked(expr: Expr) -> Expr:
     """Return faults with the label RANK: after nodes that are not seen (common.faults) critical ones are first, then
     those that explain others.
     """
-    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), ("2", _CRITICAL)):
+    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), (CRITICAL_RANK, _CRITICAL)):
         expr = expr.then(f'label_replace({{}}, "{RANK}", "{rank}", "problem", "{problems}")')
     return expr
 
@@ -305,7 +305,7 @@ def _lately(scope: Scope, name: str, **labels: str) -> str:
     return f"last_over_time({scope.back.select(name, **labels)}[{window(scope)}])"
 
 
-_OK = Line("ok", GOOD, "")
+_OK = Line("no fault", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
 _WASTED, _USED, _FREE = "wasted", "in use", "free"
 _STARTED = "just started: the first values take some minutes"
@@ -316,11 +316,10 @@ def gpu_states(scope: Scope) -> Expr:
     """Return the state of each GPU in words, with its index: its gravest fault, or its use. One that loses half of the
     time of a training is wasted. Of a node that is not seen: what was known last.
     """
-    up = scope.select("gpu_up")
+    up, listed_ = scope.select("gpu_up"), _lately(scope, "gpu_up")
     had = _gravest(partial(_lately, scope), last(scope, "gpu_problem", severity="!info"))
-    unseen = f"({had} or on ({GPU_KEY}) {seen(scope)}) * on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}"
-    unseen = f'label_join({unseen}, "had", " min, had: ", "minutes", "summary")'
-    unseen = f'label_replace({unseen}, "had", "$1", "had", "(.*), had: ")'
+    had, unseen = (f"{of} * on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}" for of in (had, listed_))
+    had = f'label_join({had}, "had", " min, had: ", "minutes", "summary")'
     lost, held = (scope.rate(f"training_{part}_seconds_total", "15m") for part in ("lost", "gpu_held"))
     held = held.then(f"({{}} and {scope.select('training_gpu_held_seconds_total')} offset 15m)")
     lost, held = (each.by(keys("process")) for each in (lost, held))
@@ -329,14 +328,15 @@ def gpu_states(scope: Scope) -> Expr:
     mig = f'label_replace({scope.select("gpu_mig_info")}, "uuid", "$1", "parent_uuid", "(.*)")'
     found = states(
         GPU_KEY,
-        Line("not seen for $1", UNKNOWN, unseen, "had"),
+        Line("not seen for $1", UNSEEN, had, "had"),
+        Line("not seen for $1 min", UNKNOWN, unseen, "minutes"),
         Line("$1", CRITICAL, _gravest(scope.select), "summary"),
         Line("does not answer", CRITICAL, f"{up} == 0"),
         Line(_WASTED, WARNING, f"{up} and on ({GPU_KEY}) {wasted}"),
         Line(_NOT_JUDGED, UNKNOWN, f"{up} unless on ({GPU_KEY}) {scope.select('gpu_problems')}"),
         Line(_USED, USED, f"{up} and on ({GPU_KEY}) ({uses} or {mig})"),
         Line(_FREE, GOOD, up),
-        Line("not listed any more", UNKNOWN, seen(scope)),
+        Line("not listed any more", UNKNOWN, listed_),
     )
     return found.then(f"({{}})\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 

@@ -149,6 +149,15 @@ def idle(**node: str) -> str:
     return f"sum by ({JOB_KEY}) ({recorded(IDLE, **node)})"
 
 
+def idle_by_process(holds: str, **node: str) -> str:
+    """Return the same by process, of series of those that hold memory: the processes of a job on a node share it."""
+    node_key = f"{JOB_KEY}, instance"
+    jobs_of = f"* on ({PROCESS_KEY}) group_left ({', '.join(JOB_LABELS_OF_RULES)}) {recorded(PROCESS_JOB)}"
+    held_ = f"group by ({node_key}, process) ({holds} {jobs_of})"
+    idle_ = f"{recorded(IDLE, **node)} / on ({node_key}) count by ({node_key}) ({held_})"
+    return f"sum by ({keys('instance', 'process')}) ({held_} * on ({node_key}) group_left () ({idle_}))"
+
+
 def by_user(of_jobs: Expr) -> Expr:
     """Return the values of jobs by job and user: users share a job in proportion to their processes."""
     processes = recorded(PROGRAMS, **JOB_MATCHERS)

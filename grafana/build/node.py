@@ -7,7 +7,7 @@ from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
 from grafana.build.panels import BAD, HOT, Column, Query, dropped, stat, table, timeseries
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
 DEVICES = NODE.with_labels(uuid="~$uuid")
@@ -46,7 +46,9 @@ def dashboard() -> Json:
         "One or more nodes: their state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, widths=(9, 8, 8, 8)), _processes()]),
+            Row(
+                "", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, sizes=((6, 10), *[(8, 12)] * 3)), _processes()]
+            ),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -87,7 +89,7 @@ def _now() -> list[Panel]:
             "GPUs up",
             "The number of GPUs that answer, and of those that the exporter knows.",
             Query(words.of_one(answers.by(), _SEVERAL, down, blind), "answer"),
-            Query(answers.by(operator="count").then(f"{{}} unless on () {_SEVERAL[1]}"), "of"),
+            Query(Expr(f"count ({gpus.known(DEVICES, 'gpu_up')}) unless on () {_SEVERAL[1]}", COUNT), "of"),
             mode="value_and_name",
             width=3,
         ),
@@ -139,7 +141,7 @@ def _now() -> list[Panel]:
 def _faults() -> Panel:
     title = "Faults of GPUs, and their repair"
     return common.faults(
-        DEVICES, title, of_fleet=False, width=15, height=9, empty_text="no GPU that reports has a fault"
+        DEVICES, title, of_fleet=False, width=18, height=10, empty_text="no GPU that reports has a fault"
     )
 
 
@@ -151,28 +153,37 @@ def _gpus() -> Panel:
     holder = f"topk by ({gpus.GPU_KEY}) (1, max by ({keys('instance', 'uuid', 'process')}) ({_HELD}))"
     why = Expr(f"{holder} * on ({keys('instance', 'process')}) group_left (cause) {_main()}", COUNT)
     holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.seen(DEVICES)}", "bytes")
-    info = f"last_over_time({DEVICES.select('gpu_info')}[$__range])"
+
+    def last(name: str, **labels: str) -> str:
+        return f"last_over_time({DEVICES.select(name, **labels)}[$__range])"
+
+    info, errors = last("gpu_info"), last("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
+    xids = f"1000 * {last('gpu_xid_last_timestamp_seconds', **{'class': '!ignorable'})}"
+    xid = Expr(f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, xid) ({xids}))", CLOCK)
     model = Expr(f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({info}))", COUNT)
     model = model.then('label_replace({}, "name", "$1", "name", "NVIDIA (.*)")')
     return table(
         "GPUs",
         "A line for each GPU, those with a fault first, then the wasted ones, those in use, and the free ones: its "
-        "state, whose process holds most of its memory, what wastes most of its time, and its values now. Of a node "
+        "state, its uncorrected memory errors (ECC) since the driver was loaded and its newest Xid error, if any, "
+        "whose process holds most of its memory, what wastes most of its time, and its values now. Of a node "
         "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
         "multiprocessors in use (Hopper and newer). -: not reported.",
-        Column("Node", "instance", link=common.TO_NODE, size=70),
+        Column("Node", "instance", link=common.TO_NODE, size=62),
         Column("GPU", "index", size=45),
-        Column("State", "state", names=gpus.GPU_NAMES, size=205),
+        Column("State", "state", names=gpus.GPU_NAMES, size=190),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
+        Column("ECC", Expr(f"sum by ({gpus.GPU_KEY}) ({errors}) > 0", COUNT), steps=BAD, size=50),
+        Column("Xid", "xid", size=40),
+        Column("Xid at", xid, size=75),
         Column("Why", "cause", names=jobs.WHY_NAMES),
         Column("User", "workload_user", size=60),
-        *common.job_columns(size=170),
+        *common.job_columns(size=105),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Busy", of(gpus.busy(DEVICES)), size=65),
-        Column("SM", of(_profiled("sm")), size=60),
+        Column("SM", of(_profiled("sm")), size=55),
         Column("Memory", of(gpus.memory(DEVICES)), size=75),
         Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
-        Column("Limit", of(DEVICES.read("gpu_power_limit_watts")), size=65, decimals=0),
         Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
         Column("Model", "name", size=140),
         Column("Cluster", CLUSTER, size=80),
@@ -185,7 +196,7 @@ def _gpus() -> Panel:
             "process",
         ),
         order=("GPU", "level"),
-        height=10,
+        height=8,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -225,7 +236,7 @@ def _processes() -> Panel:
     trains = f"group by ({jobs.PROCESS_KEY}) ({NODE.select('training_state', state='!not_training')} == 1)"
     by = keys("instance", "process", *labels)
     who = f"group by ({by}) ({' or '.join(map(NODE.select, _INFOS))})"
-    wasted = jobs.of_judged(lost.by(one))
+    wasted = jobs.of_judged(lost.by(one)).then(f"({{}} or {jobs.idle_by_process(_HELD, instance='~$instance')})")
     known = f"({who} and on ({jobs.PROCESS_KEY}) ({trains} or {_HELD}))"
     gone = f"group by ({by}) ({gpus.last(NODE, *_INFOS)})"
     last = gpus.last(DEVICES, "gpu_process_memory_used_bytes")
@@ -268,22 +279,14 @@ def _errors() -> Panel:
     def of(expr: Expr, operator: str = "max") -> Expr:
         return gpus.by_device(DEVICES, expr, operator=operator)
 
-    def errors(kind: str) -> Expr:
-        return of(DEVICES.read("gpu_ecc_errors_total", type=kind, scope="volatile"), "sum")
-
     current, most = (DEVICES.read("gpu_pcie_width", when=when).by(gpus.GPU_KEY) for when in ("current", "max"))
-    newest = gpus.by_device(DEVICES, DEVICES.read("gpu_xid_last_timestamp_seconds"), "xid")
     return table(
         "Errors and links",
-        "Since the driver was loaded, by GPU: the newest Xid error, memory errors, memory rows that wait for a reset "
-        "or could not be replaced, errors of PCIe and NVLink, and the share of their lanes and links in use. -: not "
-        "reported.",
+        "Since the driver was loaded, by GPU: corrected memory errors, memory rows that wait for a reset or could not "
+        "be replaced, errors of PCIe and NVLink, and the share of their lanes and links in use. -: not reported.",
         Column("Node", "instance", size=120),
         Column("GPU", "index", size=55),
-        Column("Xid", "xid", size=55),
-        Column("Seen", newest.then(f"topk by ({gpus.GPU_KEY}) (1, {{}})"), size=150),
-        Column("Uncorrected", errors("uncorrected"), steps=BAD),
-        Column("Corrected", errors("corrected")),
+        Column("Corrected", of(DEVICES.read("gpu_ecc_errors_total", type="corrected", scope="volatile"), "sum")),
         Column("Rows pending", of(DEVICES.read("gpu_remapped_rows_pending")), steps=BAD),
         Column("Rows failed", of(DEVICES.read("gpu_remapped_rows_failure")), steps=BAD),
         Column("PCIe replays", of(DEVICES.read("gpu_pcie_replays_total"))),

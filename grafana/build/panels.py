@@ -51,7 +51,6 @@ def timeseries(
     width: int = 6,
     height: int = 8,
     stack: bool = False,
-    right: bool = False,
     steps: Steps = (),
     highest: float | None = None,
     names: Names | None = None,
@@ -60,7 +59,7 @@ def timeseries(
 ) -> Panel:
     """Return a graph over time, whose legend is a table, with lines at the steps above 0. `names` are texts and colours
     of series by their legends, so that a cause has one colour everywhere; `lines` are not stacked on the others. The
-    legend is at the `right` of those that are stacked, or wide enough.
+    legend is at the right of those that are stacked.
     """
     unit = _unit(queries)
     custom: Json = {
@@ -76,7 +75,7 @@ def timeseries(
     options = {
         "legend": {
             "displayMode": "table",
-            "placement": "right" if stack or right else "bottom",
+            "placement": "right" if stack else "bottom",
             "showLegend": any(query.legend for query in queries),
             "calcs": ["lastNotNull", "mean", *([] if stack else ["max"])],
             # The largest part first: a legend may be cut.

@@ -301,7 +301,7 @@ def state_of(fleet: DrawnFleet, node: DrawnNode, uuid: str) -> tuple[str, float]
     """Return the words of the state of a GPU, and its level."""
     fault = node.faults.get(uuid, "")
     if node.down:
-        return f"not seen for {node.down} min" + (f", had: {fault}" if fault else ""), 1
+        return f"not seen for {node.down} min" + (f", had: {fault}" if fault else ""), 2.5 if fault else 1
     job = next((job for job in fleet.jobs if not job.ended and (node, uuid) in job.places), None)
     wasted = job and round(sum(job.lost.values()), 6) >= 0.5
     used = ("wasted", 2) if wasted else ("in use", 0.5) if job else ("free", 0)
@@ -721,7 +721,7 @@ def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:
         world = World(fleet, Api(server.url, end, SECONDS))
         node, job = world.open("node", instance="gpu-0"), world.open("job", workload="7")
         assert set(node.panel("State").by("cluster", "instance", "state")) == {
-            ("a", "gpu-0", "ok"),
+            ("a", "gpu-0", "no fault"),
             ("b", "gpu-0", "not seen for 25 min"),
         }
         for title in ("GPUs up", "Out of order", "GPUs wasted", "Power now", "Hottest"):
