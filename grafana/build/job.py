@@ -11,11 +11,13 @@ from gpugauge.verdict.loaders import REASONS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.step import LIMITS
 from grafana.build import common, gpus, jobs, words
+from grafana.build.gpus import _CRITICAL
+from grafana.build.jobs import _INFO
 from grafana.build.jobs import JOB_NODES as _S
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
 from grafana.build.panels import LOAD, Column, Query, dropped, stat, table, timeseries
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 from grafana.build.words import Line
 
 _SAME_TIME = 120  # seconds
@@ -27,6 +29,8 @@ _UNSEEN = "not known: its node is not seen"
 _SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
 _NEW = "not yet: it is seen for less than 15 minutes"
 _CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"
+# What a user can do about a fault, after what the exporter says of its programs; and a time that is not known.
+_ASK, _NO_TIME = "save a checkpoint, stop it, and ask the administrators for the repair, $2: $3", "2"
 _NONE, _UNKNOWN = "nothing to do", "not known: no process reports through the hook now (docs/hook.md)"
 
 
@@ -78,6 +82,13 @@ def _alerts(held: str) -> Expr:
     """Return the alerts about the job and about the GPUs that it holds that fire."""
     of_job = common.alerts(**jobs.JOB_MATCHERS, workload_job="$workload")
     return common.alerts(uuid="~.+").then(f"{of_job} or {{}} and on ({gpus.GPU_KEY}) {held}")
+
+
+def _alerts_now() -> Expr:
+    """Return the same, those about GPUs that it held before, and those that say that its nodes are not seen."""
+    nodes = f"({jobs.job_not_seen()} or {jobs.by_process(_S.read('training_state'), 'instance')})"
+    unseen = common.alerts(alertname="~Exporter(Down|Blind)").then(f"{{}} and on ({gpus.NODE_KEY}) {nodes}")
+    return _alerts(f"({_holds()} or {_lost()} or {_reboots()})").then(f"{{}} or {unseen}")
 
 
 def _holds() -> str:
@@ -174,13 +185,14 @@ def _now() -> list[Panel]:
     lost = jobs.by_process(_S.steady(jobs.LOST_SECONDS, jobs.RANGE, cause="~$causes"), "cause").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
-    limits = _limits()
+    held = f"({_holds()} or {_lost()})"
+    expected, lower = (_gain(part).then(f"max ({{}} or {_loader_gain(part)})") for part in ("", "_lower"))
     return [
         stat(
             "Load",
             f"Share of the held GPU time that was used, {jobs.WINDOW}.",
             Query(_of_gpus(Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}) / {jobs.job_held()}, 0)", SHARE))),
-            width=3,
+            width=2,
             steps=LOAD,
         ),
         stat(
@@ -195,20 +207,22 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Why",
-            "A fault of its GPUs that must be repaired at once; else the cause that wasted most GPU time, "
+            "A fault that must be repaired at once; beside it the cause that wasted most GPU time, "
             f"{jobs.WINDOW}, from 10 % on; of a training on the CPU, its limit.",
+            Query(
+                Expr(f"2 * topk(1, {_faults(gpus.critical(_S), held)}) unless on () {_SEVERAL[1]}", SHARE), "{{cause}}"
+            ),
             Query(
                 Expr(
                     f'label_replace(0 * {_SEVERAL[1]} - 1, "cause", "several jobs", "", "")\n'
-                    f"or on () 2 * topk(1, {_faults()})\n"
-                    f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {limits})\n"
+                    f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {_limits()})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
-                    f'or on () label_replace(0 * {jobs.last_known()} - 1, "cause", "not known", "", "")',
+                    f'or on () label_replace(0 * {jobs.last_known()} + {words.NOT_SEEN}, "cause", "not known", "", "")',
                     SHARE,
                 ),
                 "{{cause}}",
             ),
-            width=5,
+            width=6,
             steps=((None, "text"), (0, "green"), (0.01, "orange"), (2, "red")),
             mode="name",
             names={cause: (text, "") for cause, (text, _) in jobs.CAUSE_NAMES.items()},
@@ -216,9 +230,12 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Speedup",
-            "How many times as many steps a second are expected of the best of the changes below.",
-            Query(_one(Expr(f"max ({_gain()} or {_loader_gain('')})", _TIMES))),
-            width=2,
+            "How many times as many steps a second the best of the changes below gives.",
+            Query(_one(expected.then(f"{{}} unless on () {lower}")), "expected"),
+            Query(_one(lower), "at least"),
+            Query(_one(_gain("_upper", "max").by(operator="max")), "at most"),
+            mode="value_and_name",
+            width=3,
             decimals=1,
             empty_text="none known",
         ),
@@ -232,8 +249,8 @@ def _now() -> list[Panel]:
         stat(
             "Alerts",
             "Of which alerts about this job and about its GPUs people are notified.",
-            named(_alerts(f"({_holds()} or {_lost()} or {_of_node()})"), ("not known", jobs.job_not_seen())),
-            width=5,
+            named(_alerts_now(), ("several jobs", _SEVERAL[1]), ("not known", jobs.job_not_seen())),
+            width=4,
             mode="name",
             steps=STEPS,
         ),
@@ -305,20 +322,38 @@ def _next() -> Expr:
     return most.then(f"({{}}) and on (cause) {_gains()}")
 
 
-def _of_node() -> str:
-    """Return the faults on its nodes whose repair ends its processes, too."""
-    return f"({gpus.reboots(_S)} and on ({gpus.NODE_KEY}) {_holds()})"
+def _reboots() -> str:
+    """Return the GPUs whose repair ends every program of a node on which it runs."""
+    ends = "~.*(ends every program of the node|switch the machine off).*"
+    found = _S.select("gpu_problem_info", problem=f"~{_CRITICAL}", advice=ends)
+    return f"(group by ({gpus.GPU_KEY}) ({found}) and on ({gpus.NODE_KEY}) {_INFO})"
 
 
-def _faults() -> str:
-    """Return the faults of its GPUs that must be repaired at once, with what and where as the label `cause`."""
-    held = f"({_holds()} or {_lost()})"
-    found = f"{gpus.critical(_S)} and on ({gpus.GPU_KEY}) {held}"
+def _faults(found: str, held: str) -> str:
+    """Return the faults of held GPUs, and those for whose repair a node is rebooted, with what and where as `cause`."""
+    node = f'label_replace({_reboots()}, "whose", "node", "", "")'
+    found = f"{found} * on ({gpus.GPU_KEY}) group_left (whose) ({held} or on ({gpus.GPU_KEY}) {node})"
     found = f'label_replace({found}, "summary", "$1", "summary", "([^:]*): .*")'
-    # One whose repair ends every program of its node, if it holds another.
-    found = f"({found} or on ({gpus.GPU_KEY}) {_of_node()})"
-    place = f'label_join({found}, "place", " of ", "index", "instance")'
-    return f'label_join(label_replace({place}, "place", "GPU $1", "place", "(.*)"), "cause", ": ", "place", "summary")'
+    found = f'label_join({found}, "cause", " of ", "index", "instance")'
+    found = f'label_join({found}, "cause", ": ", "cause", "summary")'
+    found = f'label_join({found}, "cause", "@", "whose", "cause")'
+    ends = "save a checkpoint: the repair of GPU $1, which $2, ends every program of its node"
+    found = f'label_replace({found}, "advice", "{ends}", "cause", "node@(.*): (.*)")'
+    found = f'label_replace({found}, "cause", "{reasons.REBOOT}: $1", "cause", "node@[^ ]* of (.*): .*")'
+    return f'label_replace({found}, "cause", "GPU $1", "cause", "@(.*)")'
+
+
+def _last_faults() -> Expr:
+    """Return the faults that must be repaired at once, of now and those of GPUs when they were seen last, with what the
+    user of their programs can do.
+    """
+    critical = f'label_replace(vector(1), "{gpus.RANK}", "{gpus.CRITICAL_RANK}", "", "")'
+    told = reasons.short(f"({gpus.ranked(gpus.listed(_S))} and on ({gpus.RANK}) {critical})")
+    plan = "(.*?)(now|when[^:]*): ask the owners to end its programs, then (.*)"
+    asked = f'label_replace({told}, "advice", "${{1}}{_ASK}", "advice", "{plan}")'
+    # What was computed with wrong data is not worth it.
+    asked = f'label_replace({asked}, "advice", "$1$2", "advice", "(.*from a checkpoint.*)save a checkpoint, (.*)")'
+    return gpus.when_back(Expr(asked, CLOCK))
 
 
 def _advice() -> str:
@@ -334,28 +369,35 @@ def _what_to_do() -> Panel:
     causes = f"({_shares()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
-    unseen = f'label_replace(0 * count ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
+    unseen = f'label_replace(1000 * max ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
     unseen = f'label_replace({unseen}, "advice", "{gpus.NODE_ADVICE}", "", "")'
-    unknown = f'label_replace(vector(0), "cause", "{_UNKNOWN}", "", "")'
+    unknown = f'label_replace(vector(0) unless on () {jobs.job_not_seen()}, "cause", "{_UNKNOWN}", "", "")'
+    unknown = f'label_replace({unknown}, "advice", "unknown", "", "")'
     to_do = words.states(
         "cause",
         Line("", 0, f"({_advice()} unless on () {_SEVERAL[1]})", advice="advice"),
         Line("$1", 0, f'label_replace({causes} unless on () {_SEVERAL[1]}, "named", "$1", "cause", "(.*)")', "named"),
     )
-
-    faults = Expr(f"max by (cause, advice) ({_faults()} unless on () {_SEVERAL[1]})", COUNT)
+    # The lines of faults are those with this value, which is never 0, and first.
+    faults = _last_faults().then(f"max by (cause, advice) ({_faults('{}', _held())} + {_NO_TIME})\nor {unseen}")
 
     def gain(part: str, operator: str = "min") -> Expr:
         return _one(_gain(part, operator).then(f"({{}})\nor on (cause) {_loader_gain(part)}"))
 
     return table(
         "What to do",
-        f"The faults of its GPUs; the causes that wasted 10 % or more, {jobs.WINDOW}, the largest first, those with a "
-        "known gain, and the known mistakes of its program. Faster: how many times as many steps a second are expected "
-        "without this cause alone, with its bounds, and the limit that comes next; - where the evidence does not decide"
-        " it (docs/verdict.md).",
-        Column("What", "cause", names={**jobs.CAUSE_NAMES, **mistakes, "~GPU .*": ("", "red")}, size=230),
-        Column("Wasted", _one(_shares().then("{} >= 0.1")), size=75),
+        "The faults of its GPUs, now or when they were seen last; the causes that wasted 10 % or more of its GPU time, "
+        f"{jobs.WINDOW}, the largest first, those with a known gain, and the known mistakes of its program. Faster: "
+        "how many times as many steps a second are expected without this cause alone, with its bounds, and the limit "
+        "that comes next; - where the evidence does not decide it (docs/verdict.md).",
+        Column(
+            "What",
+            "cause",
+            names={**jobs.CAUSE_NAMES, **mistakes, f"~GPU .*|{reasons.REBOOT}.*": ("", "red")},
+            size=230,
+        ),
+        Column("Since", faults, names={_NO_TIME: ("-", "")}, size=95),
+        Column("Share", _one(_shares().then("{} >= 0.1")), size=75),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
         Column("At most", _one(_gain("_upper", "max")), size=75, decimals=1),
@@ -365,13 +407,12 @@ def _what_to_do() -> Panel:
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Processes", _one(Expr(f"sum by (cause) ({of_mistake})", COUNT)), size=85),
         *dropped(
-            to_do.then(f"{{}}\nor on () {several}\nor on () {none}\nor on () {unseen}\nor on () {unknown}"),
+            to_do.then(f"{{}}\nor on () {several}\nor on () {none}\nor on () {unknown}"),
             _one(_next()),
             "state",
         ),
-        Column("level", faults, hidden=True),
-        order=("Wasted", "level"),
-        height=5,
+        order=("Share", "Since"),
+        height=6,
         cells="lg",
         empty_text=_UNKNOWN,
     )
@@ -387,6 +428,9 @@ def _time() -> list[Panel]:
     without_gpu = Expr(f"({states_} > 0 unless on () {held}) / on () group_left () sum ({states_})", SHARE)
     used = Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}) / {held}, 0)", SHARE)
     buckets = jobs.by_process(_S.rate("torch_step_duration_seconds_bucket"), "le").by("le")
+    total, number = (jobs.by_process(_S.rate(f"torch_step_duration_seconds_{each}")).by() for each in ("sum", "count"))
+    # The upper end of a bucket: where in it the steps are is not known.
+    most = f"histogram_quantile(1, {buckets} / on () group_left () ({number} > 0) >= bool 0.99)"
     return [
         timeseries(
             "Where its GPU time goes",
@@ -403,17 +447,15 @@ def _time() -> list[Panel]:
         timeseries(
             "Steps a second",
             "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
-            Query(jobs.by_rank(_S.steady("torch_steps_total")), jobs.RANK_LEGEND),
+            jobs.rank_curves(_S.steady("torch_steps_total")),
             empty_text=_OUTSIDE,
         ),
         timeseries(
             "Duration of a step",
-            "From one optimizer step to the next, over all ranks. A high 99 % with a low median indicates occasional "
-            "delays, such as a checkpoint, a slow batch or another process.",
-            *(
-                Query(Expr(f"histogram_quantile({q:g}, {buckets})", "s"), name)
-                for q, name in ((0.5, "median"), (0.9, "90 %"), (0.99, "99 %"))
-            ),
+            "From one optimizer step to the next, over all ranks, and the power of two that 99 % of the steps do not "
+            "exceed. If that is more than twice the mean, some steps are delayed, as by a checkpoint or a slow batch.",
+            Query(Expr(f"{total} / ({number} > 0)", "s"), "mean"),
+            Query(Expr(most, "s"), "99 % at most"),
             empty_text=_OUTSIDE,
         ),
     ]
@@ -512,7 +554,7 @@ def _ranks() -> list[Panel]:
         timeseries(
             "Memory of tensors",
             "By rank and GPU. The ranks of a data-parallel training should have similar values.",
-            Query(jobs.by_rank(_S.read("torch_memory_allocated_bytes"), "uuid"), jobs.RANK_LEGEND),
+            jobs.rank_curves(_S.read("torch_memory_allocated_bytes"), "uuid"),
             width=12,
             empty_text=_OUTSIDE,
         ),

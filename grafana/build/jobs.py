@@ -27,6 +27,7 @@ from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
 from grafana.build.gpus import NODE_KEY
+from grafana.build.panels import Query
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
 from grafana.build.words import GREY, states
 
@@ -42,7 +43,6 @@ SHOWN = "shown"
 JOB_NODES = Scope({"instance": "~$instance"})
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
 CHOSEN = Scope({"instance": "~$instance"}, {**JOB_MATCHERS, "workload_job": "$workload"})
-RANK_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} {{{{rank}}}}"
 # Each has the labels of the job; in a sidecar there is only that of the hook.
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 # In place of three selectors, because most queries about a job have it.
@@ -239,10 +239,16 @@ def by_process(expr: Expr, *labels: str) -> Expr:
 
 
 def by_rank(expr: Expr, *labels: str) -> Expr:
-    """Return the same for processes with the hook, with the labels that RANK_LEGEND needs."""
+    """Return the same for processes with the hook, with their node and rank."""
     info = JOB_NODES.select("torch_process_info")
     rank = f"topk by ({PROCESS_KEY}) (1, group by ({PROCESS_KEY}, instance, rank) ({info}))"
     return by_process(expr, *labels).then(f"{{}}\n* on ({PROCESS_KEY}) group_left (instance, rank) {rank}")
+
+
+def rank_curves(expr: Expr, *labels: str) -> Query:
+    """Return a curve for each rank."""
+    named = by_rank(expr, *labels).then('label_replace({}, "rank", " rank $1", "rank", "(.+)")')
+    return Query(named, f"{{{{{CLUSTER}}}}} {{{{instance}}}}{{{{rank}}}}")
 
 
 def job_held() -> Expr:

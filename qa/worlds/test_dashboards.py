@@ -395,11 +395,24 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
             if not world.fleet.seen(job) or job.ended:
                 assert opened.panel("Load").number() == int(NOT_SEEN if missing else ENDED)
                 if missing:
-                    assert set(opened.panel("Alerts").by("alertname")) == {("not known",)}
-                    to_do = {cause for (cause,) in opened.panel("What to do").by("cause", of=5)}
-                    assert to_do == {"not known: its node is not seen"}
+                    assert set(opened.panel("Alerts").by("alertname")) == {("ExporterDown",)}
+                    the_last_faults_are_repaired_when_the_node_is_back(world, job, opened)
                 judged = {key[0] for key in opened.panel("Judged").by("state")}
                 assert judged == {"no: it is not seen" if missing else "no"}
+
+
+def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJob, opened: Grafana) -> None:
+    shown = opened.panel("What to do").by("cause", "advice")
+    ask = "replace it. save a checkpoint, stop it, and ask the administrators for the repair, now: systemctl reboot"
+    look = "is it up (ping, ssh, kubectl get node)? If so: the log of gpugauge on it"
+    lost = {
+        (f"GPU {node.uuids.index(uuid)} of {node.name}: lost", f"when the node is back: {ask}")
+        for node, uuid in job.places
+        if node.down and node.faults.get(uuid) == "lost"
+    }
+    assert set(shown) == lost | {("not known: its node is not seen", look)}, job
+    # The node comes first.
+    assert max(shown, key=shown.__getitem__)[1] == look
 
 
 def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
@@ -409,8 +422,8 @@ def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
         most = 1 / (1 - sum(job.lost.values()))
         for query in range(3):
             truth = {(c,): pytest.approx(min(bounds[query], most), rel=0.02) for c, bounds in job.gains().items()}
-            assert panel.by("cause", of=query + 1) == truth, job
-        assert {limit for _, limit in panel.by("cause", "next", of=6)} == ({job.after} if job.gains() else set())
+            assert panel.by("cause", of=query + 2) == truth, job
+        assert {limit for _, limit in panel.by("cause", "next", of=7)} == ({job.after} if job.gains() else set())
 
 
 def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
@@ -435,8 +448,8 @@ def the_job_dashboard_says_which_mistakes_are_made(world: World) -> None:
     for job, opened in each_job(world):
         shown = opened.panel("What to do")
 
-        assert shown.by("cause", of=4) == {(mistake,): count for mistake, count in job.made().items()}
-        assert {(mistake,) for mistake in job.made()} <= shown.by("cause", of=5).keys() != set()
+        assert shown.by("cause", of=5) == {(mistake,): count for mistake, count in job.made().items()}
+        assert {(mistake,) for mistake in job.made()} <= shown.by("cause", of=6).keys() != set()
 
 
 def opened_on(world: World, job: DrawnJob) -> Grafana:
@@ -532,7 +545,7 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         job = Grafana(api, DASHBOARDS["job"](), {"workload": "7"})
         assert {key[0] for key in job.panel("Job").by("state", of=3)} == {"training_on_cpu"}
         assert job.panel("Load").number() == int(ON_CPU)
-        assert set(job.panel("What to do").by("cause", "advice", of=5)) == {("data_loading", "16 loader workers")}
+        assert set(job.panel("What to do").by("cause", "advice", of=6)) == {("data_loading", "16 loader workers")}
         assert job.panel("Speedup").number() == 15.5
         for board in (job, Grafana(api, DASHBOARDS["node"](), {"instance": "gpu-0"})):
             reasons = {series["metric"]["state"] for series in board.panel("Memory used").series}
@@ -570,7 +583,7 @@ def test_advice_has_the_number_of_a_series(tmp_path: Path, cause: str, advice: s
         world = World(fleet, Api(server.url, end, SECONDS))
         fleets, own = world.open("fleet").panel(TRAININGS), opened_on(world, job).panel("What to do")
         assert set(fleets.by("state", "advice", of=-1)) == {(cause, advice)}
-        assert (cause, advice) in own.by("cause", "advice", of=5)
+        assert (cause, advice) in own.by("cause", "advice", of=6)
 
 
 def test_the_gain_of_a_loader_is_not_that_of_a_gpu(tmp_path: Path) -> None:
@@ -586,7 +599,7 @@ def test_the_gain_of_a_loader_is_not_that_of_a_gpu(tmp_path: Path) -> None:
         table, own = world.open("fleet").panel(TRAININGS), world.open("job", workload="7").panel("What to do")
         assert ("7", "model_on_cpu") in table.by("workload_job", "state", of=-1)
         assert ("7",) not in table.by("workload_job", of=2)
-        assert own.by("cause", of=1) == {("data_loading",): 15.5}
+        assert own.by("cause", of=2) == {("data_loading",): 15.5}
 
 
 def one_job(began: int = 120) -> DrawnFleet:
@@ -695,10 +708,15 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         listed = opened.panel(TRAININGS).by("workload_job", "state", "advice", of=-1)
         save = "save a checkpoint: the repair of GPU 0 ends every program of its node"
         assert ("8", "its node must be rebooted", save) in listed
-        assert set(opened_on(world, other).panel("Why").by("cause")) == {("GPU 0 of gpu-0: lost",)}
-        assert {("GPU 0 of gpu-0: lost", save)} == set(
-            opened_on(world, other).panel("What to do").by("cause", "advice", of=7)
-        )
+        why, to_do = (opened_on(world, other).panel(title) for title in ("Why", "What to do"))
+        assert why.by("cause") == {("its node must be rebooted: gpu-0",): 2}
+        assert set(why.by("cause", of=1)) == {("unknown",)}
+        save = "save a checkpoint: the repair of GPU 0 of gpu-0, which lost, ends every program of its node"
+        ((about, since),) = to_do.by("cause", "advice").items()
+        assert about == ("its node must be rebooted: gpu-0", save)
+        assert end - LOST * MINUTE - 2 * MINUTE <= since / 1000 <= end
+        ask = "replace it. save a checkpoint, stop it, and ask the administrators for the repair, now: systemctl reboot"
+        assert set(opened_on(world, job).panel("What to do").by("cause", "advice")) == {("GPU 0 of gpu-0: lost", ask)}
         owners = each_node(world, node).panel("GPUs").by("uuid", "workload_job", of=-2)
         assert set(owners) == {("GPU-0", "7"), ("GPU-1", "8")}
         gpus = opened_on(world, job).panel("Its GPUs")
@@ -732,9 +750,9 @@ def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:
             assert job.panel(title).number() == int(SEVERAL_JOBS), title
         for title in ("Speedup", "Steps/s"):
             assert job.panel(title).series == [], title
-        assert set(job.panel("Why").by("cause")) == {("several jobs",)}
+        assert set(job.panel("Why").by("cause", of=1)) == {("several jobs",)}
         assert set(job.panel("Judged").by("state")) == {("several jobs",)}
-        (text,) = {cause for (cause,) in job.panel("What to do").by("cause", of=5)}
+        (text,) = {cause for (cause,) in job.panel("What to do").by("cause", of=6)}
         assert text == "several jobs have this name: choose a cluster, a kind or a namespace"
         for each in world.fleet.jobs[:1]:
             assert opened_on(world, each).panel("GPUs wasted").number() == pytest.approx(0.5, abs=0.02)
