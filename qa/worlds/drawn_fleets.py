@@ -181,7 +181,9 @@ def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[
         yield from row("gpu_problem", 1, uuid=uuid, problem=alert, severity=severity)
         if fault != "lost":
             yield from row("gpu_problem_since_timestamp_seconds", BROKEN, uuid=uuid, problem=alert, earlier="")
-        yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=ADVICE[fault])
+        yield from row(
+            "gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=ADVICE[fault], index=str(index)
+        )
     if fault == "lost":
         return
     yield from row("gpu_temperature_celsius", 50, uuid=uuid, sensor="gpu")
