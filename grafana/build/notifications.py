@@ -39,8 +39,10 @@ SEVERITIES = {"critical": (3, "red"), "warning": (2, "orange"), "info": (1, "blu
 LABELS = ("alertname", *JOB_LABELS, "workload_pod", "instance", "uuid", "index")
 
 
-def notifications() -> Expr:
-    """Return a series for each notification: its most severe alert, with the rank of the severity as value."""
+def notifications(about: Expr | None = None) -> Expr:
+    """Return a series for each notification: its most severe alert, with the rank of the severity as value; of those
+    `about` something, that one of these.
+    """
 
     # Without the chosen clusters, which those that are told have: their names are in the query a few times only.
     def fires(names: str) -> str:
@@ -51,6 +53,7 @@ def notifications() -> Expr:
     )
     ranked = "\n    or ".join(f"{rank} * {alerts(severity=severity)}" for severity, (rank, _) in SEVERITIES.items())
     told = f"(\n    {ranked}\n  ) unless (\n    {inhibited}\n  )"
+    told = f"({told}) and on ({', '.join(LABELS)}) ({about})" if about else told
     # A notification is about the alerts of one name and job, or about all alerts of a GPU of one receiver.
     named = f'label_replace({told}, "group", "$1", "alertname", "(.*)")'
     keyed = f'label_join({named}, "key", " ", "severity", "instance", "uuid")'
@@ -63,7 +66,7 @@ def named(about: Expr, *others: tuple[str, str]) -> Query:
     """Return the names of the alerts of which people are notified, of those `about` something; `others` are texts in
     their place, with the series that they are for.
     """
-    known = f"max by (alertname) ({notifications()} and on ({', '.join(LABELS)}) ({about}))"
+    known = f"max by (alertname) ({notifications(about)})"
     texts = "".join(
         f'\nor on () label_replace(0 * count ({when}) - {missing}, "alertname", "{text}", "", "")'
         for text, when, missing in (*((text, when, 1) for text, when in others), ("none", RULES, 0))
