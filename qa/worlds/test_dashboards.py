@@ -395,7 +395,6 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
             if not world.fleet.seen(job) or job.ended:
                 assert opened.panel("Load").number() == int(NOT_SEEN if missing else ENDED)
                 if missing:
-                    assert set(opened.panel("Alerts").by("alertname")) == {("ExporterDown",)}
                     the_last_faults_are_repaired_when_the_node_is_back(world, job, opened)
                 judged = {key[0] for key in opened.panel("Judged").by("state")}
                 assert judged == {"no: it is not seen" if missing else "no"}
@@ -405,6 +404,9 @@ def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJ
     shown = opened.panel("What to do").by("cause", "advice")
     ask = "replace it. save a checkpoint, stop it, and ask the administrators for the repair, now: systemctl reboot"
     look = "is it up (ping, ssh, kubectl get node)? If so: the log of gpugauge on it"
+    # One that has ended may have lost a GPU of a node that is seen.
+    if any(not node.down and node.faults.get(uuid) == "lost" for node, uuid in job.places):
+        return
     lost = {
         (f"GPU {node.uuids.index(uuid)} of {node.name}: lost", f"when the node is back: {ask}")
         for node, uuid in job.places
@@ -413,6 +415,7 @@ def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJ
     assert set(shown) == lost | {("not known: its node is not seen", look)}, job
     # The node comes first.
     assert max(shown, key=shown.__getitem__)[1] == look
+    assert set(opened.panel("Alerts").by("alertname")) == {("ExporterDown",)}
 
 
 def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
