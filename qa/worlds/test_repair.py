@@ -450,7 +450,8 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         apart = apart if "card" in scenario else "it also "
         assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12] \(narrow link\)", s) for s in last.steps)
         assert re.search(
-            r"^GPU [12] \(narrow link\), under load: nvidia-smi -q -i [12] \| grep -A2 Width$", last.steps[-1]
+            r"^GPU [12] \(narrow link\), under load, expect all lanes: nvidia-smi -q -i [12] \| grep -A2 Width$",
+            last.steps[-1],
         )
         said = [fault.advice or "" for fault in faults]
         assert sum("see the repair" in advice for advice in said) == (1 if scenario == "failing-card" else 2)

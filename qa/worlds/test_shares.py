@@ -22,7 +22,7 @@ from gpugauge.wire.shares import sentence
 from qa.worlds.scraped import node_of
 
 ROWS = {row.name: row for row in catalog.metrics()}
-NS = 1e9
+NS, STATES = 1e9, ("running", "runnable", "asleep")
 
 
 class Drawn:
@@ -38,6 +38,10 @@ class Drawn:
         self.spent["loading"] = sum(self.waited.values())
         self.steps = self.spent["training"] + self.waited["training"]
         self.local = rng.choice([None, self.steps - rng.randrange(self.spent["training"])])
+        # By state, what the training thread does outside of its waits for batches, and in batches that it loads itself.
+        parts = sorted(rng.random() for _ in range(2))
+        self.thread = rng.choice([None, dict(zip(STATES, (parts[0], parts[1] - parts[0], 1 - parts[1]), strict=True))])
+        self.loaded = rng.choice([None, (rng.uniform(0, 9), rng.uniform(0, 9))])
 
     def recap(self, monkeypatch: pytest.MonkeyPatch) -> str | None:
         """Return the line at its end."""
@@ -47,9 +51,22 @@ class Drawn:
         monkeypatch.setattr("gpugauge.hook.ends.CLOCKS", (lambda: 5, *CLOCKS[1:]))
         tally = SimpleNamespace(count=10, durations=9, nanoseconds=self.steps)
         recorder = SimpleNamespace(drain=lambda: None, step_tally=tally, batch_tally=tally)
-        record = SimpleNamespace(words=words, phase=0, since=5)
+        record = SimpleNamespace(words=words, phase=0, since=5, exposed=False, on_training_thread=lambda: True)
         local = SimpleNamespace(waits=lambda _, steps: None if self.local is None else steps - self.local)
-        state: Any = SimpleNamespace(recorder=recorder, record=record, local_work=local)
+        loaded = (
+            None if self.loaded is None else SimpleNamespace(cpu_seconds=self.loaded[0], queued_seconds=self.loaded[1])
+        )
+        loads = SimpleNamespace(begun=self.thread and (1.0, 2.0), message=lambda declared: loaded)
+        facts = {"loader_workers": "2" if loaded is None else "0"}
+        if self.thread:
+            known = sum(self.spent.values()) - self.spent["starting"]
+            outside = (known - self.waited["training"]) / NS
+            ran, queued = (self.thread[name] * outside for name in STATES[:2])
+            own = self.loaded or (0.0, 0.0)
+            monkeypatch.setattr(
+                "gpugauge.hook.ends.thread_seconds", lambda: (1.0 + ran + own[0], 2.0 + queued + own[1])
+            )
+        state: Any = SimpleNamespace(recorder=recorder, record=record, local_work=local, loads=loads, facts=facts)
         return recap(state)
 
     def window(self) -> Window:
@@ -59,6 +76,10 @@ class Drawn:
             "torch_phase_seconds_total": {("p", phase): ns / NS for phase, ns in self.spent.items()},
             "torch_data_wait_seconds_total": {("p", phase): ns / NS for phase, ns in self.waited.items() if ns},
             "torch_step_duration_seconds": {("p",): HistogramValue((10,), self.steps / NS)},
+            "torch_thread_seconds_total": {
+                ("p", "training", state): share * self.spent["training"] / NS
+                for state, share in (self.thread or {}).items()
+            },
             "torch_local_work_seconds_total": {("p",): self.local / NS} if self.local is not None else {},
         }
         window = Window()
@@ -75,7 +96,7 @@ def test_the_line_at_the_end_and_the_daemon_state_the_same(seed: int, monkeypatc
     assert line is not None
 
     _, _, stated = line.partition("; of ")
-    expected = sentence(step_shares(drawn.window(), "p")[0])
+    expected = sentence(*step_shares(drawn.window(), "p"))
     assert stated.partition(": ")[2].removesuffix(", waits for data not known") == expected
     # Against the drawn numbers themselves: the start-up is no part of the whole.
     share = drawn.waited["training"] / (sum(drawn.spent.values()) - drawn.spent["starting"])

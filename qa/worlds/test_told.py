@@ -183,8 +183,8 @@ def test_two_causes_have_their_shares_and_none_is_said_to_take_little() -> None:
     both = screen(limited_by="unknown", limited_by_words="a, and b", lost_ratio=0.81, causes=causes, evidence="c")
     one = screen(limited_by="data_loading", limited_by_words="a", lost_ratio=0.81, causes=causes, evidence="c")
 
-    assert "it a, and b: 81 % of its GPU time is lost (data_loading 50 %, host_bound 21 %," in both
-    assert "it a: 81 % of its GPU time is lost (data_loading 50 %, host_bound 21 %," in one
+    assert "it a, and b: 81 % of its GPU time is lost (50 % waits for its data loader, 21 %" in both
+    assert "it a: 81 % of its GPU time is lost (50 % waits for its data loader, 21 %" in one
     assert "less than 5 % of its GPU time is lost to each cause" in screen(causes={})
     for facts in ({"causes": {"transfer": 0.06}}, {"causes": {}, "undecidable": ["transfer"]}, {"causes": None}):
         assert "no cause is large enough to be named" in screen(**facts)

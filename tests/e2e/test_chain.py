@@ -128,7 +128,7 @@ def test_notification_has_the_cause_the_job_and_the_numbers(chain: Chain) -> Non
     assert re.search(r"What to do: num_workers=\d+ in the DataLoader", description)
     # The hours are counted in steps of five minutes, so a short low load may have none yet.
     assert re.search(
-        r"(?:\d+\.\d GPU hours lost so far\. )?`gpugauge report .* Mean over 20s\..* Since \d{4}-[^.]* UTC\.$",
+        r"(?:\d+\.\d GPU hours lost so far\. )?\n`gpugauge report .* Mean over 20s\..* Since \d{4}-[^.]* UTC\.$",
         description,
     )
     assert "starved.py" in description

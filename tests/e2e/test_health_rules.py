@@ -54,7 +54,7 @@ def reset_with_users() -> Case:
         *also(
             GpuXidWorkflow="had Xid 48 (Double bit ECC error)",
             GpuUncorrectedEcc="had uncorrected memory errors",
-            GpuPcieDegraded="has an alert of its own",
+            GpuHot="has an alert of its own",
         ),
         Row("gpu_xid_unrepaired_timestamp_seconds", {**UUID, "class": "workflow", "xid": "48"}, 600, None),
         Row("gpu_process_info", {"process": "p0", "pid": "4", "workload_command": "fit.py", **pod}, 1, 1),
@@ -108,9 +108,9 @@ def contained_error() -> Case:
     return case("the text of a contained error of the memory", rows, expected)
 
 
-def measured(name: str, begin: int, text: str, *rows: Row, since: str = "") -> Case:
+def measured(name: str, begin: int, text: str, *rows: Row, since: str = "Since") -> Case:
     """The figures of a fault, and the time of its begin in the first notification."""
-    description = f"{text}{TO_DO} Since 1970-01-01 00:{begin}:00 UTC{since}."
+    description = f"{text}{TO_DO} {since} 1970-01-01 00:{begin}:00 UTC."
     expected = texts(BY_NAME[name], f"{WHERE} {FAULTS[name].summary}", description, begin)
     return case(f"figures of {name}", [*BY_NAME[name].rows, *rows], expected, phases=(("good", 20), ("bad", 41)))
 
@@ -180,7 +180,7 @@ def test_faults(tmp_path: Path) -> None:
     text = "Programs on it are slower. Reason: thermal slowdown (software). For 30% of the last 15m. Its clock is at "
     text += "1.2GHz. Its highest is 1.98GHz. It is at 89 °C. Its chip is slowed from 87 °C on: while it is cooler, "
     text += "another part is hot, such as its memory."
-    slowed = measured("GpuThrottled", 25, text, *HOT, *CLOCK, begin, why, since=" or before")
+    slowed = measured("GpuThrottled", 25, text, *HOT, *CLOCK, begin, why, since="At least since")
     figures = measured("GpuHot", 25, hot, *HOT), slowed, measured("GpuNvlinkErrors", 20, links, *LINKS)
     cases = [reset_with_users(), known_xid(), contained_error(), *figures, lost_gpu(), two_exporters()]
     check(tmp_path, cases, each_version=True)

@@ -27,8 +27,7 @@ WHERE = (
     "limits it. "
 )
 FURTHER = (
-    "`gpugauge report 'llm'` shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
-    "A GPU with a load of 100% can be used little: time in which kernels run longer than necessary is not used. "
+    "\n`gpugauge report 'llm'` shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
 )
 LOST = "It waits for its data loader (70% of its GPU time is lost), and loses GPU time, the cause is not known (5%)"
 
@@ -66,8 +65,8 @@ def places_and_loss() -> Case:
     texts = {
         "summary": "Training jobset ml/llm (fit.py) uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
-        "description": f"{LOST}. What to do: more loader workers; also pinned "
-        f"memory, prefetching, faster storage or decoding. Expected: up to 4.0 times as fast. "
+        "description": f"{LOST}. \nWhat to do: more loader workers; also pinned "
+        f"memory, prefetching, faster storage or decoding. \nExpected: up to 4.0 times as fast. "
         f"0.8 GPU hours lost so far. {FURTHER}Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; "
         f"programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -97,7 +96,7 @@ def gain_after_the_advice() -> Case:
     texts = {
         "summary": f"Training jobset ml/llm in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
-        "description": f"{LOST}. What to do: num_workers=18 in the DataLoader (now 4). Expected: steps at least "
+        "description": f"{LOST}. \nWhat to do: num_workers=18 in the DataLoader (now 4). \nExpected: steps at least "
         f"2.1 times as fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. "
         f"{FURTHER}Mean over 15m. On node-1. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -112,9 +111,9 @@ def narrow_gain() -> Case:
     known = gain_after_the_advice().expected[0]
     texts = known["exp_alerts"][0]["exp_annotations"]
     text = (
-        f"{CAUSES['data_loading'].advice}. Expected: steps about 4.0 times as fast, then limited by {LIMITS['gpu']}. "
+        f"{CAUSES['data_loading'].advice}. \nExpected: steps about 4.0 times as fast, then limited by {LIMITS['gpu']}. "
     )
-    texts["description"] = f"{LOST}. What to do: {text}0.8{texts['description'].rpartition(' 0.8')[2]}"
+    texts["description"] = f"{LOST}. \nWhat to do: {text}0.8{texts['description'].rpartition(' 0.8')[2]}"
     return case("a gain with narrow bounds is one number, within the lost time", rows, known)
 
 
@@ -123,8 +122,8 @@ def many_places() -> Case:
         "summary": f"Training jobset ml/llm (fit.py) in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
-        "description": f"{LOST}. What to do: more loader workers; also pinned "
-        f"memory, prefetching, faster storage or decoding. Expected: up to 4.0 times as fast. 0.8 GPU hours lost "
+        "description": f"{LOST}. \nWhat to do: more loader workers; also pinned "
+        f"memory, prefetching, faster storage or decoding. \nExpected: up to 4.0 times as fast. 0.8 GPU hours lost "
         f"so far. {FURTHER}Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, "
         f"… (7 in all); programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -277,8 +276,8 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
         "summary": f"Training jobset ml/llm ({command}) in cluster {HERE} "
         f"uses {shown}% of its GPU time, less than 40%: it loses GPU time, the cause is not known, on node-1",
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
-        "What to do: no measured value explains it: "
-        "`gpugauge doctor PID` on the node shows what is missing. Processes without the hook: 1; of these only the "
+        "\nWhat to do: no measured value explains it: "
+        "`gpugauge doctor PID` on the node shows what is missing. \nProcesses without the hook: 1; of these only the "
         f"load is known. Start it under the hook to see why: `gpugauge run -- {line} …`. "
         f"{1 - load:.1f} GPU hours lost so far. {FURTHER}Mean over 15m. On node-1; programs {command}. "
         f"Since {LOW_BEGIN}.",
@@ -294,7 +293,7 @@ def small_losses() -> Case:
     texts = {
         "summary": f"Training jobset ml/llm (fit.py) in cluster {HERE} uses 97% of its GPU time, less than 98%, "
         "on node-1",
-        "description": "No cause takes 5% of its GPU time now. Processes without the hook: 1; of these only the load "
+        "description": "No cause takes 5% of its GPU time now. \nProcesses without the hook: 1; of these only the load "
         f"is known. Start it under the hook to see why: `gpugauge run -- python fit.py …`. "
         f"{FURTHER}Mean over 15m. On node-1; programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",

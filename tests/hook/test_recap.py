@@ -42,8 +42,11 @@ def test_the_line_has_steps_and_shares(tmp_path: Path, fake_torch: Path, listene
     program = f"{TRAIN}\ntrain()\nwith hook.phase('save'): time.sleep(0.2)"
     line = errors_of(program, tmp_path, fake_torch)
     assert line.startswith("gpugauge: train.py: 10 steps, 40 ms each; of 600 ms: ")
-    shares = {part: int(share) for share, part in re.findall(r"(\d+) % ([a-z ]+)", line)}
-    assert shares == {"waiting for data": 50, "writing checkpoints": 33, "the rest": 17}
+    shares = {part: int(share) for share, part in re.findall(r"(\d+) % ([a-zA-Z ]+)", line)}
+    assert (shares.pop("waiting for data"), shares.pop("writing checkpoints")) == (50, 33)
+    # The rest by what the thread does, where the kernel counts it.
+    assert shares.keys() <= {"the rest", "own code and computation", "waiting for a CPU", "asleep"}
+    assert 16 <= sum(shares.values()) <= 18
 
 
 def test_waits_that_have_not_ended_are_no_computation(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:

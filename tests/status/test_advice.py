@@ -331,3 +331,14 @@ def test_a_training_whose_quota_is_used_up_needs_a_larger_one_first() -> None:
     of = subject(**facts, diagnosis=Diagnosis(loaders.TOO_FEW_CPUS, 0, 1.0, 1.0))
 
     assert words(advice_of(of), of.mains) == CAUSES["cpu_limited"].advice
+
+
+def test_no_gain_is_larger_than_the_share_of_its_cause_allows() -> None:
+    lost: dict[str, Any] = {"causes": {"transfer": 0.44, "host_bound": 0.16}, "lost_ratio": 0.6}
+    of = subject(**lost, limited_by="transfer", gains={"transfer": Gain(2.5, 2.4, 2.6, "gpu")})
+    (found,) = advice_of(of)
+
+    assert found.gain is not None
+    assert found.gain.upper == round(1 / (1 - 0.44), 3)
+    # Where no gain is decided, the most is said.
+    assert words_of_gain(replace(found, gain=None), 0.6, lost["causes"]) == ("steps up to 1.8 times as fast")

@@ -97,7 +97,7 @@ def _fetched(url: str, mine: bool) -> reply.Reply:
     found = fetch(url)
     if not mine:
         return found
-    names = [str(os.getuid())]  # which is all that is known of a user in a container
+    names = [str(os.getuid())]  # all that is known of a user in a container
     with contextlib.suppress(KeyError):
         names.insert(0, pwd.getpwuid(os.getuid()).pw_name)
     status = of_users(found.status, names)

@@ -35,6 +35,7 @@ COMMANDS = "|".join(
 )
 """Stands in an advice for what the plan has."""
 _LAST = f"ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
+_BACK = "give the node back to its users"
 _MAX_PIDS = 8  # in a plan
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
@@ -209,7 +210,7 @@ class Site(NamedTuple):
             yield f"give the node back if all is well: {' && '.join((self.check, *back))}"
         else:
             yield f"check that all is well{', ' if ': ' in self.check else ': '}{self.check}"
-            yield from (f"only if so: {each}" for each in back)
+            yield from (f"only if so: {each}" for each in back or [_BACK])
         yield from _under_load(needs)
 
     def _drained(self, kinds: Collection[str], programs: str, *, later: bool) -> tuple[list[str], list[str]]:
@@ -250,12 +251,14 @@ def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> str:
 
 def _under_load(needs: Iterable[Need]) -> Iterator[str]:
     """Yield what shows that the repair of each GPU was one."""
-    return _shown(needs, lambda fault: fault.after, "under load")
+    return _shown(needs, lambda fault: fault.after, "under load, expect {}")
 
 
 def _shown(needs: Iterable[Need], command: Callable[[Fault], str], when: str) -> Iterator[str]:
-    found = ((n, n.fault.word, n.device.vendor.fill(command(n.fault), n.name)) for n in needs if n.fault)
-    yield from dict.fromkeys(f"GPU {n.name} ({word}), {when}: {shown}" for n, word, shown in found if shown)
+    found = ((n, n.fault, n.device.vendor.fill(command(n.fault), n.name)) for n in needs if n.fault)
+    yield from dict.fromkeys(
+        f"GPU {n.name} ({fault.word}), {when.format(fault.expected)}: {shown}" for n, fault, shown in found if shown
+    )
 
 
 def _also(needs: Iterable[Need]) -> str:

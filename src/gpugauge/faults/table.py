@@ -19,7 +19,7 @@ class Fault(NamedTuple):
     """A fault by the name of its alert, which is that of its section in docs/runbook.md. `word` is the state of the GPU
     in at most 14 characters, `summary` follows its name, `action` is what a router of alerts does, and those that it
     `explains` are not notified while it is there. `before` is the command that shows what its repair clears, `after`
-    the one that shows under load whether it has helped.
+    the one that shows under load whether it has helped: by what is `expected`.
     """
 
     name: str
@@ -30,12 +30,14 @@ class Fault(NamedTuple):
     explains: tuple[str, ...] = ()
     before: str = ""
     after: str = ""
+    expected: str = ""
 
 
 _XIDS = ("GpuXidReset", "GpuXidWorkflow", "GpuXidApplication")
 _EFFECTS = ("GpuThrottled", "GpuHot", "GpuPcieDegraded", "GpuNvlinkErrors", "GpuNeedsReset", "GpuResetPending")
 _LOST_EXPLAINS = (*_EFFECTS, "GpuUncorrectedEcc", *_XIDS, "GpuXidNode", "GpuXidOther")
-_RESET_EXPLAINS = ("GpuResetPending", "GpuUncorrectedEcc", "GpuNvlinkErrors", *_XIDS)
+_LINKS = ("GpuNvlinkErrors", "GpuPcieDegraded")
+_RESET_EXPLAINS = ("GpuResetPending", "GpuUncorrectedEcc", *_LINKS, *_XIDS)
 _REPLACED_EXPLAINS = ("GpuNeedsReset", "GpuResetPending", "GpuUncorrectedEcc", *_XIDS)
 # The gravest first. What must be repaired at once is critical; the repair of the others waits until the jobs end.
 _ROWS = (
@@ -45,21 +47,29 @@ _ROWS = (
         "GpuRowRemapFailed", "critical", "faulty memory", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS
     ),
     Fault("GpuNeedsReset", "critical", "needs reset", "needs a reset", "reset", _RESET_EXPLAINS),
-    Fault("GpuXidReset", "critical", "errors", "had an Xid error", "reset"),
-    Fault("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),
+    Fault("GpuXidReset", "critical", "errors", "had an Xid error", "reset", _LINKS),
+    Fault(
+        *("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),
+        explains=("GpuResetPending",),
+    ),
     Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
     Fault("GpuResetPending", "warning", "reset pending", "needs a reset when its jobs have ended", "reset_later"),
     Fault(
         *("GpuNvlinkErrors", "warning", "NVLink errors", "has NVLink errors"),
         before="{link_errors}",
         after="{link_errors}",
+        expected="counts that do not grow",
     ),
     Fault(
         *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
         explains=("GpuHot",),
     ),
     Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
-    Fault("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could", after="{width}"),
+    Fault(
+        *("GpuPcieDegraded", "warning", "narrow link", "uses fewer PCIe lanes than it could"),
+        after="{width}",
+        expected="all lanes",
+    ),
     Fault("GpuReadingFailed", "warning", "slow", "cannot be read in part"),
     Fault("GpuXidApplication", "info", "errors", "had an Xid error"),
     Fault("GpuXidOther", "info", "errors", "had an Xid error"),
@@ -168,7 +178,7 @@ def _found(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
         yield Ailment(text, replace, "GpuRowRemapFailed", "retired_pages")
     if health.remapping_pending:
         text = "a faulty memory row waits to be remapped"
-        advice = "programs on it are not affected; {later}; {reset}"
+        advice = "{later}; {reset}" if health.uncorrected else "programs on it are not affected; {later}; {reset}"
         yield Ailment(text, advice, "GpuResetPending", "row_remap_pending")
     if health.retirement_pending:
         text = "a faulty memory page waits to be retired"

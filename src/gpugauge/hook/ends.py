@@ -19,10 +19,11 @@ from typing import Any
 from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.observer import Observer
 from gpugauge.hook.process import first_environment
+from gpugauge.hook.workers import thread_seconds
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, STEPS, WAITED
-from gpugauge.wire.shares import sentence, shares, with_waits
+from gpugauge.wire.shares import rest, sentence, shares, with_waits
 
 TYPE_CHECKING = False  # the state needs torch
 if TYPE_CHECKING:
@@ -79,13 +80,28 @@ def recap(state: TrainingState) -> str | None:
     held = state.local_work.waits(record.words[STEPS], tally.nanoseconds)
     peers = None if held is None else held / 1e9
     starting = phases.get("starting", 0.0)
+    whole, parts = sum(phases.values()) - starting, shares(with_waits(phases, waits), data, peers)
+    outside = (1.0 - parts.get("data", 0.0)) * whole
     listed = (
-        sentence(shares(with_waits(phases, waits), data, peers)),
+        sentence(parts, rest(parts, _of_thread(state, outside, phases.get("training", 0.0)), whole)),
         "waits for data not known" if data is None else "",
     )
     begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""
-    whole = sum(phases.values()) - starting
     return f"{_program()}: {done}{begun}; of {_time(whole)}: {', '.join(filter(None, listed))}"
+
+
+def _of_thread(state: TrainingState, outside: float, training: float) -> dict[str, float]:
+    """Return by state the seconds of the `training` that its thread spent `outside` of its waits for batches, in equal
+    shares in all phases. {} if they are not known, and with a GPU, for which other threads run the backward passes.
+    """
+    begun, now, loaded = state.loads.begun, thread_seconds(), state.loads.message(declared=False)
+    if not begun or not now or not state.record.on_training_thread() or state.record.exposed:
+        return {}
+    in_thread = loaded if state.facts.get("loader_workers") == "0" else None
+    of_loader = (in_thread.cpu_seconds or 0.0, in_thread.queued_seconds or 0.0) if in_thread else (0.0, 0.0)
+    ran, queued = (max(0.0, now[at] - begun[at] - of_loader[at]) for at in (0, 1))
+    found = {"running": ran, "runnable": queued, "asleep": max(0.0, outside - ran - queued)}
+    return {name: seconds * training / max(outside, training) for name, seconds in found.items()}
 
 
 def _program() -> str:

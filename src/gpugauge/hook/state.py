@@ -19,7 +19,7 @@ from gpugauge.hook.record import Record
 from gpugauge.hook.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.waits import ExposedWaits
 from gpugauge.hook.work import PARAMETERS, STATED, ModelFlops, first_tensor
-from gpugauge.hook.workers import Loads
+from gpugauge.hook.workers import Loads, thread_seconds
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SAMPLES, STEPS, TOKENS, WAITED
@@ -77,7 +77,8 @@ class TrainingState:
             self._add_optimizer(optimizer)
         self.stepping.add(key)
         self._scan_due = 0
-        self.follow_caller()
+        if self.follow_caller() or not self.loads.begun:
+            self.loads.begun = thread_seconds()
 
     def follow_caller(self) -> bool:
         """Take the calling thread as the one that trains, with its waits before; return whether it is a new one."""

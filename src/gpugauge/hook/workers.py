@@ -202,6 +202,12 @@ def queued_nanoseconds() -> int | None:
         return None
 
 
+def thread_seconds() -> tuple[float, float] | None:
+    """Return the seconds of the calling thread on a CPU and waiting for one, None where the kernel counts none."""
+    queued = queued_nanoseconds()
+    return None if queued is None else (time.thread_time_ns() / 1e9, queued / 1e9)
+
+
 def private_bytes() -> int:
     """Return the resident memory of this process without what it shares with files, tmpfs and other mappings."""
     _, resident, shared, *_ = _read("/proc/self/statm")
@@ -263,6 +269,7 @@ class Loads:
         self.own = Meter(lambda: (words, 0), bool)  # of the waits that the program declares
         self._cpu = time.process_time_ns()
         self._thread, self._before, self._queued = get_ident(), queued_nanoseconds() or 0, 0
+        self.begun: tuple[float, float] | None = None  # thread_seconds() at the begin of the training
         self._folding = threading.Lock()
 
     def open(self, now: int) -> None:

@@ -28,7 +28,7 @@ from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.loaders import FOR_CPUS
 from gpugauge.verdict.mistakes import MISTAKES
-from gpugauge.wire.shares import shares, with_waits
+from gpugauge.wire.shares import rest, shares, with_waits
 
 _NO_FACTOR = {"unknown", "unused_gpus"}  # what is advised does not remove the loss
 _LEAST = 0.02  # share of the held time below which nothing is advised
@@ -55,7 +55,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
     products = by_product(found, facts)
     hours = GpuHours.sum([*products.values()]) if products else None
     joules, left_out = energy(found, facts)
-    step_shares, last = _shares(facts.values()), run_of(found, -1)
+    (step_shares, rest_shares), last = _shares(facts.values()), run_of(found, -1)
     ends = Counter(use.end_words for use in uses if use.end_words and use.process in last.facts)
     made = {name for each in facts.values() for name, share in each.mean(names.MISTAKE).items() if share > 0}
     programs = sorted({found.owners[process].command for process in facts} - {""})
@@ -83,6 +83,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         steps=steps or None,
         step_seconds=_step_seconds(facts.values()),
         step_shares=step_shares,
+        rest_shares=rest_shares,
         memory_peak_bytes=fullest.memory_peak_bytes if fullest else None,
         memory_limit_bytes=fullest.memory_limit_bytes if fullest else None,
         energy_joules=joules,
@@ -187,7 +188,7 @@ def _use(process: str, found: Found) -> ProcessUse:
         gpu_hours=_hours(facts),
         steps=facts.sum(names.STEPS),
         step_seconds=_step_seconds([facts]),
-        step_shares=_shares([facts]),
+        step_shares=_shares([facts])[0],
         memory_peak_bytes=peaks[fullest] if fullest is not None else None,
         memory_limit_bytes=limits.get(fullest or ""),
     )
@@ -198,17 +199,20 @@ def _step_seconds(facts: Iterable[Facts]) -> float | None:
     return seconds / count if count else None
 
 
-def _shares(facts: Iterable[Facts]) -> dict[str, float]:
-    """Return the shares of the parts of a training, of all ranks together."""
+def _shares(facts: Iterable[Facts]) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the shares of the parts of a training, of all ranks together, and those of the rest."""
     phases: Counter[str] = Counter()
+    thread: Counter[str] = Counter()
     waits: Counter[str] = Counter()
     peers: list[float] = []
     for each in facts:
         phases.update(each.by(names.PHASES))
         waits.update(each.by(names.DATA_WAIT))
+        thread.update(each.of_thread())
         local, steps = each.sum(names.LOCAL_WORK), each.sum(f"{STEP}_sum")
         peers += [max(0.0, steps - local)] if local is not None and steps is not None else []
-    return shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
+    found = shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
+    return found, rest(found, thread, sum(phases.values()))
 
 
 def _change(found: Found) -> Change | None:
@@ -220,7 +224,7 @@ def _change(found: Found) -> Change | None:
     cause = next(known, None) or next(iter(hours.lost), None)
     useful = hours.used / hours.held if hours.held else 0.0  # share of the time that is left without any loss
     if not hours.held:
-        waits = _shares(facts).get("data", 0.0)
+        waits = _shares(facts)[0].get("data", 0.0)
         cause = _usual(facts, LIMITED_BY) or ("data_loading" if waits >= _WORTH else None)
         useful = 1 - waits if cause == "data_loading" else 0.0
     share = hours.lost.get(cause or "", 0.0) / hours.held if hours.held else 0.0
@@ -238,7 +242,9 @@ def _change(found: Found) -> Change | None:
     elif cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
     if gain and useful > 0 and cause != "precision_unused":
-        expected, lower, upper = (min(each, 1 / useful) for each in (gain.expected, gain.lower, gain.upper))
+        expected, lower, upper = (
+            min(each, times if hours.held else 1 / useful) for each in (gain.expected, gain.lower, gain.upper)
+        )
         gain = Gain(expected, lower, upper, gain.next if upper * useful < 0.999 else "")
     at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     if cause == "unknown" and not _usual(limited, names.ADVICE, cause) and any(f.info(PROCESS) for f in limited):

@@ -24,6 +24,7 @@ _CHANGES: Mapping[str, tuple[str, ...]] = {
         *("sharding", "parallel", "allocator", "alloc conf", "grad scaler", "batch device", "torch", "cuda"),
     ),
     "compiling": ("compiled", "torch"),
+    "runnable": ("loader workers",),
 }
 
 
@@ -44,11 +45,15 @@ class Comparison:
 def compare(a: Report, b: Report) -> Comparison:
     """Return what differs between two runs. Raises ReportError if one of them is more than one run."""
     both = a, b
+    divided = all(each.rest_shares for each in both)
     for each in both:
         if each.parallel:
             many = f"{len(each.parallel)} runs of {each.title} overlapped"
             raise ReportError(f"{many}, and each can have slowed the others: the report on it lists them")
-    seconds = ({part: share * (each.step_seconds or 0.0) for part, share in each.step_shares.items()} for each in both)
+    seconds = (
+        {part: share * (each.step_seconds or 0.0) for part, share in _parts(each, divided=divided).items()}
+        for each in both
+    )
     parts = {part: pair for part, pair in _both(seconds, 0.0).items() if any(pair)}
     hours = (each.gpu_hours for each in both)
     lost = ({cause: lost / of.held for cause, lost in of.lost.items()} if of and of.held else {} for of in hours)
@@ -63,6 +68,11 @@ def compare(a: Report, b: Report) -> Comparison:
         answer = [first, *(line for line in answer if line != _UNEXPLAINED)]
     answer = [SIMULATED] * (a.simulated or b.simulated) + answer
     return Comparison(a_words, b_words, (a.step_seconds, b.step_seconds), parts, _both(lost, 0.0), changed, answer)
+
+
+def _parts(of: Report, *, divided: bool) -> dict[str, float]:
+    """Return the shares of the parts of a step, the rest `divided` by what the training thread does in it."""
+    return {**of.step_shares, **of.rest_shares, "rest": 0.0} if divided else dict(of.step_shares)
 
 
 def _both(two: Iterable[Mapping[str, _Value]], absent: _Value) -> dict[str, tuple[_Value, _Value]]:
@@ -85,7 +95,7 @@ def _answer(
     part = max(rise, key=lambda each: rise[each], default=None)
     if part is None or rise[part] <= 0:
         return [*lines, "The parts of the steps are not known."]
-    words = {name: text for name, text, _ in worded(dict.fromkeys(parts, 1.0))}
+    words = _words(parts)
     before, after = map(duration, parts[part])
     of = rise[part] / abs(b.step_seconds - a.step_seconds)
     share = "All" if of >= 0.995 else percent(of)
@@ -95,7 +105,12 @@ def _answer(
         lines.append(f"Most of the difference is {words.get(part, part)}: {before} → {after}; against it {other}.")
     else:
         lines.append(f"{share} of the difference is {words.get(part, part)}: {before} → {after}.")
-    found = [name for prefix in _CHANGES.get(part, ()) for name in changed if name.startswith(prefix)]
+    found = [
+        name
+        for prefix in _CHANGES.get("rest" if part == "running" else part, ())
+        for name in changed
+        if name.startswith(prefix)
+    ]
     if "loader workers" in found:  # a loader without workers prefetches nothing
         found = [name for name in found if name != "loader prefetch"]
     if found:
@@ -106,9 +121,14 @@ def _answer(
     return lines
 
 
+def _words(parts: Iterable[str]) -> dict[str, str]:
+    ones = dict.fromkeys([*parts, "rest"], 1.0)
+    return {name: text for name, text, _ in (*worded(ones), *worded({}, ones))}
+
+
 def blocks(found: Comparison) -> list[Block]:
     """Return the comparison for people."""
-    words = {name: text for name, text, _ in worded(dict.fromkeys(found.parts, 1.0))}
+    words = _words(found.parts)
     steps = [("", "A", "B"), ("a step", *(duration(each) if each else "-" for each in found.step_seconds))]
     steps += [(f"  {words.get(part, part)}", *map(duration, pair)) for part, pair in found.parts.items()]
     lost = [(cause_phrase(cause), *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]

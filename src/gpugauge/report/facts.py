@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from statistics import fmean, median
 
-from gpugauge.exposition.trainings import SECONDS
+from gpugauge.exposition.trainings import SECONDS, THREAD
 from gpugauge.report.counters import VERDICT, Points, Rise, once, own_names, resets, rises
 from gpugauge.report.source import Series
 
@@ -66,6 +66,11 @@ class Facts:
     def by(self, name: str) -> dict[str, float]:
         """Return what a counter rose by, by its label."""
         return {key: sum(rise.amount for rise in found) for key, found in self.rises(name).items()}
+
+    def of_thread(self) -> dict[str, float]:
+        """Return the seconds of the training thread in the phase of the training, by its state."""
+        states = {state: points for (phase, state), points in self.of(THREAD).items() if phase == "training"}
+        return {state: sum(rise.amount for rise in rises(points, self._since, ())) for state, points in states.items()}
 
     def sum(self, name: str) -> float | None:
         """Return what a counter rose by, None without it."""

@@ -152,6 +152,7 @@ class Report:
     steps: float | None  #: in each run those of the rank with most
     step_seconds: float | None  #: mean
     step_shares: Mapping[str, float]
+    rest_shares: Mapping[str, float]  #: those of the rest by what the training thread does, as far as it is known
     memory_peak_bytes: float | None
     memory_limit_bytes: float | None
     energy_joules: float | None  #: of the GPUs alone, while the processes ran

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -221,10 +221,11 @@ def words(found: Sequence[Advice], mains: Sequence[str] = ()) -> str | None:
     return "; also ".join(shown)
 
 
-def words_of_gain(advice: Advice, lost: float | None) -> str | None:
+def words_of_gain(advice: Advice, lost: float | None, causes: Mapping[str, float] | None = None) -> str | None:
     """Return the gain of an advice in words, or the most that it can be for a process that loses a share of its GPU
-    time, None if neither is known.
+    time, by `causes` if they are known; None if neither is known.
     """
+    lost = (causes or {}).get(advice.cause or "", lost)
     gain, most = advice.gain, 1.0 / (1.0 - lost) if lost and lost < 1.0 else 0.0
     if gain is None and most and advice.cause in CAUSES.keys() - UNBOUNDED:
         gain = Gain(most, 1.0, most, "")

@@ -8,7 +8,7 @@ from gpugauge.base.serving import IDLE_SECONDS
 from gpugauge.status.model import GpuStatus, Inside, ProcessStatus
 from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
-from gpugauge.status.words import duration, loader_advice, percent, plural, quantity, since_words
+from gpugauge.status.words import cause_phrase, duration, largest, loader_advice, percent, plural, quantity, since_words
 from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, STALLED_STEPS
 from gpugauge.wire.shares import sentence
@@ -110,10 +110,17 @@ def remark(process: ProcessStatus, *, listed: bool = False) -> str:
     """
     ratio, cause = loss(process)
     causes = sorted((process.causes or {}).items(), key=lambda cause: -cause[1])
-    each = ", ".join(f"{name} {percent(share)}" for name, share in causes) if causes[1:] else ""
+    each = ", ".join(f"{percent(share)} {cause_phrase(name)}" for name, share in causes) if causes[1:] else ""
     lost = f"{percent(ratio)} of its GPU time is lost{each and f' ({each})'}" if ratio is not None else ""
     said = ": ".join(filter(None, ("" if listed else cause, lost)))
     return said if cause else loader_advice(process.undecidable, process.data_wait_ratio)
+
+
+def named_loss(process: ProcessStatus) -> float | None:
+    """Return the share of its GPU time that a process loses to what the views name, None if it is not known."""
+    causes, name = process.causes or {}, process.limited_by
+    named = [causes[each] for each in largest(name, causes) or [name] if each in causes]
+    return sum(named) if named and process.lost_ratio is not None else process.lost_ratio
 
 
 def loss(process: ProcessStatus) -> tuple[float | None, str]:

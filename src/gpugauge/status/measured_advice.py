@@ -62,8 +62,8 @@ class Subject(NamedTuple):
         return self.within(cause, found) if found else None
 
     def within(self, cause: str, gain: Gain) -> Gain:
-        """Return a gain that is no larger than what the views show as lost allows. It may be of another minute."""
-        lost = self.process.lost_ratio
+        """Return a gain that is no larger than the share that the views show beside it allows."""
+        lost = (self.process.causes or {}).get(cause, self.process.lost_ratio)
         if self.process.state == "training_on_cpu":
             lost = self.process.data_wait_ratio if cause == "data_loading" else None
         if lost is None or lost >= 1.0:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Need, Site
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.details import named_waits, own_waits, waits_longest, waits_words
+from gpugauge.status.details import named_loss, named_waits, own_waits, waits_longest, waits_words
 from gpugauge.status.gpu_problems import gpu_problems, processes_words, repair
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
@@ -72,8 +73,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     first = ranks[0]
     # Without a GPU in use no GPU time is lost.
     on_gpu = [rank for rank in ranks if rank.state != "training_on_cpu"]
-    ratios = [rank.lost_ratio for rank in on_gpu if rank.lost_ratio is not None]
-    ratio = sum(ratios) / len(ratios) if ratios else None
+    total, ratio = (_mean(map(share, on_gpu)) for share in (attrgetter("lost_ratio"), named_loss))
     if kind == "waits":
         of_all = [dict(own_waits(rank.data_wait_ratio, rank.rest_shares)) for rank in ranks]
         means = {words: sum(waits[words] for waits in of_all) / len(of_all) for words in of_all[0]}
@@ -81,6 +81,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
+    lost += f" to this, {percent(total)} in all" if percent(total) != percent(ratio) else ""
     where = gpus_words(held) if held else ""
     owner = owner_words(first.workload)
     return problem(
@@ -95,6 +96,11 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
         ratio=ratio,
         runbook=first.runbook,
     )
+
+
+def _mean(shares: Iterable[float | None]) -> float | None:
+    known = [share for share in shares if share is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _group(process: ProcessStatus, there: str) -> tuple[str, ...]:

@@ -217,7 +217,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
     trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
     runbook = section_of_training(*trouble) if state else None
-    gain_words = words_of_gain(found[0], lost) if found else None
+    gain_words = words_of_gain(found[0], lost, shown.causes) if found else None
     return replace(
         shown, advice=words(found, subject.mains), gain_words=gain_words, changes=tuple(found), runbook=runbook
     )

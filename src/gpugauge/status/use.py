@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from gpugauge.driver.advice import WITHOUT_GPU
-from gpugauge.status.model import GpuStatus, MigStatus, ProcessStatus, Status, Totals
+from gpugauge.status.model import WASTE, GpuStatus, MigStatus, ProcessStatus, Status, Totals
 from gpugauge.status.words import runs
 
 
 def on_gpus(gpus: Iterable[GpuStatus]) -> Iterator[ProcessStatus]:
     """Yield the processes on GPUs, once for each GPU, without those that have ended."""
     return (process for gpu in gpus for process in gpu.processes if not process.ended)
+
+
+def faulty_first(status: Status) -> list[GpuStatus]:
+    """Return the GPUs, those with faults first, and of these those that must be repaired at once."""
+    faults = (problem for problem in status.problems if problem.kind not in WASTE)
+    faulty = {uuid for problem in faults if not problem.steps for uuid in problem.gpus}
+    return sorted(status.gpus, key=lambda gpu: (gpu.uuid not in faulty, gpu.uuid in faulty and gpu.level != "bad"))
 
 
 def in_use(gpu: GpuStatus) -> bool:

@@ -176,7 +176,7 @@ class _Screen:
             yield from self._text("nothing was found that makes its steps faster", "  ")
 
     def _gain(self, change: Advice) -> list[str]:
-        known = words_of_gain(change, self._facts.lost_ratio)
+        known = words_of_gain(change, self._facts.lost_ratio, self._facts.causes)
         why = {"unused_gpus": "its steps stay as fast, and GPUs are free", "unknown": "the cause is not known"}
         text = known or (why.get(change.cause, "the gain is not decided: too little is known") if change.cause else "")
         return self._text(f"→ {safe(text)}", "     ", GREEN if change.gain else DIM, hanging=2) if text else []

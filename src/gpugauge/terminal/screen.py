@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 from gpugauge.status.answer import answer
 from gpugauge.status.details import is_lossless, last_use, longest_wait, loss
-from gpugauge.status.model import WASTE, GpuStatus, MigStatus, Problem, ProcessStatus, Status
+from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders, owner_words
 from gpugauge.status.problems import level
-from gpugauge.status.use import by_place, gpus_words, mig_name, totals
+from gpugauge.status.use import by_place, faulty_first, gpus_words, mig_name, totals
 from gpugauge.status.words import clock, percent
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, cells, cut, pad, row_of, wrap
@@ -102,7 +102,7 @@ def of_users(status: Status, users: Collection[str]) -> Status:
     ]
     left = replace(status, gpus=tuple(gpus), without_gpu=alone, ended=ended, problems=tuple(found), totals=totals(gpus))
     words = answer(left, found) if gpus or alone or found else "no process is on a GPU or has torch"
-    return replace(left, answer=f"Of {' or '.join(users)}: {words}", level=level(found, left))
+    return replace(left, answer=f"Of {next(iter(users))}: {words}", level=level(found, left))
 
 
 def _with(status: Status, text: str) -> list[Process]:
@@ -177,9 +177,7 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     and level.
     """
     found: list[tuple[str, list[str], str]] = []
-    faults = (problem for problem in status.problems if problem.kind not in WASTE)
-    faulty = {uuid for problem in faults if not problem.steps for uuid in problem.gpus}
-    for gpu in sorted(status.gpus, key=lambda gpu: (gpu.uuid not in faulty, gpu.uuid in faulty and gpu.level != "bad")):
+    for gpu in faulty_first(status):
         found.append((gpu.uuid, row_of(_GPUS, gpu, status.timestamp), gpu.tone))
         found += [(d.uuid, _mig_row(d, found_on), "none") for d, found_on in by_place(gpu, gpu.processes) if d]
     grid = Grid(_GPUS, [row for _, row, _ in found], width)

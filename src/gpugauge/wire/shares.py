@@ -76,7 +76,8 @@ def parts(found: Mapping[str, float], of_rest: Mapping[str, float] | None = None
     """
     named = sorted(((name, words, found.get(name, 0.0)) for name, words in _WORDS.items()), key=lambda part: -part[2])
     listed = [part for part in named if part[2] >= _MIN_SHARE]
-    divided = [(name, _REST[name], share) for name, share in (of_rest or {}).items() if share >= _MIN_SHARE]
+    divided = [(name, text, (of_rest or {}).get(name, 0.0)) for name, text in _REST.items()]
+    divided = [part for part in divided if part[2] >= _MIN_SHARE]
     if divided:
         return [*listed, *sorted(divided, key=lambda part: -part[2])]
     return [*listed, ("rest", "the rest", found["rest"])] if "rest" in found else listed

@@ -84,7 +84,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "the driver requires a reset of a GPU, or more than that",
         ),
         "GpuResetPending": (
-            "Programs go on with right results.",
+            "It can wait until its jobs end.",
             "faulty memory of a GPU is replaced at the next reset",
         ),
         "GpuRowRemapFailed": (

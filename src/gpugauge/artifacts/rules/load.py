@@ -11,7 +11,7 @@ from gpugauge.base.duration import format_duration
 from gpugauge.verdict.causes import CAUSES, ON_CPU, STALLS, Cause
 
 CPU_CAUSES = f"~{'|'.join(ON_CPU)}"
-_USED = "A GPU with a load of 100% can be used little: time in which kernels run longer than necessary is not used."
+_USED = "The GPU is busy meanwhile, with kernels that run longer than necessary: that time is not used. "
 _CAUSES_WITHOUT_ALERT = frozenset({*ON_CPU, STALLS, "unknown"})
 
 
@@ -75,7 +75,7 @@ def _level(s: Selectors, name: str, condition: str, below: str, severity: Severi
         name,
         condition + s.unless_job(PROBLEM),
         f"Training {t.job()} uses {t.share()} of its GPU time, less than {below}{t.main_cause()}{t.nodes(', on ')}",
-        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.lost_so_far()}{t.further()}{_USED} Mean over "
+        f"{t.causes()}{t.behind()}{t.advice()}{t.gain()}{t.lost_so_far()}{t.further()}{t.while_busy(_USED)}Mean over "
         f"{format_duration(s.patience)}.{t.places()}",
         s.settle,
         f"a training uses less than {shown} of its GPU time, mean over {format_duration(s.patience)}",

@@ -17,7 +17,7 @@ from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import LAUNCHERS
 from gpugauge.faults.table import FAULTS, SLOWDOWNS
-from gpugauge.verdict.causes import CAUSES, UNBOUNDED, UNEXPLAINED
+from gpugauge.verdict.causes import BUSY_CAUSES, CAUSES, UNBOUNDED, UNEXPLAINED
 from gpugauge.verdict.gain import NARROW
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
@@ -42,6 +42,8 @@ _COMMAND = (
 )
 
 
+# Each change of an advice in a line of its own.
+_STEPS = '{{ reReplaceAll "; (also|then) " ";\\n- $1 " .Labels.advice }}'
 _FACTOR = '{{ printf "%.1f" .Value }}'
 _VALUE = '{{ printf "%.0f" .Value }}'
 # Metric, matchers and words of what was measured, by alert.
@@ -211,13 +213,13 @@ class Texts:
     def advice(self) -> str:
         """Return what to do about the largest cause; the command of the hook for processes without it."""
         outside = (
-            "Processes without the hook: {{ .Value }}; of these only the load is known. Start it under the "
+            "\nProcesses without the hook: {{ .Value }}; of these only the load is known. Start it under the "
             "hook to see why: `gpugauge run -- "
         )
         none = "No cause takes 5% of its GPU time now. "
         if not self._queries:
             none = f"What to do: {UNEXPLAINED}. Without the hook only the load is known: `gpugauge run -- …`. "
-        advice = self._largest(lambda cause: f"What to do: {self.change(cause)}. ", none)
+        advice = self._largest(lambda cause: f"\nWhat to do: {self.change(cause)}. ", none)
         if not self.selectors.training_matchers:
             return advice
         by_command = "sum by (workload_command) "
@@ -238,7 +240,7 @@ class Texts:
         found = self._query(f"topk(1, {texts})", "$cause")
         return (
             f"{{{{ $cause := {cause} }}}}{{{{ $advice := {found} }}}}"
-            f"{{{{ range $advice }}}}{{{{ .Labels.advice }}}}{{{{ else }}}}{general}{{{{ end }}}}"
+            f"{{{{ range $advice }}}}{_STEPS}{{{{ else }}}}{general}{{{{ end }}}}"
         )
 
     def gain(self, cause: str = "") -> str:
@@ -262,12 +264,16 @@ class Texts:
         least = self._query(f"clamp_max({rec.LEAST_SPEEDUP.format('@job,')}, {most}) > 0{of}", cause)
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         at_most = self._each(
-            self._query(f"1 / {rec.LOAD}{{@job}} >= 1.05"), f"Expected: up to {_FACTOR} times as fast. "
+            self._query(f"1 / {rec.LOAD}{{@job}} >= 1.05"), f"\nExpected: up to {_FACTOR} times as fast. "
         )
         unbounded = " ".join(f'(eq {cause} "{name}")' for name in sorted(UNBOUNDED))
         at_most = f"{{{{ if not (or {unbounded}) }}}}{at_most}{{{{ end }}}}"
         at_least = f"{{{{ range {least} }}}}{_gain(_FACTOR, limit)}{{{{ else }}}}{at_most}{{{{ end }}}}"
         return f"{{{{ range {known} }}}}{_gain(_FACTOR, limit, 'about')}{{{{ else }}}}{at_least}{{{{ end }}}}"
+
+    def while_busy(self, text: str) -> str:
+        """Return a text if the largest cause is one of a GPU that is busy in the meantime."""
+        return self._largest(lambda cause: cases(cause, dict.fromkeys(BUSY_CAUSES, text), ""))
 
     def lost_so_far(self) -> str:
         """Return the GPU hours that the job has lost, if that is not 0.0."""
@@ -283,7 +289,9 @@ class Texts:
         elif about == "gpu":
             known = f'bottomk(1, gpu_problem_since_timestamp_seconds{{@gpu,problem="{alert}"{self._targets}}})'
             first = f"{known} or on () ({first})"
-        return self._each(self._query(first), f" Since {_TIME}{{{{ with .Labels.earlier }}}} or before{{{{ end }}}}.")
+        return self._each(
+            self._query(first), f" {{{{ if .Labels.earlier }}}}At least since{{{{ else }}}}Since{{{{ end }}}} {_TIME}."
+        )
 
     def other_faults(self, alert: str) -> str:
         """Return the other faults of the alert's GPU whose alerts this one inhibits."""
@@ -322,7 +330,7 @@ class Texts:
 
     def further(self) -> str:
         """Return the commands that show more of the job."""
-        report = "`gpugauge report '{{ $labels.workload_job }}'`"
+        report = "\n`gpugauge report '{{ $labels.workload_job }}'`"
         return f"{report} shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
 
     def stack(self) -> str:
@@ -434,7 +442,7 @@ def _host(instance: str) -> str:
 
 
 def _gain(factor: str, limit: str, bound: str = "at least") -> str:
-    return f"Expected: steps {bound} {factor} times as fast{limit}. "
+    return f"\nExpected: steps {bound} {factor} times as fast{limit}. "
 
 
 def _next(limit: str) -> str:

@@ -321,7 +321,7 @@ LASTING: tuple[Metric, ...] = (
         lambda s: s.record.seconds if s.record else None,
         "phase",
     ),
-    _process.counter(
+    THREAD_SECONDS := _process.counter(
         "torch_thread_seconds_total",
         "Time of the training thread in each phase: on a CPU (running), waiting for one (runnable), asleep; since the "
         "daemon has seen it. The threads that run its backward passes on a GPU count as this one. Of several phases in "

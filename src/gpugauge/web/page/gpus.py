@@ -10,7 +10,7 @@ from gpugauge.driver.vendors import product_name
 from gpugauge.status.details import longest_wait
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import FaultStatus, GpuStatus, MigStatus, ProcessStatus, Status, XidStatus
-from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, mig_loads_unknown, mig_name
+from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, faulty_first, mig_loads_unknown, mig_name
 from gpugauge.status.words import clock, duration, percent, plural, since_words
 from gpugauge.web.page.draw import ABSENT, bar, mark, name, of_sizes, of_watts, sparkline, text
 from gpugauge.web.page.links import Links
@@ -32,7 +32,8 @@ def gpu_table(status: Status, links: Links) -> str:
     if not gpus and not alone and not ended:
         return ""
     table = _Table(links, status.timestamp, sum(len(gpu.processes) for gpu in gpus) > _MAX_UNFOLDED_PROCESSES)
-    bodies = [*([table.without_gpu(alone, bool(gpus))] if alone else []), *map(table.gpu, gpus)]
+    bodies = [table.without_gpu(alone, bool(gpus))] if alone else []
+    bodies += map(table.gpu, faulty_first(status), range(len(gpus)))
     bodies += [table.ended(ended)] if ended else []
     return (
         '<table id="gpus"><caption class="hidden">The GPUs and the processes on them</caption>\n'
@@ -70,7 +71,7 @@ class _Table:
         row = _row(heading, [("state", words, level_order("poor" if failed else "none"))])
         return _body("ended", "none", row + self._processes(processes, "ended"), False)
 
-    def gpu(self, gpu: GpuStatus) -> str:
+    def gpu(self, gpu: GpuStatus, place: int) -> str:
         shown = gpu.processes if gpu.up else gpu.last_processes or ()
         users = ""
         for device, processes in by_place(gpu, shown[:_MAX_PROCESSES_PER_GPU]):
@@ -80,14 +81,15 @@ class _Table:
             users += note(f"and {plural(more, 'more process', 'es')}", "more")
         folded = self._folded and bool(users)
         index = "?" if gpu.index is None else gpu.index
+        summary = gpu.summary if users and (folded or not gpu.faults) else ""  # the notes have the faults
         heading = (
             f'{_fold(folded) if users else ""}<span class="index"><span class="hidden">GPU </span>{index}</span> '
             f"{name(product_name(gpu.name or 'GPU'))} <small>{text(gpu.uuid)}</small>"
-            + (f' <span class="summary">{text(gpu.summary)}</span>' if gpu.summary and users else "")
+            + (f' <span class="summary">{text(summary)}</span>' if summary else "")
         )
         ages = [age for process in gpu.processes if (age := running(process, self._now)) is not None]
         oldest = [("running", f"<span>{duration(max(ages))}</span>", None)] if ages else []  # shown while it is folded
-        row = _row(heading, [*_figures(gpu), *oldest], gpu.index)
+        row = _row(heading, [*_figures(gpu), *oldest], place)
         return _body(gpu.uuid, gpu.tone, row + "".join(self._notes(gpu)) + users, folded)
 
     def _notes(self, gpu: GpuStatus) -> Iterator[str]:
