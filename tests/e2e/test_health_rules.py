@@ -54,7 +54,7 @@ def reset_with_users() -> Case:
         *also(
             GpuXidWorkflow="had Xid 48 (Double bit ECC error)",
             GpuUncorrectedEcc="had uncorrected memory errors",
-            GpuHot="has an alert of its own",
+            GpuReadingFailed="has an alert of its own",
         ),
         Row("gpu_xid_unrepaired_timestamp_seconds", {**UUID, "class": "workflow", "xid": "48"}, 600, None),
         Row("gpu_process_info", {"process": "p0", "pid": "4", "workload_command": "fit.py", **pod}, 1, 1),
