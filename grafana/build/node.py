@@ -169,7 +169,7 @@ def _gpus() -> Panel:
         "whose process holds most of its memory, what wastes most of its time, and its values now. Of a node "
         "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
         "multiprocessors in use (Hopper and newer). -: not reported.",
-        Column("Node", "instance", link=common.TO_NODE, size=62),
+        Column("Node", "instance", link=common.TO_NODE, size=70),
         Column("GPU", "index", size=45),
         Column("State", "state", names=gpus.GPU_NAMES, size=190),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
