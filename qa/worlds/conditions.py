@@ -145,9 +145,12 @@ def _faulty(base: Training, r: random.Random, program: str, faults: int) -> Trai
 
 def _view(r: random.Random, noise: str, missing: frozenset[str], *, overlaps: bool) -> View:
     size = {"drawn": NOISE, "recorded": _RECORDED, "strong": _STRONG}[noise]
+    noisy = {name: r.uniform(1.0 - size, 1.0 + size) for name in _NOISY}
+    # Drawn apart: the other draws are those of earlier figures.
+    noisy["loading"] = random.Random(noisy["data_wait"]).uniform(1.0 - size, 1.0 + size)
     return View(
         missing,
-        {name: r.uniform(1.0 - size, 1.0 + size) for name in _NOISY},
+        noisy,
         fills=r.uniform(0.0, _FILLS) if noise == "recorded" else 0.0,
         # Each sample of the driver, one in 0.2 s to 1 s, is attributed to one process.
         attribution=r.gauss(0.0, 1.0) * (0.25 * r.uniform(0.2, 1.0) / WINDOW) ** 0.5,

@@ -141,6 +141,7 @@ class _Seen:
         slept = training.asleep + cpu * p.slowed * p.paging
         works = max(cpu * p.slowed + (0.0 if p.workers else p.load_seconds), p.loader_interval) / o.step
         first, last = loader(p, 1000, 1000), loader(p, 2000, 2000)
+        loads = view.noise.get("loading", 1.0) / 1000 / o.step
         assert first
         assert last
         return {
@@ -162,9 +163,9 @@ class _Seen:
             "steps": 1.0 / o.step,
             "runnable": self._noisy("asleep", min(1.0, withheld / o.step)),
             "asleep": self._noisy("asleep", min(1.0, slept / o.step)),
-            "loading": ((last.cpu_seconds or 0.0) - (first.cpu_seconds or 0.0)) / 1000 / o.step,
-            "queued": ((last.queued_seconds or 0.0) - (first.queued_seconds or 0.0)) / 1000 / o.step,
-            "storage": ((last.storage_seconds or 0.0) - (first.storage_seconds or 0.0)) / 1000 / o.step,
+            "loading": ((last.cpu_seconds or 0.0) - (first.cpu_seconds or 0.0)) * loads,
+            "queued": ((last.queued_seconds or 0.0) - (first.queued_seconds or 0.0)) * loads,
+            "storage": ((last.storage_seconds or 0.0) - (first.storage_seconds or 0.0)) * loads,
             "power": self._noisy("power", d.power or 0.0),
             "clock": self._noisy("clock", p.clock),
         }

@@ -143,6 +143,37 @@ def test_two_causes_that_take_turns_are_judged_each_in_its_time() -> None:
     assert judge(found).causes.keys() == {"data_loading", "host_bound"}
 
 
+@cases(
+    ("pipeline", "named"),
+    [
+        (Pipeline(host=0.5, load=0.4), "host_bound"),
+        (Pipeline(host=0.5, load=1.9), None),
+        (Pipeline(kernels=0.5, fill=0.2, load=1.9), None),
+        (Pipeline(kernels=0.5, other=0.5, load=3.9), None),
+    ],
+)
+def test_a_step_is_no_faster_than_the_workers_of_its_loader(pipeline: Pipeline, named: str | None) -> None:
+    found = minute([Stretch(60.0, Training(pipeline))], View())
+
+    assert found.loading == pytest.approx(pipeline.loader_interval / pipeline.step, abs=0.01)
+    assert judge(found).limited_by == named
+
+
+@cases(
+    ("one", "other", "named"),
+    [
+        (Pipeline(load=2.0), Pipeline(load=2.0), "data_loading"),
+        (Pipeline(load=2.0), Pipeline(host=0.5), "unknown"),  # host_bound saves as much
+        (Pipeline(load=2.0), Pipeline(host=0.12), "data_loading"),
+    ],
+)
+def test_workers_that_limit_at_times_hide_no_other_cause(one: Pipeline, other: Pipeline, named: str) -> None:
+    """They take turns within seconds, at the same load and pace."""
+    turns = [Stretch(1.0, Training(pipeline)) for _ in range(30) for pipeline in (one, other)]
+
+    assert judge(minute(turns, View())).limited_by == named
+
+
 def test_intervals_have_enough_steps() -> None:
     fine, slow = Training(Pipeline()), Training(Pipeline(host=0.4))
     rare = [Training(Pipeline(kernels=1.0, host=host)) for host in (0.3, 4.0)]

@@ -59,7 +59,11 @@ def test_cause() -> None:
         # Copies from pinned memory overlap with kernels.
         (HEALTHY._replace(devices=(BUSY._replace(busy=0.6, own_busy=0.6, transfer=0.35),)), "host_bound"),
         # Workers deliver too slowly: a faster host would wait longer for them.
-        (starved(0.4, loader_workers=4, data_wait=0.25, data_wait_exposed=0.25), "data_loading"),
+        (starved(0.4, loader_workers=4, loading=0.9, data_wait=0.25, data_wait_exposed=0.25), "data_loading"),
+        # They do so for a part of the time: the rest of the gaps is another's.
+        (starved(0.4, loader_workers=4, loading=0.5, data_wait=0.25, data_wait_exposed=0.25), "unknown"),
+        (starved(0.4, loader_workers=4, loading=0.5), "host_bound"),
+        (starved(0.4, loader_workers=4, loading=0.95), None),  # a faster host would wait for them
         (starved(0.3, cpu_throttled=0.5, memory_pressure=0.5), "cpu_limited"),  # together they explain the gaps
         (HEALTHY._replace(fp32_only=True, devices=(BUSY._replace(sm_active=0.2, tensor_active=0.0),)), "underfilled"),
         (HEALTHY._replace(devices=(BUSY._replace(sm_active=0.2),)), "underfilled"),

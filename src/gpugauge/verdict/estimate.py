@@ -60,7 +60,7 @@ def estimate(e: Evidence, device: DeviceEvidence | None, call: float = _CALL_SEC
     host = max(0.0, host)
     asleep = min(host, savings.elsewhere(e, 1.0 - kernels)) if idle > _BUSY else 0.0
     host -= asleep
-    loader = local if limited else 0.0
+    loader = local if limited else min(local, e.loading or 0.0)
     working = max(host + asleep + load, loader)
     if taken > working and e.loader_workers:
         # Time is withheld only from what works: the workers, for which nobody waits.

@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 _UNUSED_RATIO = 0.005  # a GPU that is less busy is unused
 _VARIES = 0.1  # spread of load or pace, or share of uneven steps, from which on several causes may take turns
+LIMITING_WAIT = 0.05  # a loader with workers for which the thread waits longer is the slowest part of the pipeline
+_ALWAYS_LOADING = 0.75  # share of their time in which workers load if the training waits for them all the time
 COUNTS = ("retries", "ooms", "unused", "held")
 _SHARES = ("data_wait", "asleep", "local_work", "cpu_throttled", "memory_pressure")
 # What people see of several GPUs.
@@ -72,6 +74,7 @@ class Evidence(NamedTuple):
     data_wait_exposed: float | None = None  # the part of data_wait in which the GPU is idle
     pinned: bool | None = None  # whether batches are in pinned memory
     loader_workers: int | None = None  # processes that load batches; with 0 the training thread loads them
+    loading: float | None = None  # share of their time in which the workers load batches, waits for resources included
     loader_queued: float | None = None  # share of the time of a batch in which its worker waits for a CPU
     loader_storage: float | None = None  # … and for storage
     asleep: float | None = None  # share in which the training thread sleeps and waits for no batch
@@ -121,11 +124,14 @@ class Evidence(NamedTuple):
 
     @property
     def doubtful(self) -> bool:
-        """Whether steps vary, or evidence is missing that separates slow code from a wait, or the own load from that of
-        others.
+        """Whether steps vary, workers limit the training only at times, or evidence is missing that separates slow code
+        from a wait, or the own load from that of others.
         """
+        waited = self.data_wait if self.data_wait_exposed is None else self.data_wait_exposed
+        limits = (self.loader_workers or 0) > 1 and (waited or 0.0) >= LIMITING_WAIT
         return (
             self.uneven >= _VARIES
+            or (limits and (self.loading or 0.0) < _ALWAYS_LOADING)
             or self.offloads
             or self.asleep is None
             or any(d.shared and d.own_busy is None for d in self.devices)

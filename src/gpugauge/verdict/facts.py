@@ -19,10 +19,9 @@ from gpugauge.node.node import Node
 from gpugauge.node.window import GpuSample, Point, Track, Window, risen
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
-from gpugauge.verdict.evidence import DeviceEvidence, Evidence, used
+from gpugauge.verdict.evidence import LIMITING_WAIT, DeviceEvidence, Evidence, used
 from gpugauge.verdict.loader_facts import PARTS as LOADING
 from gpugauge.verdict.loader_facts import rise
-from gpugauge.verdict.savings import LIMITING_WAIT
 from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire import messages as wire
@@ -152,6 +151,7 @@ def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float =
     return {
         "data_wait": of_training(track.rate(waited_for_training)),
         "data_wait_exposed": of_training(track.rate(training.exposed_wait)),
+        "loading": None if mixed else _loading(track, loaded, whole(session.facts.get("loader_workers", ""))),
         "loader_queued": _ratio(loading["runqueue"], loaded),
         "loader_storage": _ratio(loading["storage"], loaded),
         "asleep": of_training(track.rate(training.asleep)),
@@ -165,6 +165,13 @@ def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float =
         "cpu_throttled": of_training(_throttled(cgroup)),
         "memory_pressure": of_training(_pressed(cgroup)),
     }
+
+
+def _loading(track: Track[Session], seconds: float, workers: int | None) -> float | None:
+    """Return the share of their time in which workers load, from the seconds of the batches that are measured."""
+    measured = rise(track, lambda loader: loader.measured)
+    batches = track.rate(lambda session: loader.batches if (loader := training.loader(session)) else None)
+    return min(1.0, seconds / measured * batches / workers) if workers and measured and batches is not None else None
 
 
 def _intervals(window: Window, process: str, burst: int) -> Sequence[tuple[Window, Window]]:

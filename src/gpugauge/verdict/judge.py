@@ -57,7 +57,8 @@ def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> boo
     saved = loss.savings.get(named, 0.0)
     explained = {named, *(SLOWED if named in ROOTS and saved > _WITHHELD_MOST else ())}
     turns = max([turn for name, turn in loss.turns.items() if name not in explained], default=0.0)
-    if (e.varies or e.doubtful) and saved < (_TURNS_VARYING if e.intervals else _TURNS) * turns:
+    least = _TURNS_VARYING if e.intervals else _TURNS if e.varies or e.doubtful else float(named in _WAITS)
+    if saved < least * turns:
         return False
     if named in _KERNELS and saved < _MIN_DOUBTFUL_SHARE and any(device.sm_active is None for device in e.devices):
         return False

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpugauge.verdict.evidence import DeviceEvidence, Evidence
+from gpugauge.verdict.evidence import LIMITING_WAIT, DeviceEvidence, Evidence
 
 # Upper bound of the mean of a cudaMalloc or cudaFree. Published measurements: 0.2 ms for 64 KB, 0.9 ms for 16 MB and
 # 1.2 ms for 64 MB to allocate, 850 pairs of calls a second for 1 MB (github.com/rtj1/cuda-mempool). Blocks of torch's
@@ -22,7 +22,6 @@ RETRY_SECONDS = 200 * DEVICE_CALL_SECONDS
 
 # Ratios from 0 to 1.
 LEAST_SHARE = 0.05  # a smaller share is noise
-LIMITING_WAIT = 0.05  # a loader with workers for which the thread waits longer is the slowest part of the pipeline
 _NORMAL_SM_ACTIVE = 0.85  # of the multiprocessors, by kernels that are large enough
 _FILLED_SM_ACTIVE = 0.6  # below it, kernels are too small for the GPU
 COPYING = 0.1  # PCIe traffic from which on the copies of batches matter
@@ -34,6 +33,7 @@ _FULL_CLOCK = 0.85  # of the maximum
 # Of the time of kernels in 32 bits: a lower precision is expected to make them 2.5 times as fast, and at least 1.5
 # times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/proof/verdict.md).
 PRECISION_SAVES, PRECISION_SAVES_LEAST = 0.6, 0.33
+_LEAST_LEFT = 0.01  # that faster steps save before they wait for the loader
 _SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
 
 # Causes of a slow loader or host, and the share of the time that they take.
@@ -75,14 +75,16 @@ def of_device(e: Evidence, device: DeviceEvidence, *, roots: bool = True) -> Los
     serial = gap if after else in_gaps.get("memory_pressure", 0.0)
     idle = max(0.0, 1.0 - device.busy - serial)
     weight = 0.0 if loader_limits(e, gap) else max(0.0, 1.0 - idle / _SERIAL)
-    most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else 1.0  # the thread loads even with faster kernels
+    # The thread loads even with faster kernels, and workers are no faster than they are.
+    most = 1.0 - (e.data_wait or 0.0) if e.loader_workers == 0 else until_loader(e)
     on_device = {name: min(most, computing * part) * weight for name, part in slower.items()}
     lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
     shares, waits = _divided(gap, in_gaps) | _divided(lost, on_device), {why_it_waits(e): waiting}
     seen = {"data_loading": min(gap, _waited(e) or 0.0), "transfer": min(gap, device.transfer or 0.0)}
-    seen |= {name: in_gaps.get(name, 0.0) for name in ("memory_pressure", "waiting_elsewhere")} | _withheld(e, gap)
+    seen |= {"waiting_elsewhere": in_gaps.get("waiting_elsewhere", 0.0)} | _withheld(e, gap)
+    seen["memory_pressure"] = min(gap, allocator_share(e))
     turns = seen | {_own(e): gap - max(seen.values())} | {name: computing * part for name, part in slower.items()}
-    return Loss(shares | waits, in_gaps | on_device | waits, turns | waits)
+    return Loss(shares | waits, in_gaps | on_device | waits, turns | _at_times(device, computing, shared) | waits)
 
 
 def why_it_waits(e: Evidence) -> str:
@@ -157,8 +159,15 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
     known = e.inside and e.steps != 0 and waited is not None and copies_known
     most = left if e.pinned else left - copied
     asleep = elsewhere(e, max(0.0, most - wait))
-    found = {"data_loading": wait, "transfer": transfer, "memory_pressure": pressure, "waiting_elsewhere": asleep}
-    return found | {_own(e) if known else "unknown": max(0.0, host - asleep)} | _withheld(e, most)
+    found = {"transfer": transfer, "memory_pressure": pressure, "waiting_elsewhere": asleep}
+    found |= {_own(e) if known else "unknown": max(0.0, host - asleep)}
+    found = {name: min(until_loader(e), saved) for name, saved in found.items()}
+    return {"data_loading": wait} | found | _withheld(e, most)
+
+
+def until_loader(e: Evidence) -> float:
+    """Return what faster steps save at most: then they wait for the workers of the loader, as busy as those are."""
+    return max(_LEAST_LEFT, 1.0 - (e.loading or 0.0)) if e.loader_workers else 1.0
 
 
 def _own(e: Evidence) -> str:
@@ -199,6 +208,16 @@ def slow_kernels(e: Evidence, device: DeviceEvidence, computing: float, shared: 
         if e.fp32_only and device.tensor_active is not None and device.tensor_active < 0.01:
             longer["precision_unused"] = min(PRECISION_SAVES, 1.0 - 1.0 / (device.tensor_speedup or math.inf))
     return longer
+
+
+def _at_times(device: DeviceEvidence, computing: float, shared: float) -> dict[str, float]:
+    """Return the most that slow kernels can cost if they are slow for a part of the time, and nothing else is then."""
+    found = {"contention": shared}
+    if device.slowed and device.clock is not None:
+        found["throttled"] = min(device.slowed, 1.0 - device.clock)
+    if device.sm_active is not None and not (device.shared and device.own_busy is None):
+        found["underfilled"] = max(0.0, computing - device.sm_active / _NORMAL_SM_ACTIVE)
+    return found
 
 
 def with_root_cause(savings: dict[str, float]) -> dict[str, float]:
