@@ -183,7 +183,7 @@ def _by_cause() -> Panel:
         Query(Expr(f"sum ({jobs.idle()})", COUNT), "held idle"),
         Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
         width=9,
-        height=7,
+        height=8,
         stack=True,
         names={
             **jobs.CAUSE_NAMES,
@@ -266,7 +266,7 @@ def _jobs() -> Panel:
         *dropped(places),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Wasted", "level"),
-        height=11,
+        height=10,
         cells="lg",
         empty_text=_NO_TRAINING,
     )
@@ -301,7 +301,7 @@ def _wrong() -> Panel:
         "Out of order: GPUs, and nodes that are not seen",
         of_fleet=True,
         width=15,
-        height=7,
+        height=8,
         empty_text="nothing: no GPU has a fault, all exporters are scraped, all drivers answer",
     )
 
