@@ -715,8 +715,8 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         assert why.by("cause") == {("its node must be rebooted: gpu-0",): 2}
         assert set(why.by("cause", of=1)) == {("unknown",)}
         save = "save a checkpoint: the repair of GPU 0 of gpu-0, which lost, ends every program of its node"
-        ((about, since),) = to_do.by("cause", "advice").items()
-        assert about == ("its node must be rebooted: gpu-0", save)
+        ((cause, since),) = to_do.by("cause", "advice").items()
+        assert cause == ("its node must be rebooted: gpu-0", save)
         assert end - LOST * MINUTE - 2 * MINUTE <= since / 1000 <= end
         ask = "replace it. save a checkpoint, stop it, and ask the administrators for the repair, now: systemctl reboot"
         assert set(opened_on(world, job).panel("What to do").by("cause", "advice")) == {("GPU 0 of gpu-0: lost", ask)}

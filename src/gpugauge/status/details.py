@@ -119,7 +119,7 @@ def remark(process: ProcessStatus, *, listed: bool = False) -> str:
 def named_loss(process: ProcessStatus) -> float | None:
     """Return the share of its GPU time that a process loses to what the views name, None if it is not known."""
     causes, name = process.causes or {}, process.limited_by
-    named = [causes[each] for each in largest(name, causes) or [name] if each in causes]
+    named = [causes[each] for each in largest(name, causes) or [name or ""] if each in causes]
     return sum(named) if named and process.lost_ratio is not None else process.lost_ratio
 
 
