@@ -42,8 +42,9 @@ def expected(program: Program) -> list[str]:
         advice = "no measured value explains it" if program.cause == "unknown" else CAUSES[program.cause].advice
         texts += [] if loads or program.cause in BY_CAUSE else [advice]
     if program.speedup and program.condition != "on_cpu":
-        # No gain is larger than the lost time allows.
-        most = 1.0 / (1.0 - program.ratio) if program.ratio and program.ratio < 1.0 else math.inf
+        # No gain is larger than the time lost to its cause allows.
+        named = (program.ratio or 0.0) - program.rest
+        most = 1.0 / (1.0 - named) if 0.0 < named < 1.0 else math.inf
         low, middle, high = (f"{min(most, by * program.speedup):.2g}" for by in (0.9, 1.0, 1.2))
         narrow = min(most, 1.2 * program.speedup) <= 1.2 * min(most, 0.9 * program.speedup)
         words = f"about {middle}" if narrow else f"{'up' if low == '1' else f'about {low}'} to {high}"

@@ -154,7 +154,12 @@ def test_each_program_with_trouble_is_named_with_its_share_and_owner(seed: int) 
         if program.in_trouble:
             problem = problems[program.process]
             assert (problem["subject"], set(problem["gpus"]) >= set(program.gpus)) == (program.name, True)
-            assert program.ratio is None or f"{100 * program.ratio:.0f} % of its GPU time" in problem["detail"]
+            lost = f"{100 * (program.ratio or 0.0):.0f} %"
+            in_all = (
+                problem["detail"].startswith(f"{lost} of its GPU time")
+                or f"to this, {lost} in all" in problem["detail"]
+            )
+            assert program.ratio is None or in_all
             assert problem["advice"]
             said = problem["detail"].split(", ")
             assert [f"user {program.user}"] * bool(program.user) == [x for x in said if x.startswith("user ")]

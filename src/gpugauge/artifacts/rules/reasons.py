@@ -114,7 +114,8 @@ def _why(s: Selectors) -> str:
 
     process = s.keys("process")
     on_cpu = of(f"({select('training_limited_by', cause='~' + '|'.join(ON_CPU))} == 1)", "cause")
-    trains_there = f"({select('training_state', state='training_on_cpu')} == 1)"
+    # The lean preset has the seconds only.
+    trains_there = f"({s.rate('training_seconds_total', 300, state='training_on_cpu')} > 0.5)"
     loading = of(f"({trains_there} and on ({process}) {select('training_loader_limited_by')} == 1)")
     dominant = f"({DOMINANT} and on ({s.job}) {judged(s)})"
     main = f'({dominant} or on ({s.job}) label_replace({loading}, "cause", "data_loading", "", ""))'
