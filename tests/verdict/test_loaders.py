@@ -37,11 +37,11 @@ def test_evidence_decides_or_is_silent() -> None:
         ({"queued": 0.2, "cpu": 0.1, "blocked": 0.28}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 1.9, 1.0)),
         ({"workers": 0, "wait": 0.38, "queued": 0.3, "delayed": 0.2}, Diagnosis(loaders.BUSY_CPUS)),
         (
-            {"workers": 0, "wait": 0.38, "queued": 0.3, "cpus": 1, "trainer_cpu": 0.1},
+            {"workers": 0, "wait": 0.38, "queued": 0.3, "cpus": 0.7, "trainer_cpu": 0.1},
             Diagnosis(loaders.TOO_FEW_CPUS, 0, 1.0, 1.0),
         ),
         ({"cpu": 0.15, "queued": 0.23}, Diagnosis(loaders.BUSY_CPUS)),
-        ({"cpu": 0.15, "queued": 0.23, "cpus": 1.45}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),
+        ({"cpu": 0.15, "queued": 0.23, "cpus": 0.9}, Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0)),
         ({"cpu": 0.181, "queued": 0.06, "wait": 0.06}, None),
         ({"cpu": 0.1, "blocked": 0.28}, Diagnosis(loaders.TOO_FEW_WORKERS, 5, 2.0, 1.0)),
         ({"cpu": 0.1, "storage": 0.28}, Diagnosis(loaders.STORAGE, 5, 2.0, 1.0)),

@@ -97,10 +97,15 @@ class Load(NamedTuple):
         return self.own + self.wait + self.start
 
     @property
+    def period(self) -> float:
+        """Time of a batch in the training with the waits of its thread for a CPU."""
+        return self.time + self.delayed + (0.0 if self.workers else self.queued)
+
+    @property
     def crowded(self) -> float:
         """Share of the time in which the training thread or a loading thread waits for a CPU, the larger one."""
-        waits = self.delayed if self.workers else self.delayed + self.queued
-        return max(waits / (self.time + waits), self.queued / (self.busy + self.queued) if self.workers else 0.0)
+        of_worker = self.queued / (self.busy + self.queued) if self.workers else 0.0
+        return max(1.0 - self.time / self.period, of_worker)
 
 
 def most_workers(cpus: float | None) -> int:
@@ -119,12 +124,16 @@ def diagnose(load: Load, before: Diagnosis | None = None) -> Diagnosis | None:
         return Diagnosis(WORKER_START, load.workers, round(gain, 3), round(gain, 3))
     if load.slowest is not None and load.slowest < _SLOW:
         return Diagnosis(SLOW_WORKER)
-    least = _STILL_CROWDED if before and before.reason == BUSY_CPUS else CROWDED
-    if load.crowded >= least and load.cpu > load.storage + load.blocked:
-        own = load.throttled >= _THROTTLED or _least_time(load) > load.own
-        return Diagnosis(TOO_FEW_CPUS, load.workers, 1.0, 1.0) if own else Diagnosis(BUSY_CPUS)
     kept = before.workers or 0 if before else 0
-    return _in_thread(load, kept) if load.workers == 0 else _in_workers(load, kept)
+    found = _in_thread(load, kept) if load.workers == 0 else _in_workers(load, kept)
+    least = _STILL_CROWDED if before and before.reason == BUSY_CPUS else CROWDED
+    more = found is None or (found.speedup or 0.0) > 1.0
+    if load.crowded < least or load.cpu <= load.storage + load.blocked or not more or (load.workers and not found):
+        return found
+    # More workers would wait for a CPU, too.
+    used = load.trainer_cpu + load.cpu + load.threads
+    own = load.throttled >= _THROTTLED or (load.cpus and used >= _BUSY * load.cpus * load.period)
+    return Diagnosis(TOO_FEW_CPUS, load.workers, 1.0, 1.0) if own else Diagnosis(BUSY_CPUS)
 
 
 def _in_thread(load: Load, kept: int) -> Diagnosis | None:

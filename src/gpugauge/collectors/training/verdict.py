@@ -151,9 +151,11 @@ class VerdictCollector(RegisteredCollector):
         shares, rest = step_shares(self._window, process) if account.began else ({}, {})
         shares = _shares(verdict, shares)
         loader = of_loader(diagnose(loading, account.loader), verdict) if loading else None
-        # The number of workers is kept while the training does not wait, or waits for something else than a CPU.
-        kept = loader and ((loader.speedup or 0.0) > 1.0 or loader.reason == BUSY_CPUS)
-        account.loader = loader if kept else account.loader
+        # The number of workers is kept while the training does not wait, or waits for something else.
+        if loader and (loader.speedup or 0.0) > 1.0:
+            account.loader = loader
+        elif loader and loader.reason == BUSY_CPUS:
+            account.loader = (account.loader or loader)._replace(reason=BUSY_CPUS)
         account.judged = Judged(
             verdict,
             shares,
