@@ -37,6 +37,9 @@ def starved(busy: float, **changes: Any) -> Evidence:
     return HEALTHY._replace(devices=(BUSY._replace(busy=busy, own_busy=busy, sm_active=busy * 0.85),), **changes)
 
 
+AT_TIMES = starved(0.4, loader_workers=4, loading=0.5, data_wait=0.2, data_wait_exposed=0.2)
+
+
 def test_healthy_run_has_no_cause() -> None:
     assert judge(HEALTHY).limited_by is None
     assert judge(HEALTHY).causes == {}
@@ -62,6 +65,9 @@ def test_cause() -> None:
         (starved(0.4, loader_workers=4, loading=0.9, data_wait=0.25, data_wait_exposed=0.25), "data_loading"),
         # They do so for a part of the time: the rest of the gaps is another's.
         (starved(0.4, loader_workers=4, loading=0.5, data_wait=0.25, data_wait_exposed=0.25), "unknown"),
+        # Nor does what its workers lack cost more than is waited for them, unless the thread lacks it, too.
+        (AT_TIMES._replace(memory_pressure=0.45), "unknown"),
+        (AT_TIMES._replace(memory_pressure=0.45, asleep=0.3), "memory_swap_io"),
         (starved(0.4, loader_workers=4, loading=0.5), "host_bound"),
         (starved(0.4, loader_workers=4, loading=0.95), None),  # a faster host would wait for them
         (starved(0.3, cpu_throttled=0.5, memory_pressure=0.5), "cpu_limited"),  # together they explain the gaps

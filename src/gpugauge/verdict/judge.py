@@ -58,7 +58,7 @@ def _is_sure(named: str, e: Evidence, state: str, before: Verdict | None) -> boo
     explained = {named, *(SLOWED if named in ROOTS and saved > _WITHHELD_MOST else ())}
     turns = max([turn for name, turn in loss.turns.items() if name not in explained], default=0.0)
     least = _TURNS_VARYING if e.intervals else _TURNS if e.varies or e.doubtful else float(named in _WAITS)
-    if saved < least * turns:
+    if (min(saved, loss.turns.get(named, 0.0)) if named in ROOTS else saved) < least * turns:
         return False
     if named in _KERNELS and saved < _MIN_DOUBTFUL_SHARE and any(device.sm_active is None for device in e.devices):
         return False

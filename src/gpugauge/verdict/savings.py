@@ -81,7 +81,7 @@ def of_device(e: Evidence, device: DeviceEvidence, *, roots: bool = True) -> Los
     lost = computing * weight * (1.0 - math.prod(1.0 - part for part in slower.values()))
     shares, waits = _divided(gap, in_gaps) | _divided(lost, on_device), {why_it_waits(e): waiting}
     seen = {"data_loading": min(gap, _waited(e) or 0.0), "transfer": min(gap, device.transfer or 0.0)}
-    seen |= {"waiting_elsewhere": in_gaps.get("waiting_elsewhere", 0.0)} | _withheld(e, gap)
+    seen |= {"waiting_elsewhere": in_gaps.get("waiting_elsewhere", 0.0)} | _withheld_at_times(e, gap)
     seen["memory_pressure"] = min(gap, allocator_share(e))
     turns = seen | {_own(e): gap - max(seen.values())} | {name: computing * part for name, part in slower.items()}
     return Loss(shares | waits, in_gaps | on_device | waits, turns | _at_times(device, computing, shared) | waits)
@@ -184,6 +184,16 @@ def _withheld(e: Evidence, most: float) -> dict[str, float]:
     """Return the savings of resources that the cgroup or the machine withholds, at most the time of loader and host."""
     shares = {name: share(e) or 0.0 for name, share in ROOTS.items()}
     return {name: min(most, share) for name, share in shares.items() if share >= _WITHHELD}
+
+
+def _withheld_at_times(e: Evidence, most: float) -> dict[str, float]:
+    """Return them if they take turns with other causes: what the training thread waits, for batches or by itself. What
+    workers lack that are fast enough costs nothing.
+    """
+    waits = {"cpu_limited": e.runnable, "memory_swap_io": e.asleep}
+    known = {name: wait for name, wait in waits.items() if wait is not None and e.data_wait is not None}
+    found = _withheld(e, most)
+    return found | {name: min(found[name], (e.data_wait or 0.0) + known[name]) for name in found.keys() & known}
 
 
 def waiting_for_peers(e: Evidence, device: DeviceEvidence, busy: float) -> float:
