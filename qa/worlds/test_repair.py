@@ -503,3 +503,10 @@ def test_the_printed_commands_work_on_the_daemon_that_printed_them(lifecycle: bo
         done = [command.split()[1] for command in found]
         assert done == (["release", "attach", "status"] if lifecycle else [str(running.process.pid), "status"])
         assert lifecycle or running.process.wait(PATIENCE) == 0
+
+
+def test_without_a_manager_the_node_is_given_back_by_hand() -> None:
+    steps = list(Site().plan(needs(device(0), ["{reset}"])))
+
+    assert steps[-2].startswith("check that all is well")
+    assert steps[-1] == "only if so: give the node back to its users"

@@ -60,3 +60,12 @@ def test_heat_has_the_same_words_in_views_alerts_and_runbook() -> None:
     assert "its slowdown temperature" in section["GpuHot"]
     for fault in (hot, slow):
         assert [text for text in (fault.advice, section[fault.runbook]) if COOLING not in text] == []
+
+
+def test_a_row_that_waits_is_harmless_only_without_errors_of_the_memory() -> None:
+    (alone,) = ailments(GpuHealth(remapping_pending=True))
+    _, beside = ailments(GpuHealth(remapping_pending=True, uncorrected=1))
+
+    assert (alone.runbook, beside.runbook) == ("GpuResetPending", "GpuResetPending")
+    assert alone.advice.startswith("programs on it are not affected")
+    assert "affected" not in beside.advice

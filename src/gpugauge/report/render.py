@@ -146,8 +146,8 @@ def _capital(text: str) -> str:
 
 def _figures(report: Report) -> Block:
     each = f" of {duration(report.step_seconds)} each" if report.step_seconds else ""
-    known = report.rest_shares or report.step_shares.get("rest", 0.0) < 0.995
-    shares = sentence(report.step_shares, report.rest_shares) if known else ""
+    alone = max((report.rest_shares or report.step_shares).get(name, 0.0) for name in ("running", "rest"))
+    shares = sentence(report.step_shares, report.rest_shares) if alone < 0.995 else ""
     steps = f"{quantity(report.steps)} step{'s' * (report.steps != 1)}{each}" if report.steps else ""
     shares = f"of the time of its training thread: {shares}" if shares else ""
     memory, limit = (

@@ -113,6 +113,8 @@ class _Screen:
             if self._facts.role not in ROLES:
                 yield from self._text(known, "  ", DIM)
             return
+        if [name for name, _, _ in parts] in (["rest"], ["running"]) and self._facts.state != "training_on_cpu":
+            return  # its thread runs, too, while it waits for the GPU or for copies
         widths = apportion([share for _, _, share in parts], self._writer.width - 2)
         filled = ((*_FILLS[name], cells) for (name, _, _), cells in zip(parts, widths, strict=True))
         yield "  " + "".join(self._writer.paint(sign * cells, colour) for sign, colour, cells in filled)

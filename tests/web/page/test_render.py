@@ -459,3 +459,16 @@ def test_commands_end_where_the_sentence_goes_on() -> None:
 def test_nothing_of_an_advice_is_lost() -> None:
     assert [advice for advice in EVERY if "".join(part for part, _ in parts(advice)) != advice] == []
     assert list(parts("`gpugauge doctor 7` tells")) == [("", False), ("gpugauge doctor 7", True), (" tells", False)]
+
+
+def test_the_table_begins_with_the_gpus_that_have_faults() -> None:
+    facts = node_facts()
+    faulty = json.loads(json.dumps(facts["gpus"][0])) | {"uuid": "GPU-faulty", "index": 8, "level": "bad"}
+    facts["gpus"].append(faulty)
+    facts["problems"] = [facts["problems"][0] | {"kind": "gpu_health", "gpus": ["GPU-faulty"], "steps": []}]
+    html = "".join(drawn(facts))
+
+    order = re.findall(r'data-key="(GPU-[^"]+)"', html)
+    assert order[0] == "GPU-faulty"
+    # The script sorts by the place in the table, too.
+    assert re.search(r'data-key="GPU-faulty">.*?data-sort="0"', html, re.DOTALL)
