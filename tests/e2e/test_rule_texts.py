@@ -66,7 +66,7 @@ def places_and_loss() -> Case:
         "summary": "Training jobset ml/llm (fit.py) uses 25% of its GPU time, less than 50%: it waits for its data "
         "loader, on node-1 GPU 0, 1",
         "description": f"{LOST}. \nWhat to do: more loader workers; also pinned "
-        f"memory, prefetching, faster storage or decoding. \nExpected: up to 4.0 times as fast. "
+        f"memory, prefetching, faster storage or decoding. \nExpected: up to 3.3 times as fast. "
         f"0.8 GPU hours lost so far. {FURTHER}Mean over 15m. On node-1 GPU 0, 1; pods trainer-0; "
         f"programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -111,7 +111,7 @@ def narrow_gain() -> Case:
     known = gain_after_the_advice().expected[0]
     texts = known["exp_alerts"][0]["exp_annotations"]
     text = (
-        f"{CAUSES['data_loading'].advice}. \nExpected: steps about 4.0 times as fast, then limited by {LIMITS['gpu']}. "
+        f"{CAUSES['data_loading'].advice}. \nExpected: steps about 3.3 times as fast, then limited by {LIMITS['gpu']}. "
     )
     texts["description"] = f"{LOST}. \nWhat to do: {text}0.8{texts['description'].rpartition(' 0.8')[2]}"
     return case("a gain with narrow bounds is one number, within the lost time", rows, known)
@@ -123,7 +123,7 @@ def many_places() -> Case:
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on "
         + (where := ", ".join(f"node-{n} GPU 0, 1, 2, 3, 4, … (8 in all)" for n in range(1, 6)) + ", … (7 in all)"),
         "description": f"{LOST}. \nWhat to do: more loader workers; also pinned "
-        f"memory, prefetching, faster storage or decoding. \nExpected: up to 4.0 times as fast. 0.8 GPU hours lost "
+        f"memory, prefetching, faster storage or decoding. \nExpected: up to 3.3 times as fast. 0.8 GPU hours lost "
         f"so far. {FURTHER}Mean over 15m. On {where}; pods trainer-0, trainer-1, trainer-2, trainer-3, trainer-4, "
         f"… (7 in all); programs fit.py. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",

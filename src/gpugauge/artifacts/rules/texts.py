@@ -254,17 +254,22 @@ class Texts:
 
     def _gain_without(self, cause: str) -> str:
         """Return the gain as the views say it: a number where the bounds are narrow, the lower bound, or the most that
-        the lost time allows. None of them is larger than that.
+        the share of the cause allows. None of them is larger than that.
         """
         of = f" and on (cause) {rec.SPEEDUP}{{cause=%q}}"
-        most = f"scalar(1 / {rec.LOAD}{{@job}})"
+        most = f"1 / (1 - {rec.LOST}{{@job}})"
+
+        def at_most_of(gain: str) -> str:
+            return f"(({gain} < on (cause) {most}) or on (cause) ({most} and on (cause) {gain}))"
+
         bounds = (f'{rec.SPEEDUP_BOUND}{{@job,bound="{bound}"}}' for bound in ("upper", "lower"))
         narrow = f"on (cause) ({' / on (cause) '.join(bounds)} <= {NARROW:g})"
-        known = self._query(f"clamp_max({rec.SPEEDUP}{{@job}}, {most}) > 0 and {narrow}{of}", cause)
-        least = self._query(f"clamp_max({rec.LEAST_SPEEDUP.format('@job,')}, {most}) > 0{of}", cause)
+        known = self._query(f"{at_most_of(f'{rec.SPEEDUP}{{@job}}')} and {narrow}{of}", cause)
+        least = self._query(f"{at_most_of(rec.LEAST_SPEEDUP.format('@job,'))}{of}", cause)
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         at_most = self._each(
-            self._query(f"1 / {rec.LOAD}{{@job}} >= 1.05"), f"\nExpected: up to {_FACTOR} times as fast. "
+            self._query(f"1 / (1 - {rec.LOST}{{@job,cause=%q}}) >= 1.05", cause),
+            f"\nExpected: up to {_FACTOR} times as fast. ",
         )
         unbounded = " ".join(f'(eq {cause} "{name}")' for name in sorted(UNBOUNDED))
         at_most = f"{{{{ if not (or {unbounded}) }}}}{at_most}{{{{ end }}}}"
