@@ -27,6 +27,7 @@ _OUTSIDE = "needs some minutes and the hook (docs/hook.md), or these processes d
 _UNSEEN = "not known: its node is not seen"
 # In several clusters, namespaces or of several kinds.
 _SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
+_ASK = "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint"
 _NEW = "not yet: it is seen for less than 15 minutes"
 _CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"
 # What a user can do about a fault, after what the exporter says of its programs; and a time that is not known.
@@ -207,14 +208,12 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Why",
-            "A fault that must be repaired at once; beside it the cause that wasted most GPU time, "
-            f"{jobs.WINDOW}, from 10 % on; of a training on the CPU, its limit.",
-            Query(
-                Expr(f"2 * topk(1, {_faults(gpus.critical(_S), held)}) unless on () {_SEVERAL[1]}", SHARE), "{{cause}}"
-            ),
+            f"A fault that must be repaired at once, or the cause that wasted most GPU time, {jobs.WINDOW}, from 10 % "
+            "on; of a training on the CPU, its limit.",
             Query(
                 Expr(
                     f'label_replace(0 * {_SEVERAL[1]} - 1, "cause", "several jobs", "", "")\n'
+                    f"or on () 2 * topk(1, {_faults(gpus.critical(_S), held)})\n"
                     f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {_limits()})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
                     f'or on () label_replace(0 * {jobs.last_known()} + {words.NOT_SEEN}, "cause", "not known", "", "")',
@@ -370,7 +369,7 @@ def _what_to_do() -> Panel:
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
     unseen = f'label_replace(1000 * max ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
-    unseen = f'label_replace({unseen}, "advice", "{gpus.NODE_ADVICE}", "", "")'
+    unseen = f'label_replace({unseen}, "advice", "{_ASK}", "", "")'
     unknown = f'label_replace(vector(0) unless on () {jobs.job_not_seen()}, "cause", "{_UNKNOWN}", "", "")'
     unknown = f'label_replace({unknown}, "advice", "unknown", "", "")'
     to_do = words.states(

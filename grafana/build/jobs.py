@@ -145,8 +145,8 @@ def held() -> Expr:
 
 
 def idle(**node: str) -> str:
-    """Return the number of GPUs that each job holds idle, of those whose problem it is."""
-    return f"sum by ({JOB_KEY}) ({recorded(IDLE, **node)})"
+    """Return the number of GPUs that each job holds idle that is no training: the waste of trainings has them."""
+    return f"(sum by ({JOB_KEY}) ({recorded(IDLE, **node)}) unless on ({JOB_KEY}) {wasted()})"
 
 
 def idle_by_process(holds: str, **node: str) -> str:

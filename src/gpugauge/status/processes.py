@@ -218,9 +218,10 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
     runbook = section_of_training(*trouble) if state else None
     gain_words = words_of_gain(found[0], lost, shown.causes) if found else None
-    return replace(
-        shown, advice=words(found, subject.mains), gain_words=gain_words, changes=tuple(found), runbook=runbook
-    )
+    advice = words(found, subject.mains)
+    if gain_words and advice != found[0].change:
+        gain_words += ", with the first change alone"
+    return replace(shown, advice=advice, gain_words=gain_words, changes=tuple(found), runbook=runbook)
 
 
 def _advised(process: ProcessStatus, history: History) -> ProcessStatus:

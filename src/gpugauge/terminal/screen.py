@@ -147,7 +147,7 @@ def clipped(lines: Sequence[tuple[str, str]], height: int, width: int) -> list[t
     shown = list(lines[:height])
     if len(shown) < len(lines):
         line, level = shown.pop()
-        shown.append((cut(f"{line} …", width), level))
+        shown.append((f"{cut(line, width - 2)} …", level))
     return shown
 
 

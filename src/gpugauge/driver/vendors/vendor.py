@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from gpugauge.driver.vendors.peaks import Peak
 
 RESTART = (
-    "what ran during the memory errors may have computed with wrong data: restart it from a checkpoint before them"
+    "what ran during the memory errors may have computed with wrong data: after the repair, start it from a checkpoint "
+    "before them"
 )
 """Said of faulty memory, whatever else is wrong with the GPU."""
 # What depends on the node, and what repairs a GPU, is filled in later (faults/repair.py).
