@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.drawn import cases
 
 from gpugauge.driver.api import Reply
 from gpugauge.driver.frames import message, packed, reply, unpacked
-from tests.drawn import cases
 
 SAMPLES = [(1_790_000_000_000_000, 100), ((1 << 64) - 1, 0xFFFFFFFF), (0, 0)]
 
