@@ -23,7 +23,7 @@ from gpugauge.hook.workers import thread_seconds
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, STEPS, WAITED
-from gpugauge.wire.shares import rest, sentence, shares, with_waits
+from gpugauge.wire.shares import apart, rest, sentence, shares, with_waits
 
 TYPE_CHECKING = False  # the state needs torch
 if TYPE_CHECKING:
@@ -82,8 +82,11 @@ def recap(state: TrainingState) -> str | None:
     starting = phases.get("starting", 0.0)
     whole, parts = sum(phases.values()) - starting, shares(with_waits(phases, waits), data, peers)
     outside = (1.0 - parts.get("data", 0.0)) * whole
+    thread = _of_thread(state, outside, phases.get("training", 0.0))
+    in_thread = _in_thread(state)
+    queued = (in_thread.queued_seconds or 0.0) * in_thread.batches / (in_thread.measured or 1) if in_thread else 0.0
     listed = (
-        sentence(parts, rest(parts, _of_thread(state, outside, phases.get("training", 0.0)), whole)),
+        sentence(*apart(parts, rest(parts, thread, whole), queued, whole)),
         "waits for data not known" if data is None else "",
     )
     begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""
@@ -94,14 +97,18 @@ def _of_thread(state: TrainingState, outside: float, training: float) -> dict[st
     """Return by state the seconds of the `training` that its thread spent `outside` of its waits for batches, in equal
     shares in all phases. {} if they are not known, and with a GPU, for which other threads run the backward passes.
     """
-    begun, now, loaded = state.loads.begun, thread_seconds(), state.loads.message(declared=False)
+    begun, now, in_thread = state.loads.begun, thread_seconds(), _in_thread(state)
     if not begun or not now or not state.record.on_training_thread() or state.record.exposed:
         return {}
-    in_thread = loaded if state.facts.get("loader_workers") == "0" else None
     of_loader = (in_thread.cpu_seconds or 0.0, in_thread.queued_seconds or 0.0) if in_thread else (0.0, 0.0)
     ran, queued = (max(0.0, now[at] - begun[at] - of_loader[at]) for at in (0, 1))
     found = {"running": ran, "runnable": queued, "asleep": max(0.0, outside - ran - queued)}
     return {name: seconds * training / max(outside, training) for name, seconds in found.items()}
+
+
+def _in_thread(state: TrainingState) -> wire.Loader | None:
+    """Return how the batches were loaded by the training thread itself, None with workers."""
+    return state.loads.message(declared=False) if state.facts.get("loader_workers") == "0" else None
 
 
 def _program() -> str:

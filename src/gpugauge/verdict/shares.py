@@ -8,7 +8,7 @@ from gpugauge.node import training
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
-from gpugauge.wire.shares import rest, shares, with_open, with_waits
+from gpugauge.wire.shares import apart, rest, shares, with_open, with_waits
 
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
@@ -56,9 +56,8 @@ def step_shares(window: Window, process: str) -> tuple[dict[str, float], dict[st
     peers = _peers(track.rise(training.step_seconds), track.rise(training.local_work))
     peers = with_open(peers, min(window.span, training.open_wait(session)))
     found = shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
-    return found, rest(
-        found, {state: track.rise(_of(_thread, state)) or 0.0 for state in _thread(session)}, window.span
-    )
+    thread = {state: track.rise(_of(_thread, state)) or 0.0 for state in _thread(session)}
+    return apart(found, rest(found, thread, window.span), track.rise(_queued) or 0.0, window.span)
 
 
 def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
@@ -66,7 +65,19 @@ def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
     phases, waited = training.phases(session), training.waits(session)
     peers = with_open(_peers(training.step_seconds(session), training.local_work(session)), training.open_wait(session))
     found = shares(with_waits(phases, waited), waited.get("training"), peers)
-    return found, rest(found, _thread(session), sum(phases.values()))
+    whole = sum(phases.values())
+    known = rest(found, _thread(session), whole)
+    return apart(found, known, _queued(session) or 0.0, whole - phases.get("starting", 0.0))
+
+
+def _queued(session: Session) -> float | None:
+    """Return the seconds for which a thread that loads its batches itself waited for a CPU meanwhile. None with a GPU,
+    beside whose work batches may be loaded.
+    """
+    loader = training.loader(session)
+    if session.facts.get("loader_workers") != "0" or not loader or training.exposed_wait(session) is not None:
+        return None
+    return (loader.queued_seconds or 0.0) * loader.batches / loader.measured if loader.measured else None
 
 
 def _thread(session: Session) -> dict[str, float]:

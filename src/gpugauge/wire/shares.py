@@ -70,6 +70,22 @@ def rest(found: Mapping[str, float], thread: Mapping[str, float], whole: float) 
     return {state: round(left * spent / seen, _DIGITS) for state, spent in thread.items()}
 
 
+def apart(
+    found: Mapping[str, float], of_rest: Mapping[str, float], queued: float, whole: float
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the shares, and their rest as of rest(), with the seconds that a thread which loads batches itself was
+    `queued` for a CPU as waits for a CPU, not for data. The same where the rest is not known.
+    """
+    moved = min(found.get("data", 0.0), queued / whole) if of_rest and whole > 0.0 else 0.0
+    if not moved:
+        return dict(found), dict(of_rest)
+    changed = {"data": found["data"] - moved, "rest": found.get("rest", 0.0) + moved}
+    divided = {**of_rest, "runnable": of_rest.get("runnable", 0.0) + moved}
+    return {**found, **{part: round(share, _DIGITS) for part, share in changed.items()}}, {
+        state: round(share, _DIGITS) for state, share in divided.items()
+    }
+
+
 def parts(found: Mapping[str, float], of_rest: Mapping[str, float] | None = None) -> list[tuple[str, str, float]]:
     """Return the parts that take a share, as (name, words, share), the largest first, the rest last, divided if what
     is in it is known.
