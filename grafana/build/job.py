@@ -27,7 +27,9 @@ _OUTSIDE = "needs some minutes and the hook (docs/hook.md), or these processes d
 _UNSEEN = "not known: its node is not seen"
 # In several clusters, namespaces or of several kinds.
 _SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
-_ASK = "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint"
+_LOST_WITH_NODE = (
+    "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint"
+)
 _NEW = "not yet: it is seen for less than 15 minutes"
 _CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"
 # What a user can do about a fault, after what the exporter says of its programs; and a time that is not known.
@@ -369,7 +371,7 @@ def _what_to_do() -> Panel:
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
     unseen = f'label_replace(1000 * max ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
-    unseen = f'label_replace({unseen}, "advice", "{_ASK}", "", "")'
+    unseen = f'label_replace({unseen}, "advice", "{_LOST_WITH_NODE}", "", "")'
     unknown = f'label_replace(vector(0) unless on () {jobs.job_not_seen()}, "cause", "{_UNKNOWN}", "", "")'
     unknown = f'label_replace({unknown}, "advice", "unknown", "", "")'
     to_do = words.states(

@@ -146,7 +146,8 @@ def held() -> Expr:
 
 def idle(**node: str) -> str:
     """Return the number of GPUs that each job holds idle that is no training: the waste of trainings has them."""
-    return f"(sum by ({JOB_KEY}) ({recorded(IDLE, **node)}) unless on ({JOB_KEY}) {wasted()})"
+    trains = f"({recorded(LOST_GPUS)} and on ({JOB_KEY}) {judged()})"
+    return f"(sum by ({JOB_KEY}) ({recorded(IDLE, **node)}) unless on ({JOB_KEY}) {trains})"
 
 
 def idle_by_process(holds: str, **node: str) -> str:
