@@ -53,9 +53,8 @@ class Drawn:
         recorder = SimpleNamespace(drain=lambda: None, step_tally=tally, batch_tally=tally)
         record = SimpleNamespace(words=words, phase=0, since=5, exposed=False, on_training_thread=lambda: True)
         local = SimpleNamespace(waits=lambda _, steps: None if self.local is None else steps - self.local)
-        loaded = (
-            None if self.loaded is None else SimpleNamespace(cpu_seconds=self.loaded[0], queued_seconds=self.loaded[1])
-        )
+        ran, queued = self.loaded or (0.0, 0.0)
+        loaded = self.loaded and SimpleNamespace(cpu_seconds=ran, queued_seconds=queued, batches=10, measured=8)
         loads = SimpleNamespace(begun=self.thread and (1.0, 2.0), message=lambda declared: loaded)
         facts = {"loader_workers": "2" if loaded is None else "0"}
         if self.thread:
@@ -82,6 +81,13 @@ class Drawn:
             },
             "torch_local_work_seconds_total": {("p",): self.local / NS} if self.local is not None else {},
         }
+        if self.loaded:
+            found |= {
+                "torch_loader_info": {("p", "0", *("",) * (len(ROWS["torch_loader_info"].labels) - 2)): 1.0},
+                "torch_loader_batches_total": {("p",): 10.0},
+                "torch_loader_measured_batches_total": {("p",): 8.0},
+                "torch_loader_seconds_total": {("p", "runqueue"): self.loaded[1]},
+            }
         window = Window()
         families = tuple(Family(ROWS[name], tuple(series.items())) for name, series in found.items())
         window.add(node_of([Section("training", families)], monotonic=0.0))
@@ -98,6 +104,9 @@ def test_the_line_at_the_end_and_the_daemon_state_the_same(seed: int, monkeypatc
     _, _, stated = line.partition("; of ")
     expected = sentence(*step_shares(drawn.window(), "p"))
     assert stated.partition(": ")[2].removesuffix(", waits for data not known") == expected
-    # Against the drawn numbers themselves: the start-up is no part of the whole.
-    share = drawn.waited["training"] / (sum(drawn.spent.values()) - drawn.spent["starting"])
+    # Against the drawn numbers themselves: the start-up is no part of the whole, the queue for a CPU no wait for data.
+    whole = sum(drawn.spent.values()) - drawn.spent["starting"]
+    share = drawn.waited["training"] / whole
+    if drawn.loaded and " waiting for a CPU" in line:
+        share = max(0.0, share - drawn.loaded[1] * 10 / 8 * NS / whole)
     assert (f"{100 * round(share, 4):.0f} % waiting for data" in line) == (share >= 0.005)
