@@ -64,10 +64,10 @@ class Job:
 
     def gain(self, number: Callable[[float], str], *, queries: bool = False) -> str:
         """Return the text about the main cause: that of the rank that is slowest without it. With queries it is within
-        what the lost time allows, which is said where no gain is known.
+        what the share of the cause allows, which is said where no gain is known.
         """
-        most = 1 / (1 - sum(self.lost.values()))
-        at_most = f"Expected: up to {number(most)} times as fast. " if queries and self.main not in UNBOUNDED else ""
+        most = 1 / (1 - self.lost[self.main])
+        at_most = f"\nExpected: up to {number(most)} times as fast. " if queries and self.main not in UNBOUNDED else ""
         gaining = [rank for rank in self.ranks if self.main in rank.left]
         if not gaining or any(rank.limit == self.main and self.main not in rank.left for rank in self.ranks):
             return at_most
@@ -75,7 +75,7 @@ class Job:
         if least < 1.05:
             return at_most
         least = min(least, most) if queries else least
-        return f"Expected: steps at least {number(least)} times as fast, then {LIMITS[self.after]}. "
+        return f"\nExpected: steps at least {number(least)} times as fast, then {LIMITS[self.after]}. "
 
     def rows(self) -> Iterator[Row]:
         """Yield the series of its processes."""
