@@ -17,7 +17,11 @@ torch.set_num_threads(1)
 def made():
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 1))
     return model, torch.optim.SGD(model.parameters(), lr=0.1)
-loader = DataLoader([torch.ones(4)] * 8, batch_size=2)
+class Items(list):
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return super().__getitem__(index)
+loader = DataLoader(Items([torch.ones(4)] * 8), batch_size=2)
 """
 
 
@@ -215,7 +219,7 @@ for _ in range(2):
         model(batch).sum().backward()
         optimizer.step()
 """
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     found = session(listener)
     assert found.record is not None
     assert found.record.seconds["evaluating"] == 0
@@ -225,7 +229,7 @@ for _ in range(2):
 # Two loaders, both read while the model is in evaluation mode.
 ZIPPED = """
 model, optimizer = made()
-for batch, other in zip(loader, DataLoader([torch.ones(4)] * 8, batch_size=2)):
+for batch, other in zip(loader, DataLoader(Items([torch.ones(4)] * 8), batch_size=2)):
     model.train()
     time.sleep(0.05)
     model(batch + other).sum().backward()
@@ -296,7 +300,7 @@ thread.join()
 def test_batches_of_a_training_are_no_evaluation(
     program: str, samples: int, most: float, listener: Sessions, fork: RunFork
 ) -> None:
-    finished(fork(REAL + program))
+    finished(fork(REAL + program, simulated=True))
     found = session(listener)
     assert found.snap is not None
     assert found.record is not None
@@ -319,7 +323,7 @@ for turn in range(3):
         time.sleep(0.02)
         model(batch)
 """
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     found = session(listener)
     assert found.snap is not None
     assert set(found.snap.waits or {}) == {"evaluating"}
@@ -352,7 +356,7 @@ for epoch in range(3):
             optimizer.step()
             loss = 0
 """
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     found = session(listener)
     assert found.record is not None
     assert counts(found) == (7, 18)
@@ -402,7 +406,7 @@ thread.join()
 @pytest.mark.torch
 def test_a_loader_that_fails_and_is_begun_again_trains(listener: Sessions, fork: RunFork) -> None:
     program = f"""{REAL}
-class Flaky(list):
+class Flaky(Items):
     fails = [3]
     def __getitem__(self, index):
         if index in self.fails:
@@ -421,7 +425,7 @@ for attempt in range(2):
     except OSError:
         pass
 """
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     found = session(listener)
     assert found.snap is not None
     assert (counts(found), found.snap.samples) == ((1, 9), 18)
@@ -464,7 +468,7 @@ for epoch in range(2):
         for p, g in zip(model.parameters(), torch.autograd.grad(model(batch).sum(), model.parameters())):
             p.data -= 0.1 * g
 """
-    finished(fork(program))
+    finished(fork(program, simulated=True))
     found = session(listener)
     assert found.record is not None
     assert found.record.seconds["training"] > 0.3
