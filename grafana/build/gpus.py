@@ -1,5 +1,5 @@
-"""GPUs and nodes: their states in words, their faults as the exporter judges them, and the curves of GPUs. None of it
-needs the rules.
+"""GPUs and nodes: their states in words, their faults as the exporter judges them, and the curves of GPUs. Of it only
+the owners of faulty GPUs of many nodes need the rules.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
 UNSUPPORTED = "not reported by these GPUs"
 SEVERITIES = {"critical": "red", "warning": "orange", "info": "blue"}
 _EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains)
-_CRITICAL, _FOR_INFORMATION = (
+CRITICAL_FAULTS, _FOR_INFORMATION = (
     "|".join(fault.name for fault in FAULTS.values() if fault.severity == severity) for severity in ("critical", "info")
 )
 # Seconds without a new snapshot after which an exporter that is scraped counts as stuck.
@@ -193,9 +193,7 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
 
 
 def out_of_order(scope: Scope, severity: str) -> Expr:
-    """Return 1 for each GPU whose gravest fault is of that severity; of a node that is not seen, those that
-    it had.
-    """
+    """Return 1 for each GPU whose gravest fault is of that severity; of a node that is not seen, the fault it had."""
     grave, other = (f"group by ({GPU_KEY}) ({known(scope, 'gpu_problem', severity=each)})" for each in _GRAVE)
     return Expr(grave if severity == _GRAVE[0] else f"({other} unless on ({GPU_KEY}) {grave})", COUNT)
 
@@ -222,11 +220,6 @@ def listed(scope: Scope) -> Expr:
 def critical(scope: Scope) -> str:
     """Return the gravest fault of each GPU that must be repaired at once, as the rules' function of that name."""
     return reasons.critical(Selectors(), scope.select)
-
-
-def reboots(scope: Scope) -> str:
-    """Return those whose repair ends every program of the node."""
-    return reasons.reboots(Selectors(), scope.select)
 
 
 def when_back(faults: Expr) -> Expr:
@@ -276,7 +269,7 @@ def ranked(expr: Expr) -> Expr:
     """Return faults with the label RANK: after nodes that are not seen (common.faults) critical ones are first, then
     those that explain others.
     """
-    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), (CRITICAL_RANK, _CRITICAL)):
+    for rank, problems in (("4", ".*"), ("3", _EXPLAINING), (CRITICAL_RANK, CRITICAL_FAULTS)):
         expr = expr.then(f'label_replace({{}}, "{RANK}", "{rank}", "problem", "{problems}")')
     return expr
 
@@ -293,7 +286,7 @@ def _gravest(read: Callable[..., str], only: str = "") -> str:
     the series of a metric, and `only` selects faults.
     """
     fault = keys("instance", "uuid", "problem")
-    names_ = (f"~{_CRITICAL}", "!") if only else (*TIERS, f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
+    names_ = (f"~{CRITICAL_FAULTS}", "!") if only else (*TIERS, f"~{_EXPLAINING}", f"!~{_FOR_INFORMATION}")
     ranked = " or ".join(
         f"{weight} * group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=each)})"
         for weight, each in zip(range(len(names_), 0, -1), names_, strict=True)

@@ -11,8 +11,7 @@ from gpugauge.verdict.loaders import REASONS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.step import LIMITS
 from grafana.build import common, gpus, jobs, words
-from grafana.build.gpus import _CRITICAL
-from grafana.build.jobs import _INFO
+from grafana.build.jobs import INFO
 from grafana.build.jobs import JOB_NODES as _S
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
@@ -325,9 +324,8 @@ def _next() -> Expr:
 
 def _reboots() -> str:
     """Return the GPUs whose repair ends every program of a node on which it runs."""
-    ends = "~.*(ends every program of the node|switch the machine off).*"
-    found = _S.select("gpu_problem_info", problem=f"~{_CRITICAL}", advice=ends)
-    return f"(group by ({gpus.GPU_KEY}) ({found}) and on ({gpus.NODE_KEY}) {_INFO})"
+    found = _S.select("gpu_problem_info", problem=f"~{gpus.CRITICAL_FAULTS}", advice=reasons.REBOOTS)
+    return f"(group by ({gpus.GPU_KEY}) ({found}) and on ({gpus.NODE_KEY}) {INFO})"
 
 
 def _faults(found: str, held: str) -> str:

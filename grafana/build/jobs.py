@@ -46,7 +46,7 @@ CHOSEN = Scope({"instance": "~$instance"}, {**JOB_MATCHERS, "workload_job": "$wo
 # Each has the labels of the job; in a sidecar there is only that of the hook.
 _INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
 # In place of three selectors, because most queries about a job have it.
-_INFO = CHOSEN.select(_INFOS[0]).replace(f"{_INFOS[0]}{{", f'{{__name__=~"{"|".join(_INFOS)}",')
+INFO = CHOSEN.select(_INFOS[0]).replace(f"{_INFOS[0]}{{", f'{{__name__=~"{"|".join(_INFOS)}",')
 # Grafana's names of colours, for states of a process. Unknown: grey.
 STATE_COLORS = {
     "training": "green",
@@ -219,7 +219,7 @@ def why() -> str:
 
 def members() -> str:
     """Return 1 for each process of the chosen job."""
-    return f"max by ({PROCESS_KEY}) ({_INFO})"
+    return f"max by ({PROCESS_KEY}) ({INFO})"
 
 
 LOST_SECONDS = "training_lost_seconds_total"
@@ -265,17 +265,17 @@ def job_wasted() -> Expr:
 
 def last_known(*labels: str) -> str:
     """Return the newest facts of the chosen job in the time shown, also after its end: a series by the labels."""
-    return f"group by ({', '.join((JOB_KEY, *labels))}) (last_over_time({_INFO}[$__range]))"
+    return f"group by ({', '.join((JOB_KEY, *labels))}) (last_over_time({INFO}[$__range]))"
 
 
 def new() -> str:
     """Return the chosen job, if it runs and was not seen yet when the window of the rules began."""
-    return f"(group by ({JOB_KEY}) ({_INFO}) unless group by ({JOB_KEY}) ({_INFO} offset {RANGE}))"
+    return f"(group by ({JOB_KEY}) ({INFO}) unless group by ({JOB_KEY}) ({INFO} offset {RANGE}))"
 
 
 def job_processes() -> str:
     """Return the processes of the chosen job in the time shown."""
-    return f"group by ({PROCESS_KEY}) (last_over_time({_INFO}[$__range]))"
+    return f"group by ({PROCESS_KEY}) (last_over_time({INFO}[$__range]))"
 
 
 def job_not_seen() -> str:
@@ -285,7 +285,7 @@ def job_not_seen() -> str:
 
 def job_states() -> Expr:
     """Return the state of the chosen job in words: the gravest of its processes."""
-    jobs = f"topk by ({PROCESS_KEY}) (1, group by ({keys('process', *JOB_LABELS_OF_RULES)}) ({_INFO}))"
+    jobs = f"topk by ({PROCESS_KEY}) (1, group by ({keys('process', *JOB_LABELS_OF_RULES)}) ({INFO}))"
 
     def those(only: str) -> str:
         state = JOB_NODES.read("training_state", state=only).by(PROCESS_KEY, "state", operator="max")

@@ -23,7 +23,7 @@ from gpugauge.hook.workers import thread_seconds
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, STEPS, WAITED
-from gpugauge.wire.shares import apart, rest, sentence, shares, with_waits
+from gpugauge.wire.shares import apart, queued, rest, sentence, shares, with_waits
 
 TYPE_CHECKING = False  # the state needs torch
 if TYPE_CHECKING:
@@ -84,9 +84,8 @@ def recap(state: TrainingState) -> str | None:
     outside = (1.0 - parts.get("data", 0.0)) * whole
     thread = _of_thread(state, outside, phases.get("training", 0.0))
     in_thread = _in_thread(state)
-    queued = (in_thread.queued_seconds or 0.0) * in_thread.batches / (in_thread.measured or 1) if in_thread else 0.0
     listed = (
-        sentence(*apart(parts, rest(parts, thread, whole), queued, whole)),
+        sentence(*apart(parts, rest(parts, thread, whole), queued(in_thread) if in_thread else 0.0, whole)),
         "waits for data not known" if data is None else "",
     )
     begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""
@@ -101,8 +100,8 @@ def _of_thread(state: TrainingState, outside: float, training: float) -> dict[st
     if not begun or not now or not state.record.on_training_thread() or state.record.exposed:
         return {}
     of_loader = (in_thread.cpu_seconds or 0.0, in_thread.queued_seconds or 0.0) if in_thread else (0.0, 0.0)
-    ran, queued = (max(0.0, now[at] - begun[at] - of_loader[at]) for at in (0, 1))
-    found = {"running": ran, "runnable": queued, "asleep": max(0.0, outside - ran - queued)}
+    ran, waited = (max(0.0, now[at] - begun[at] - of_loader[at]) for at in (0, 1))
+    found = {"running": ran, "runnable": waited, "asleep": max(0.0, outside - ran - waited)}
     return {name: seconds * training / max(outside, training) for name, seconds in found.items()}
 
 

@@ -8,7 +8,7 @@ from gpugauge.node import training
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
-from gpugauge.wire.shares import apart, rest, shares, with_open, with_waits
+from gpugauge.wire.shares import apart, queued, rest, shares, with_open, with_waits
 
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
@@ -77,7 +77,7 @@ def _queued(session: Session) -> float | None:
     loader = training.loader(session)
     if session.facts.get("loader_workers") != "0" or not loader or training.exposed_wait(session) is not None:
         return None
-    return (loader.queued_seconds or 0.0) * loader.batches / loader.measured if loader.measured else None
+    return queued(loader)
 
 
 def _thread(session: Session) -> dict[str, float]:

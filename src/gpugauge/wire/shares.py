@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpugauge.wire.messages import Loader
+
 NAMED_PHASES = frozenset({"evaluating", "checkpointing", "compiling", "generating"})
 
 # Words by part, the parts that take equal shares in this order.
@@ -70,13 +72,18 @@ def rest(found: Mapping[str, float], thread: Mapping[str, float], whole: float) 
     return {state: round(left * spent / seen, _DIGITS) for state, spent in thread.items()}
 
 
+def queued(loader: Loader) -> float:
+    """Return the seconds for which the loading of all batches waited for a CPU, from those of the measured ones."""
+    return (loader.queued_seconds or 0.0) * loader.batches / loader.measured if loader.measured else 0.0
+
+
 def apart(
-    found: Mapping[str, float], of_rest: Mapping[str, float], queued: float, whole: float
+    found: Mapping[str, float], of_rest: Mapping[str, float], seconds: float, whole: float
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the shares, and their rest as of rest(), with the seconds that a thread which loads batches itself was
-    `queued` for a CPU as waits for a CPU, not for data. The same where the rest is not known.
+    """Return the shares, and their rest as of rest(), with the seconds for which a thread that loads batches itself
+    was queued for a CPU as waits for a CPU, not for data. The same where the rest is not known.
     """
-    moved = min(found.get("data", 0.0), queued / whole) if of_rest and whole > 0.0 else 0.0
+    moved = min(found.get("data", 0.0), seconds / whole) if of_rest and whole > 0.0 else 0.0
     if not moved:
         return dict(found), dict(of_rest)
     changed = {"data": found["data"] - moved, "rest": found.get("rest", 0.0) + moved}

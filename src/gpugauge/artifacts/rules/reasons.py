@@ -32,6 +32,8 @@ IDLE = "gpugauge:job_idle:gpus"
 FINE, CPU, REBOOT = "uses its GPUs", "trains on the CPU", "its node must be rebooted"
 YOUNG = "being judged: 15 minutes of training are needed"
 ENDS = "the repair of GPU $1 ends every program of its node"
+# Advice on a fault whose repair ends every program of the node.
+REBOOTS = "~.*(ends every program of the node|switch the machine off).*"
 # Faults that must be repaired at once: first those that explain others.
 TIERS = [
     "~"
@@ -68,7 +70,7 @@ def critical(s: Selectors, select: Select, **labels: str) -> str:
 
 def reboots(s: Selectors, select: Select) -> str:
     """Return the critical faults whose repair ends every program of the node, in the form of `critical`."""
-    found = critical(s, select, advice="~.*(ends every program of the node|switch the machine off).*")
+    found = critical(s, select, advice=REBOOTS)
     return f'label_replace({found}, "{ADVICE}", "save a checkpoint: {ENDS}", "index", "(.*)")'
 
 
