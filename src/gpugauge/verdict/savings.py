@@ -34,6 +34,7 @@ _FULL_CLOCK = 0.85  # of the maximum
 # times. A network of large products became 5.2 times as fast in TF32 on an H200 (docs/proof/verdict.md).
 PRECISION_SAVES, PRECISION_SAVES_LEAST = 0.6, 0.33
 _LEAST_LEFT = 0.01  # that faster steps save before they wait for the loader
+_LEAST_AHEAD = 0.2  # share of the host's work by which the kernels outlast it, if it limits the step nevertheless
 _SERIAL = 0.33  # share of gaps from which on the training does not wait for the GPU
 
 # Causes of a slow loader or host, and the share of the time that they take.
@@ -150,6 +151,9 @@ def _gaps(e: Evidence, device: DeviceEvidence, gap: float, computing: float) -> 
         # Copies from pageable memory do not overlap: without them, the host works while kernels run.
         transfer = copied + min(left - copied, computing) if copied else 0.0
         host = left - copied - wait if copied else host
+    if e.data_wait_exposed is not None and e.loader_workers == 0:
+        # A GPU that is idle in the waits alone, and in all of them, waits for batches: the host waits for its kernels.
+        host = min(host, left - wait + ((e.data_wait or 0.0) - wait) / _LEAST_AHEAD)
     if e.offloads:  # the optimizer follows the kernels, and the next step the optimizer
         host = min(host, left - wait - (0.0 if e.pinned else copied))
         transfer = transfer if e.pinned else copied
