@@ -12,10 +12,11 @@ from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.metric import Family, HistogramValue, Value
-from gpugauge.node.window import Window
+from gpugauge.node.window import Track, Window
 from gpugauge.snapshot import Section
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
-from gpugauge.verdict.facts import Progress, evidence, processes
+from gpugauge.verdict.facts import Progress, evidence, processes, throttled_share
+from gpugauge.workload.processfiles import Cgroup
 
 ROWS = {row.name: row for row in catalog.metrics()}
 # (name, labels, value); labels that are not given are those of process p and GPU-0, or empty.
@@ -477,3 +478,9 @@ def test_phases_that_show_a_training_without_known_steps() -> None:
     ):
         series: Series = {**INFO, "torch_phase_seconds_total": ({"phase": phase}, 3.0)}
         assert judged(series, series).worked is worked, phase
+
+
+def test_a_cgroup_that_uses_all_of_its_quota_withholds_what_the_thread_is_queued() -> None:
+    for used, share in ((4.9, 0.5), (3.0, 0.1)):
+        found = [(at, Cgroup(0.5, at / 10, {}, at=at, used=at / 10 * used)) for at in (0.0, 10.0)]
+        assert throttled_share(Track([found]), 0.5) == share

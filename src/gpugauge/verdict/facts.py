@@ -22,7 +22,14 @@ from gpugauge.verdict.cuda_arch import arch_supported
 from gpugauge.verdict.evidence import LIMITING_WAIT, DeviceEvidence, Evidence, used
 from gpugauge.verdict.loader_facts import PARTS as LOADING
 from gpugauge.verdict.loader_facts import rise
-from gpugauge.verdict.shares import copying, recent_seconds, seconds_in_window, since_reported, waited_for_training
+from gpugauge.verdict.shares import (
+    copying,
+    queued_loading,
+    recent_seconds,
+    seconds_in_window,
+    since_reported,
+    waited_for_training,
+)
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS
 from gpugauge.wire import messages as wire
 from gpugauge.wire.shares import NAMED_PHASES, OPEN_SECONDS
@@ -35,6 +42,7 @@ _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling
 _LEAST_HELD = 0.01  # share of the time for which a process has a GPU that others use: it has memory on it
 _VARYING = (("busy", "observed"), ("sm_active", "profiled"))  # counters of a GPU whose ratio shows what takes turns
 _EVEN = 1.2  # factor between a step and the mean up to which it is near
+_ALL_OF_QUOTA = 0.9  # share of it: what child processes use is seen late
 _LEAST_BURSTS = 5  # of an interval: what the hook adds up rises with them
 _LEAST_INTERVALS = 3
 _PINNED = {"yes": True, "no": False}
@@ -162,7 +170,7 @@ def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float =
         "device_allocs": _rises(track, session, lambda d: d.device_allocs),
         "device_frees": _rises(track, session, lambda d: d.device_frees),
         "devices": tuple(_scaled(device, of_training) for device in devices) if mixed else tuple(devices),
-        "cpu_throttled": of_training(_throttled(cgroup)),
+        "cpu_throttled": of_training(throttled_share(cgroup, track.rate(_queued))),
         "memory_pressure": of_training(_pressed(cgroup)),
     }
 
@@ -192,7 +200,8 @@ def _interval(whole: Evidence, process: str, uuids: Sequence[str], part: Window,
     reads = [_read(point, process) for point in rest.points]
     read = next((at for at in reads if at >= part.points[-1].at), math.inf)
     cgroup = rest.where(lambda point: _read(point, process) <= read).cgroup(process)
-    for name, share in (("cpu_throttled", _throttled(cgroup)), ("memory_pressure", _pressed(cgroup))):
+    queued = part.session(process).rate(_queued)
+    for name, share in (("cpu_throttled", throttled_share(cgroup, queued)), ("memory_pressure", _pressed(cgroup))):
         found[name] = getattr(whole, name) if share is None else share
     return whole._replace(window=part.span, **found)
 
@@ -212,7 +221,7 @@ def _swing(window: Window, process: str, parts: Sequence[tuple[Window, Window]],
     shares += [[_ratio(track.rise(training.local_work), track.rise(training.step_seconds)) for track in tracks]]
     # What is read of the cgroup less often covers pauses, too.
     cgroups = [part.cgroup(process) for part, _ in parts if len(window.pieces) == 1]
-    shares += [[_throttled(cgroup) for cgroup in cgroups], [_pressed(cgroup) for cgroup in cgroups]]
+    shares += [[throttled_share(cgroup) for cgroup in cgroups], [_pressed(cgroup) for cgroup in cgroups]]
     for uuid in devices_of(window.node, process):
         shares += [[copying(part, uuid, pinned=True) for part, _ in parts]]
     known = [[share for share in kind if share is not None] for kind in shares]
@@ -237,6 +246,11 @@ def _slow_step(session: Session) -> float | None:
 
 def _runnable(session: Session) -> float | None:
     return session.thread["training"].runnable if "training" in session.thread else None
+
+
+def _queued(session: Session) -> float | None:
+    runnable = _runnable(session)
+    return None if runnable is None else runnable + (queued_loading(session) or 0.0)
 
 
 def _worked(session: Session) -> bool:
@@ -393,8 +407,16 @@ def _means(window: Window, uuid: str) -> DeviceEvidence:
     )
 
 
-def _throttled(track: Track[Cgroup]) -> float | None:
-    return _withheld(track, lambda cgroup: cgroup.throttled)
+def throttled_share(track: Track[Cgroup], queued: float | None = None) -> float | None:
+    """Return the share in which the cgroup is throttled. Linux 6.18 counts a part of it: in a cgroup that uses all of
+    its quota, the training thread is `queued` for a CPU because of it.
+    """
+    throttled, used = (_withheld(track, seconds) for seconds in (lambda c: c.throttled, _used_quota))
+    return max(throttled, queued or 0.0) if throttled and (used or 0.0) >= _ALL_OF_QUOTA else throttled
+
+
+def _used_quota(cgroup: Cgroup) -> float | None:
+    return cgroup.used / cgroup.cpus if cgroup.used is not None and cgroup.cpus else None
 
 
 def _pressed(track: Track[Cgroup]) -> float | None:

@@ -57,7 +57,7 @@ def step_shares(window: Window, process: str) -> tuple[dict[str, float], dict[st
     peers = with_open(peers, min(window.span, training.open_wait(session)))
     found = shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
     thread = {state: track.rise(_of(_thread, state)) or 0.0 for state in _thread(session)}
-    return apart(found, rest(found, thread, window.span), track.rise(_queued) or 0.0, window.span)
+    return apart(found, rest(found, thread, window.span), track.rise(queued_loading) or 0.0, window.span)
 
 
 def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
@@ -67,10 +67,10 @@ def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
     found = shares(with_waits(phases, waited), waited.get("training"), peers)
     whole = sum(phases.values())
     known = rest(found, _thread(session), whole)
-    return apart(found, known, _queued(session) or 0.0, whole - phases.get("starting", 0.0))
+    return apart(found, known, queued_loading(session) or 0.0, whole - phases.get("starting", 0.0))
 
 
-def _queued(session: Session) -> float | None:
+def queued_loading(session: Session) -> float | None:
     """Return the seconds for which a thread that loads its batches itself waited for a CPU meanwhile. None with a GPU,
     beside whose work batches may be loaded.
     """

@@ -30,7 +30,7 @@ _DEVICE = re.compile(r"/dev/(?:nvidia\d+|nvidia-caps/nvidia-cap\d+)")
 class Cgroup(NamedTuple):
     """Figures of a process's cgroup: CPUs of its quota, seconds throttled, seconds stalled by resource (PSI, some),
     bytes that cannot be reclaimed without swap, the limit of its memory, and the bytes up to it; `at` is the monotonic
-    time at which they were read.
+    time at which they were read, `used` the CPU time in seconds.
     """
 
     cpus: float | None
@@ -40,6 +40,7 @@ class Cgroup(NamedTuple):
     memory_limit: int | None = None
     memory_left: int | None = None
     at: float | None = None
+    used: float | None = None
 
 
 def torch_build(procfs: Procfs, pid: int) -> str:
@@ -154,15 +155,15 @@ def device_files(procfs: Procfs, pid: int) -> int | None:
 def cgroup(cpu: Path | None, memory: Path | None) -> Cgroup:
     """Return the figures in the cgroup folders of a process for CPU and memory, one folder with v2."""
     used = numbers(cpu, "cpu.stat")
-    throttled = None
+    throttled = spent = None
     if "throttled_usec" in used:
-        throttled = used["throttled_usec"] / 1e6
+        throttled, spent = used["throttled_usec"] / 1e6, used.get("usage_usec", 0) / 1e6
     elif "throttled_time" in used:  # v1
         throttled = used["throttled_time"] / 1e9
     folders = {"cpu": cpu, "io": cpu, "memory": memory}
     stalls = {resource: _stalled(_read(folder, f"{resource}.pressure")) for resource, folder in folders.items()}
     pressure = {resource: s for resource, s in stalls.items() if s is not None}
-    return Cgroup(_quota(cpu), throttled, pressure, *_memory(memory))
+    return Cgroup(_quota(cpu), throttled, pressure, *_memory(memory), used=spent)
 
 
 def memory_available(procfs: Procfs) -> int | None:

@@ -181,6 +181,8 @@ class HostScan:
             read = now + time.monotonic() - self._began
             groups[process.folders] = processfiles.cgroup(*process.folders)._replace(at=read)
         process.cgroup = groups[process.folders]
+        if process.cgroup.used is None:  # v1: at least the process's own
+            process.cgroup = process.cgroup._replace(used=process.stat.cpu + process.children_cpu)
 
     def _read_memory(self, process: HostProcess, offspring: list[Stat], pids: list[int]) -> None:
         process.resident = {"process": process.stat.resident, "children": sum(stat.resident for stat in offspring)}
