@@ -5,20 +5,19 @@ from __future__ import annotations
 import math
 import operator
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 from gpugauge.base.text import whole
-from gpugauge.driver.vendors import VENDORS, tensor_speedup
-from gpugauge.faults.table import SLOWDOWNS
+from gpugauge.driver.vendors import VENDORS
 from gpugauge.node import training
 from gpugauge.node.node import Node
-from gpugauge.node.window import GpuSample, Point, Track, Window, risen
+from gpugauge.node.window import Point, Track, Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
+from gpugauge.verdict.devices import device, devices_of, held_parts, more, most, ratio, spread, used_gpu
 from gpugauge.verdict.evidence import LIMITING_WAIT, DeviceEvidence, Evidence, used
 from gpugauge.verdict.loader_facts import PARTS as LOADING
 from gpugauge.verdict.loader_facts import rise
@@ -39,8 +38,6 @@ from gpugauge.workload.processfiles import Cgroup
 _INTERACTIVE = ("", "ipykernel_launcher.py", "colab_kernel_launcher.py", "ipython", "ipython3")
 # Phases of programs that do not train, too, or not yet: a resumed training saves, a server generates.
 _BEFORE_TRAINING = frozenset({"starting", "loading", "checkpointing", "compiling", "generating"})
-_LEAST_HELD = 0.01  # share of the time for which a process has a GPU that others use: it has memory on it
-_VARYING = (("busy", "observed"), ("sm_active", "profiled"))  # counters of a GPU whose ratio shows what takes turns
 _EVEN = 1.2  # factor between a step and the mean up to which it is near
 _ALL_OF_QUOTA = 0.9  # share of it: what child processes use is seen late
 _LEAST_BURSTS = 5  # of an interval: what the hook adds up rises with them
@@ -77,7 +74,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         started = node.identities[process].started if process in node.identities else None
     age = None if started is None else unix - started
     if session is None:
-        parts = {uuid: _parts(full_window, uuid).get(process, 1.0) for uuid in devices_of(node, process)}
+        parts = {uuid: held_parts(full_window, uuid).get(process, 1.0) for uuid in devices_of(node, process)}
         working, unused, held = used([device(window, uuid)._replace(part=part) for uuid, part in parts.items()])
         return Evidence(window.span, age, devices=working, unused_devices=unused, held=held)
     facts = session.facts
@@ -95,7 +92,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     uuids = devices_of(node, process)
     measured = _measured(window, process, uuids, mixed)
     every = [
-        device._replace(part=_parts(full_window, uuid).get(process, 1.0))
+        device._replace(part=held_parts(full_window, uuid).get(process, 1.0))
         for uuid, device in zip(uuids, measured["devices"], strict=True)
     ]
     working, unused, held = used(every)
@@ -148,7 +145,7 @@ def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float =
     """Return the evidence that a part of the window has: shares, counts, and the GPUs, all as of the training."""
     session, of_training = window.node.sessions[process], partial(_of_part, 1.0 - mixed)
     pinned = _PINNED.get(session.facts.get("loader_pin_memory", ""))
-    devices = [_used(window, uuid, process, pinned) for uuid in uuids]
+    devices = [used_gpu(window, uuid, process, pinned) for uuid in uuids]
     track, cgroup = window.session(process), window.cgroup(process)
     step_seconds, local = track.rise(training.step_seconds), track.rise(training.local_work)
     if (hung := min(window.span, training.open_wait(session))) >= OPEN_SECONDS:
@@ -160,8 +157,8 @@ def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float =
         "data_wait": of_training(track.rate(waited_for_training)),
         "data_wait_exposed": of_training(track.rate(training.exposed_wait)),
         "loading": None if mixed else _loading(track, loaded, whole(session.facts.get("loader_workers", ""))),
-        "loader_queued": _ratio(loading["runqueue"], loaded),
-        "loader_storage": _ratio(loading["storage"], loaded),
+        "loader_queued": ratio(loading["runqueue"], loaded),
+        "loader_storage": ratio(loading["storage"], loaded),
         "asleep": of_training(track.rate(training.asleep)),
         "runnable": of_training(track.rate(_runnable)),
         "local_work": None if peers is None else 1.0 - (of_training(peers) or 0.0),
@@ -218,7 +215,7 @@ def _swing(window: Window, process: str, parts: Sequence[tuple[Window, Window]],
     steps = window.session(process).rise(training.steps)
     tracks = [part.session(process) for part, _ in parts]
     shares = [[track.rate(seconds) for track in tracks] for seconds in (waited_for_training, training.asleep)]
-    shares += [[_ratio(track.rise(training.local_work), track.rise(training.step_seconds)) for track in tracks]]
+    shares += [[ratio(track.rise(training.local_work), track.rise(training.step_seconds)) for track in tracks]]
     # What is read of the cgroup less often covers pauses, too.
     cgroups = [part.cgroup(process) for part, _ in parts if len(window.pieces) == 1]
     shares += [[throttled_share(cgroup) for cgroup in cgroups], [_pressed(cgroup) for cgroup in cgroups]]
@@ -287,74 +284,6 @@ def _scaled(device: DeviceEvidence, of_training: Callable[[float | None], float 
     return device._replace(unowned_busy=of_training(device.unowned_busy) or 0.0, **scaled)
 
 
-def _used(window: Window, uuid: str, process: str, pinned: bool | None) -> DeviceEvidence:
-    """Return the means of one GPU over the window, and its use by the process."""
-    key = (_used, uuid)
-    known: DeviceEvidence | None = window.cache.get(key)
-    if known is None:
-        known = window.cache[key] = _means(window, uuid)
-    track = window.gpu(uuid)
-    observed = track.rise(lambda gpu: gpu.observed)
-    own = _ratio(window.use(process, uuid).rise(lambda use: use.busy), observed)
-    unowned = _ratio(track.rise(lambda gpu: gpu.unaccounted), observed)
-    node = window.node
-    holders = _holders(node, uuid)
-    kinds = {node.identities[holder].kind for holder in holders if holder in node.identities}
-    shared = bool(set(holders) - {process} or node.hidden.get(uuid))
-    return known._replace(
-        own_busy=own,
-        unowned_busy=unowned or 0.0,
-        shared=shared,
-        overlaps=shared and "mps" in kinds,
-        transfer=copying(window, uuid, pinned),
-    )
-
-
-def _parts(window: Window, uuid: str) -> Mapping[str, float]:
-    """Return the part of a GPU that each process holds: by their busy time, equally where that is not known."""
-    key = (_parts, uuid)
-    known: Mapping[str, float] | None = window.cache.get(key)
-    if known is None:
-        busy = {h: window.use(h, uuid).rise(lambda use: use.busy) for h in _holders(window.node, uuid)}
-        times = {h: seconds for h, seconds in busy.items() if seconds is not None}
-        least = max(1e-9, _LEAST_HELD * window.span)
-        weights = {h: max(least, times[h]) if len(times) == len(busy) else 1.0 for h in busy}
-        known = window.cache[key] = {h: weight / sum(weights.values()) for h, weight in weights.items()}
-    return known
-
-
-def _holders(node: Node, uuid: str) -> list[str]:
-    return [holder for (holder, on), use in node.uses.items() if on == uuid and use.memory is not None]
-
-
-def device(window: Window, uuid: str) -> DeviceEvidence:
-    """Return the busy ratio and the SM activity of one GPU over the window."""
-    key = (device, uuid)
-    known: DeviceEvidence | None = window.cache.get(key)
-    if known is None:
-        track = window.gpu(uuid)
-        known = window.cache[key] = DeviceEvidence(
-            busy=_ratio(track.rise(lambda gpu: gpu.busy), track.rise(lambda gpu: gpu.observed)),
-            measured=uuid in window.node.loads,
-            spread=max(_spread(window, partial(_grown, uuid, *names)) for names in _VARYING),
-            sm_active=_ratio(track.rise(lambda gpu: gpu.sm_active), track.rise(lambda gpu: gpu.profiled)),
-        )
-    return known
-
-
-def _spread(window: Window, share: Callable[[Point, Point], float | None]) -> float:
-    """Return the difference between the highest and the lowest value of a share between two points of the window."""
-    found = [share(*pair) for piece in window.pieces for pair in pairwise(piece)]
-    known = [value for value in found if value is not None]
-    return max(known) - min(known) if known else 0.0
-
-
-def _grown(uuid: str, part: str, whole: str, before: Point, after: Point) -> float | None:
-    a, b = before.gpus.get(uuid), after.gpus.get(uuid)
-    rises = (_more(getattr(a, name), getattr(b, name)) for name in (part, whole)) if a and b else (None, None)
-    return _ratio(*rises)
-
-
 def _pace(window: Window, process: str, burst: int) -> float:
     """Return the spread of the steps between two points as a share of their mean, less a `burst` of steps that may be
     counted before or after a point: the batches of several workers come together.
@@ -362,11 +291,11 @@ def _pace(window: Window, process: str, burst: int) -> float:
 
     def steps(before: Point, after: Point) -> float | None:
         counts = [training.steps(point.sessions[process]) for point in (before, after)]
-        return (_more(*counts) or 0.0) / (after.at - before.at)
+        return (more(*counts) or 0.0) / (after.at - before.at)
 
     mean = window.session(process).rate(training.steps)
     interval = window.span / max(1, sum(len(piece) - 1 for piece in window.pieces))
-    return max(0.0, _spread(window, steps) / mean - burst / (mean * interval)) if mean and interval else 0.0
+    return max(0.0, spread(window, steps) / mean - burst / (mean * interval)) if mean and interval else 0.0
 
 
 def _uneven(window: Window, process: str, workers: int) -> float:
@@ -388,25 +317,6 @@ def _uneven(window: Window, process: str, workers: int) -> float:
     return 1.0 - near / total
 
 
-def _more(before: float | None, after: float | None) -> float | None:
-    return None if before is None or after is None else risen(before, after)
-
-
-def _means(window: Window, uuid: str) -> DeviceEvidence:
-    reading, track = window.node.reading(uuid), window.gpu(uuid)
-    limit, default = reading.power_limit_milliwatts, reading.power_limit_default_milliwatts
-    known = window.node.device(uuid)
-    return device(window, uuid)._replace(
-        tensor_active=_ratio(track.rise(lambda gpu: gpu.tensor_active), track.rise(lambda gpu: gpu.profiled)),
-        tensor_speedup=tensor_speedup((known and known.reading.name) or ""),
-        power=_ratio(track.mean(lambda gpu: gpu.power_milliwatts), limit),
-        clock=_ratio(track.mean(lambda gpu: gpu.clock_mhz), reading.clock_sm_max_mhz),
-        thermal=_most(track.mean(partial(GpuSample.slowed, reason=reason)) for reason in SLOWDOWNS),
-        power_capped=track.mean(lambda gpu: gpu.slowed("sw_power_cap")),
-        power_limit_lowered=None if limit is None or default is None else limit < default,
-    )
-
-
 def throttled_share(track: Track[Cgroup], queued: float | None = None) -> float | None:
     """Return the share in which the cgroup is throttled. Linux 6.18 counts a part of it: in a cgroup that uses all of
     its quota, the training thread is `queued` for a CPU because of it.
@@ -420,32 +330,17 @@ def _used_quota(cgroup: Cgroup) -> float | None:
 
 
 def _pressed(track: Track[Cgroup]) -> float | None:
-    return _most(_withheld(track, partial(_pressure, of)) for of in ("memory", "io"))
+    return most(_withheld(track, partial(_pressure, of)) for of in ("memory", "io"))
 
 
 def _withheld(track: Track[Cgroup], seconds: Callable[[Cgroup], float | None]) -> float | None:
     """Return a share of the time between the first and the last reading: ticks are more frequent than readings."""
     between = track.rise(lambda cgroup: cgroup.at)
-    return track.rate(seconds) if between is None else _ratio(track.rise(seconds), between)
+    return track.rate(seconds) if between is None else ratio(track.rise(seconds), between)
 
 
 def _pressure(resource: str, cgroup: Cgroup) -> float | None:
     return cgroup.pressure.get(resource)
-
-
-def _most(values: Iterable[float | None]) -> float | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else min(1.0, part / whole)
-
-
-def devices_of(node: Node, process: str) -> list[str]:
-    """Return the GPUs on which the process has tensors, or memory by the driver's list."""
-    session = node.sessions.get(process)
-    found = set(training.by_uuid(session, lambda d: d.allocated)) if session and session.connected else set()
-    return sorted(filter(node.shows, found.union(node.held(process))))
 
 
 def _parameters(session: Session) -> dict[str, float]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gpugauge.node.window import GpuSample, Window
-from gpugauge.verdict.facts import device, devices_of
+from gpugauge.verdict.devices import device, devices_of
 from gpugauge.workload.ras import Launches
 
 _BUSY = 0.98  # of each GPU, as a ratio: the kernel never ends
