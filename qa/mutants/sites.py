@@ -264,6 +264,8 @@ def _declares(node: ast.stmt) -> bool:
     if isinstance(node, ast.AnnAssign):
         return "TypeAlias" in ast.unparse(node.annotation)
     if isinstance(node, ast.Assign):
+        if isinstance(node.value, ast.Subscript) and _text(node.value.value) == "Literal":
+            return True
         return any(isinstance(target, ast.Name) and target.id in _UNDRAWN_NAMES for target in node.targets)
     return isinstance(node, ast.If) and _for_types(node)
 

@@ -73,6 +73,7 @@ def test_an_element_of_a_list_or_table_is_deleted() -> None:
         "def f(a: 'str') -> 'str': ...",
         "assert a < 1",
         "A: TypeAlias = dict['B', 'C']",
+        "A = Literal['B', 'C', 'D']",
         "a = 'a text for people'",
         "a = f'{b + 1}'",
         "if TYPE_CHECKING: a = 1",
