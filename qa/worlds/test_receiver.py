@@ -12,7 +12,7 @@ import socket
 import struct
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -480,3 +480,100 @@ def test_a_limit_that_has_no_effect_is_forgotten() -> None:
 
     assert limits.sweep() == 1
     assert (limits._connects, limits.banned(owner)) == ({}, True)
+
+
+def test_each_beat_reports_what_is_open_and_banned(running: Running) -> None:
+    for count in (1, 2):
+        running.client(b"hello")
+        running.after()
+        ((_, body),) = of(p.ALIVE, running.beat())
+        assert p.STATE.unpack(body)[:3] == (count, 0, 0)
+    for other in (CgroupUser(4000, "/x"), CgroupUser(4001, "/x")):
+        running.receiver._limits.ban(other, 60.0)
+    ((_, body),) = of(p.ALIVE, running.beat())
+    assert p.STATE.unpack(body)[:3] == (2, 0, 2)
+    assert 0.0 < p.STATE.unpack(body)[3] <= time.process_time()
+
+
+def test_a_receiver_that_rests_reports_as_soon_as_something_comes(running: Running) -> None:
+    assert of(p.RESTING, running.beat())
+    running.client(b"hello")
+
+    kinds = [kind for kind, *_ in running.after()]
+    assert kinds.index(p.ALIVE) < kinds.index(p.OPENED)
+    assert p.RESTING not in kinds
+    assert running.receiver.wait() <= 1.0
+
+
+def test_what_the_limit_of_open_files_refuses(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    running.receiver._capacity, slept = 0, list[float]()
+    running.client(b"hello")
+    said = of(p.REJECTED, running.after() + running.beat())
+    assert [refused(body) for _, body in said] == [(1, "connections", "the limit of open files is reached")]
+
+    class Out:
+        def fileno(self) -> int:
+            return listening.fileno()
+
+        def _accept(self) -> tuple[int, str]:
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    listening = running.file.socket
+    running.client(b"hello")
+    with monkeypatch.context() as changed:
+        changed.setattr(running.file, "socket", Out())
+        changed.setattr(time, "sleep", slept.append)
+        running.receiver.turn(0)
+    said = of(p.REJECTED, running.beat())
+    assert (slept, refused(said[0][1])) == ([0.1], (1, "connections", "Too many open files"))
+
+
+def test_the_process_of_a_connection_is_passed_on_unless_it_was_refused(running: Running) -> None:
+    require([int(part) for part in os.uname().release.split(".")[:2]] >= [6, 5], "Linux 6.5: pidfds of peers")
+
+    def passed(end: Callable[[socket.socket, int], object]) -> int:
+        client = running.client(b"hello")
+        ((number, _),) = of(p.OPENED, running.after())
+        end(client, number)
+        running.receiver.turn(0)
+        running.receiver.turn(0)
+        while True:
+            data, rights, _, _ = socket.recv_fds(running.daemon, p.MAX_DATAGRAM_BYTES, 4)
+            for descriptor in rights:
+                os.close(descriptor)
+            if p.HEADER.unpack_from(data)[0] == p.ENDED:
+                return len(rights)
+
+    assert passed(lambda client, _: client.close()) == 1
+    assert passed(lambda _, number: running.daemon.send(p.HEADER.pack(p.CLOSE, number))) == 0
+
+
+def test_connections_passed_on_count_for_the_largest_cgroup_and_no_user() -> None:
+    limits = Limits(p.Options(connections_by_cgroup=40))
+    limits.add(CgroupUser(5, ""), 60)
+    assert limits.full(CgroupUser(7, peer.PASSED_ON)) == ""
+    limits.add(CgroupUser(6, "/a"), 39)
+    assert limits.full(CgroupUser(7, peer.PASSED_ON)) == ""
+    limits.add(CgroupUser(6, "/a"), 1)
+    assert limits.full(CgroupUser(7, peer.PASSED_ON)) == "cgroup"
+
+
+def test_all_owners_together_may_send_twice_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    limits, fresh = Limits(p.Options(messages_by_owner=10.0)), iter(range(1000))
+
+    def taken() -> int:
+        count = 0
+        while limits.may_read(owner := CgroupUser(next(fresh), "")):
+            limits.read(owner, 1)
+            count += 1
+        return count
+
+    assert taken() == 41  # a burst of two seconds, and one on credit
+    now[0] += 1.0
+    assert taken() == 20
+
+
+def test_a_process_that_proc_does_not_show_has_no_start() -> None:
+    assert (peer._start(0), peer._start(os.getpid()) > 0) == (0, True)
