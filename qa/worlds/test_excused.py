@@ -79,8 +79,9 @@ def drawn(chance: random.Random) -> list[Run]:
         found.append(Run(f"{name}x", size, chance.randrange(size), phase, lasts))
         if size == 1 or chance.random() < 0.5:  # another run in the same job
             found.append(Run(f"{name}y", 1 if size == 1 else size + 1, 0, "evaluating", 1e9))
-    # Two programs of one rank each in a job do not wait for each other.
-    return [*found, Run("sx", 1, 0, "training", 1e9), Run("sy", 1, 0, "evaluating", 1e9)]
+    # The phase of one run excuses no other, and two programs of one rank each in a job do not wait for each other.
+    always = [Run("tx", 2, 0, "training", 3 * LIMIT), Run("sx", 1, 0, "training", 1e9)]
+    return [*found, *always, Run("sy", 1, 0, "evaluating", 1e9)]
 
 
 @seeds(range(20))

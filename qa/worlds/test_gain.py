@@ -12,7 +12,7 @@ from tests.drawn import seeds
 from gpugauge.node.judged import Diagnosis, Gain, Verdict
 from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.verdict.evidence import Evidence
-from gpugauge.verdict.gain import LEAST, MOST_SPREAD, gains, of_loader
+from gpugauge.verdict.gain import LEAST, MOST_SPREAD, gains, most_gain, of_loader
 from gpugauge.verdict.judge import judge
 from qa.bench.gain import advised, bounded, published, quantile
 from qa.worlds.oracle import GAIN_SEEDS, PUBLISHED_SEEDS, TUNING_SEEDS, cases, evidence, without_hook
@@ -255,6 +255,11 @@ def test_a_program_that_loses_nothing_has_no_small_causes_either() -> None:
     assert verdict.causes.keys() == {"data_loading"}
     assert found is not None
     assert found.speedup == pytest.approx(starved.step / replace(starved, workers=8).step, rel=0.01)
+
+
+def test_a_verdict_without_losses_allows_no_gain() -> None:
+    assert most_gain(Verdict("training", "inside")) == 1.0
+    assert most_gain(Verdict("training", "inside", {"data_loading": 0.25}, minor=0.25)) == 2.0
 
 
 def test_seeds_of_the_published_gains_were_not_used_before() -> None:
