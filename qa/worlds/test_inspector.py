@@ -48,6 +48,10 @@ OLD = 'nccl_bus_bandwidth_gbs{comm_id="0x1",rank="0",collective="AllReduce",mess
         (LINES[: len(LINES) // 2], {}),
         (LINES + LINES[:-40], FOUND),
         (LINES + OTHER, {**FOUND, ("Broadcast", 3 << 30): Timing(6.4e9, 0.5, 0.0)}),
+        (
+            lines("AllGather", 4, 25 << 20, [0.001, 0.003]),
+            {("AllGather", 25 << 20): Timing(45.4e9, 0.002, 1.1547)},
+        ),
         (OLD + OLD.replace("bus_bandwidth_gbs", "collective_exec_time_microseconds"), {}),
         (lines("AllReduce", 4, 25 << 20, [0.001, 0.003], 'a",nranks="9",collective="Broadcast",b="\n'), {}),
         (lines("AllReduce", 4, 25 << 20, [0.001, 0.003], 'a",nranks="9",collective="Broadcast",b="'), FOUND),
@@ -72,7 +76,7 @@ def test_content(text: str | bytes, found: dict[tuple[str, int], Timing] | None,
     write(tmp_path, GPU, text, NOW)
     began = time.process_time()
 
-    assert read(tmp_path) == ({}, 1) if found is None else (found, 0)
+    assert read(tmp_path) == (({}, 1) if found is None else (found, 0))
     assert time.process_time() - began < 0.5
 
 
