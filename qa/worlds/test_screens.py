@@ -315,6 +315,10 @@ def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], sc
             first = lines.index(heading)
             assert all(any(f"  {n}. " in line for line in lines[first:]) for n in range(1, len(plan) + 1))  # noqa: B023  (called before the loop goes on)
             assert any("PID  GPU" in line for line in lines)
+            # Each GPU that is to be repaired has a row, or its state is in the line about all.
+            ill = [gpu for gpu in status.gpus if gpu.uuid in repair.gpus]
+            rows = [line for line in lines if re.match(r" +\d+  ", line) or re.match(r" GPUs? \d.* \w", line)]
+            assert all(any(gpu.state_words in line and str(gpu.index) in line for line in rows) for gpu in ill)
             assert scenario == "failing-card" or any(line.startswith("   → ") for line in lines[:first])
 
         watched([as_json(replace(status, problems=tuple(shown)))], steps, size)

@@ -184,6 +184,14 @@ def gpu_lines(status: Status, width: int) -> tuple[str, list[Line]]:
     return grid.heading(), [(uuid, grid.line(row), level) for uuid, row, level in found]
 
 
+def states(status: Status, width: int) -> str:
+    """Return the states of all GPUs in one line, those with faults first."""
+    found: dict[str, list[GpuStatus]] = {}
+    for gpu in faulty_first(status):
+        found.setdefault(safe(gpu.state_words), []).append(gpu)
+    return cut("; ".join(f"{gpus_words(alike)} {words}" for words, alike in found.items()), width)
+
+
 def process_lines(shown: Sequence[Process], now: float, width: int) -> tuple[str, list[Line]]:
     """Return the heading and a line for each process: its label, text and level."""
     found = [row_of(_PROCESSES, process, now) for process in shown]

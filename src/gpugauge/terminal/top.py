@@ -221,8 +221,8 @@ class Top(App[None]):
         return unusual or self.size.height >= _LARGE_ROWS
 
     def _least(self) -> dict[str, int]:
-        """Return the rows that the lists have at least. The steps of a repair name the GPU and its users."""
-        return {"processes": 1, "gpus": 0} if self._steps else {"processes": 2, "gpus": 3}
+        """Return the rows that the lists have at least. One has the states of all GPUs beside a repair."""
+        return {"processes": 1, "gpus": 1} if self._steps else {"processes": 2, "gpus": 3}
 
     def _draw_answer(self, answer: LastStatus) -> None:
         """Draw the answer and the most severe problem."""
@@ -298,17 +298,18 @@ class Top(App[None]):
             if name == "problems" and given[name] + 1 >= wanted[name]:
                 given |= {"problems": wanted[name], "more": 0}
         self.query_one("#more", Static).update(Text(_more(status.problems, given["problems"]), "bold"))
+        in_short = given["gpus"] == 1
         given["gpus"] = max(0, given["gpus"] - 1)
-        hidden = (
-            f"{plural(wanted['gpus'] - 1, 'line')} of GPUs not shown" if wanted["gpus"] > 0 == given["gpus"] else ""
-        )
-        for name, other, keys in (("gpus", "", "Shift+Tab, ↓"), ("processes", hidden, "↓")):
+        for name, keys in (("gpus", "Shift+Tab, ↓"), ("processes", "↓")):
             head = self.query_one(f"#{name}-heading", Static)
-            head.display = given[name] > 0
+            short = name == "gpus" and in_short
+            head.display = short or given[name] > 0
             count = self.query_one(f"#{name}", OptionList).option_count
-            cut_off = f"{given[name]} of {plural(count, 'line')}: {keys}" if given[name] < count else ""
-            note = "; ".join(filter(None, (other, cut_off)))
-            head.update(Text(screen.noted(self._headings[name], note, self._width), "bold"))
+            note = f"{given[name]} of {plural(count, 'line')}: {keys}" if given[name] < count and not short else ""
+            line = (
+                screen.states(status, self._width) if short else screen.noted(self._headings[name], note, self._width)
+            )
+            head.update(Text(line, "bold"))
         given["below"] = int(1 < given["details"] < wanted["details"])
         given["details"] -= given["below"]
         for name, rows in given.items():
