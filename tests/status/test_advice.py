@@ -25,6 +25,7 @@ from gpugauge.workload.processfiles import Bounds, HostProcess
 from gpugauge.workload.procfs import Stat
 
 GAIN = Gain(2.6, 2.2, 3.1, "gpu")
+LOADING = "1. {}; 2. {}".format(*CAUSES["data_loading"].advice.split("; also "))
 
 
 def subject(process: str = "p", gpus: Any = (), **facts: Any) -> Subject:
@@ -60,7 +61,7 @@ def test_a_training_on_the_cpu_gains_most_without_its_largest_wait() -> None:
     assert [(row.cause, row.gain) for row in waits] == [("data_loading", GAIN), ("cpu_limited", small)]
     assert advice_of(subject(gains=gains)) == []
     much = advice_of(subject(gains={"transfer": Gain(3.0, 2.9, 3.1, "gpu")}, limited_by="data_loading"))
-    assert words(much) == f"{CAUSES['data_loading'].advice}; also {much[1].change} (steps about 3 times as fast)"
+    assert words(much) == f"{LOADING}; 3. {much[1].change} (steps about 3 times as fast)"
     (found,) = advice_of(subject(gains=gains, state="training_on_cpu", limited_by="model_on_cpu"))
     assert (found.cause, found.gain) == ("model_on_cpu", None)
 
@@ -70,7 +71,7 @@ def test_other_causes_with_a_gain_follow_the_main_one() -> None:
 
     found = advice_of(subject(gains=gains, limited_by="data_loading"))
     assert [row.cause for row in found] == ["data_loading", "contention", "transfer"]
-    assert words(found) == CAUSES["data_loading"].advice
+    assert words(found) == LOADING
     assert advice_of(subject(gains=gains)) == []
 
 
@@ -235,7 +236,7 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     limited = advice_of(subject(**made, limited_by="data_loading"))
     healthy = advice_of(subject(**made))
     assert [row.topic for row in limited] == ["limit", "profiler"]
-    assert words(limited) == f"{CAUSES['data_loading'].advice}; also {profiler}"
+    assert words(limited) == f"{LOADING}; 3. {profiler}"
     assert words_of_gain(limited[0], 0.5) == gain_words(GAIN, "data_loading")
     undecided = replace(limited[0], gain=None)
     assert words_of_gain(undecided, 0.5) == "steps up to 2 times as fast"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +25,7 @@ from gpugauge.status.words import (
     STALLED_ELSEWHERE,
     cause_phrase,
     factor,
+    numbered,
     runs,
 )
 from gpugauge.verdict import loaders
@@ -154,6 +156,7 @@ _WIDE = 4.0  # upper bound by lower bound of a gain from which on the upper one 
 _LITTLE = 1.2  # a lower bound below this one says no more than 1
 _LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
+_NEXT = re.compile("; (?:also|then) ")  # between the steps of an advice
 # What limits the loader, and the cause whose advice says the same.
 _SAME = {loaders.TOO_FEW_CPUS: "cpu_limited", loaders.MEMORY: "memory_swap_io"}
 
@@ -203,7 +206,7 @@ def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> 
 
 def words(found: Sequence[Advice], mains: Sequence[str] = ()) -> str | None:
     """Return the text of the first advice, of those on other causes that are named, of those that gain much more, and
-    of known mistakes; None without advice.
+    of known mistakes, numbered where it has several steps; None without advice.
     """
     if not found:
         return None
@@ -218,7 +221,7 @@ def words(found: Sequence[Advice], mains: Sequence[str] = ()) -> str | None:
             shown.append(f"{advice.change} ({gain_words(replace(advice.gain, next=''), advice.cause, advice.topic)})")
         elif advice.topic in mistakes:
             shown.append(advice.change)
-    return "; also ".join(shown)
+    return numbered([step for change in shown for step in _NEXT.split(change)])
 
 
 def words_of_gain(advice: Advice, lost: float | None, causes: Mapping[str, float] | None = None) -> str | None:

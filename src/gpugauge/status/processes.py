@@ -19,7 +19,7 @@ from gpugauge.status.identity import identities, workload
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.words import largest, limit_words, state_words
+from gpugauge.status.words import in_lines, largest, limit_words, state_words
 from gpugauge.verdict.causes import found_by
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.wire.shares import NAMED_PHASES
@@ -219,8 +219,9 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     runbook = section_of_training(*trouble) if state else None
     gain_words = words_of_gain(found[0], lost, shown.causes) if found else None
     advice = words(found, subject.mains)
-    if gain_words and advice != found[0].change:
-        gain_words += ", with the first change alone"
+    if gain_words and advice != (first := words(found[:1])):
+        count = len(in_lines(first or ""))
+        gain_words += f", with step{'s 1 to ' if count > 1 else ' '}{count} alone"
     return replace(shown, advice=advice, gain_words=gain_words, changes=tuple(found), runbook=runbook)
 
 

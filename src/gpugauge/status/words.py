@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
 
@@ -115,6 +116,19 @@ def quantity(value: float) -> str:
             scaled = value / size
             return f"{digits(scaled, 3)} {unit}" if scaled < 99.95 else f"{scaled:,.0f} {unit}"
     return factor(value) if value < 9.95 else f"{value:,.0f}"
+
+
+def numbered(steps: Sequence[str]) -> str:
+    """Return what to do as one text, in which several steps have numbers."""
+    return "; ".join(f"{n}. {step}" for n, step in enumerate(steps, 1)) if len(steps) > 1 else steps[0]
+
+
+def in_lines(advice: str) -> list[str]:
+    """Return the steps of an advice, each with its number."""
+    return _NUMBER.split(advice)
+
+
+_NUMBER = re.compile(r"(?<=;) (?=\d+\. )")
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:

@@ -11,7 +11,7 @@ from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import WASTE, GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
-from gpugauge.status.words import HEADS, RUN_ADVICE, SIMULATED, percent, plural
+from gpugauge.status.words import HEADS, RUN_ADVICE, SIMULATED, in_lines, percent, plural
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, safe, to_do
@@ -101,11 +101,12 @@ class _View:
     def _in_short(self, problem: Problem) -> list[str]:
         lost = f" ({percent(problem.ratio)} lost)" if problem.ratio is not None else ""
         words = problem_words(replace(problem, detail=None, since_words=None)) + lost
-        advice, width = "".join(to_do(replace(problem, gain_words=None))), self._writer.width
-        if cells(words) + cells(advice) + 3 <= width:
-            return [f"  {self._writer.paint(words, LEVELS[problem.tone])} {self._writer.paint(advice, DIM)}".rstrip()]
+        advice, width = to_do(replace(problem, gain_words=None)), self._writer.width
+        if not advice[1:] and cells(words) + cells("".join(advice)) + 3 <= width:
+            short = self._writer.paint("".join(advice), DIM)
+            return [f"  {self._writer.paint(words, LEVELS[problem.tone])} {short}".rstrip()]
         first = self._writer.paint(cut(words, width - 2), LEVELS[problem.tone])
-        return [f"  {first}", *(self._writer.text(advice, "    ", DIM) if advice else [])]
+        return [f"  {first}", *(line for text in advice for line in self._writer.text(text, "    ", DIM))]
 
     def rows(self) -> list[str]:
         """Return one line for each GPU and for each process, those that lose most first."""
@@ -184,7 +185,8 @@ class _View:
         if known and not listed:
             lines += write(known, _NOTE_INDENT, style)
         if process.advice and not listed and process.advice != RUN_ADVICE:
-            lines += write(f"→ {safe(process.advice)}", _NOTE_INDENT, DIM, hanging=2)
+            for step in in_lines(safe(process.advice)):
+                lines += write(step if step[0].isdecimal() else f"→ {step}", _NOTE_INDENT, DIM, hanging=2)
             lines += write(f"Expected: {safe(process.gain_words)}.", _NOTE_INDENT, DIM) if process.gain_words else []
         return lines
 

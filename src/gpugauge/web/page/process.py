@@ -9,7 +9,7 @@ from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import Problem, ProcessStatus
 from gpugauge.status.owner import owner_words
-from gpugauge.status.words import RUN_ADVICE, duration, percent
+from gpugauge.status.words import RUN_ADVICE, duration, in_lines, percent
 from gpugauge.web.page.draw import ABSENT, mark, name, of_sizes, text
 from gpugauge.web.page.links import Links
 
@@ -114,7 +114,12 @@ def note(shown: str, key: str, below: str = "") -> str:
 
 def advice_words(about: ProcessStatus | Problem, links: Links) -> str:
     """Return the advice on a process or a problem with its expected gain, as HTML; "" without an advice."""
-    return f"<b>Advice:</b> {links.advice(about.advice, about.runbook, about.gain_words)}" if about.advice else ""
+    if not about.advice:
+        return ""
+    *steps, last = in_lines(about.advice)
+    shown = "".join(f'<span class="step">{links.advice(step, None)}</span>' for step in steps)
+    last = links.advice(last, about.runbook, about.gain_words)
+    return f'<b>Advice:</b> {shown}<span class="step">{last}</span>' if steps else f"<b>Advice:</b> {last}"
 
 
 def owner(workload: Mapping[str, str], links: Links) -> str:
