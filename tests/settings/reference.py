@@ -30,6 +30,9 @@ type, the daemon exits with status 2 and prints a line for each mistake, up to t
 and what was expected. For an unknown key it also names the nearest valid key. A variable that begins with `GPUGAUGE_`
 and that no part of gpugauge reads is refused in the same way. Only the variables that Kubernetes sets for a service
 named gpugauge are ignored.
+
+`gpugauge serve --config.check` with the same flags, variables and file only checks them, and the files that they name.
+It prints a line for each mistake, and exits with 0 if the daemon can start with them, else with 2.
 """
 
 

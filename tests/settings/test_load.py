@@ -174,13 +174,13 @@ def test_a_missing_file_is_named(file: Path) -> None:
 def test_a_bad_variable_is_named() -> None:
     sentence = refused(environ={"GPUGAUGE_WEB_MAX_CONNECTIONS": "many"})
 
-    assert sentence.startswith("GPUGAUGE_WEB_MAX_CONNECTIONS: web.max_connections: must be a valid integer, not 'many'")
+    assert sentence.startswith("GPUGAUGE_WEB_MAX_CONNECTIONS: web.max_connections: must be a whole number, not 'many'")
 
 
 def test_a_bad_flag_is_named() -> None:
     sentence = refused(web__telemetry_path="metrics")
 
-    assert sentence.startswith("--web.telemetry-path: must match pattern")
+    assert sentence.startswith("--web.telemetry-path: must be a path such as /metrics")
 
 
 def test_a_flag_does_not_hide_a_section_of_the_wrong_type(file: Path) -> None:

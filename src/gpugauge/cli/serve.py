@@ -40,9 +40,20 @@ def _parameter(setting: Setting) -> str:
     metavar="PATH",
     help="YAML file with settings. Flags and environment variables take precedence over it.  [GPUGAUGE_CONFIG_FILE]",
 )
+@click.option(
+    "--config.check",
+    "config_check",
+    is_flag=True,
+    help="Only check the settings and the files that they name: exit with 0 if the daemon can start with them, else "
+    "with 2 and a sentence for each error.",
+)
 @click.pass_obj
 def command(
-    use: Callable[[Callable[[], Settings]], int] | None, /, config_file: Path | None, **values: object
+    use: Callable[[Callable[[], Settings]], int] | None,
+    /,
+    config_file: Path | None,
+    config_check: bool,
+    **values: object,
 ) -> NoReturn:
     """Export the metrics of this machine over HTTP.
 
@@ -51,7 +62,11 @@ def command(
     """
     given = ((setting.key, values[_parameter(setting)]) for setting in walk())
     flags = {key: value for key, value in given if value not in (None, ())}
-    if use is None:  # otherwise this is the child process that reads the settings (settings_child.py)
+    if config_check:
+        from gpugauge.daemon.serve import check
+
+        use = check
+    elif use is None:  # otherwise this is the child process that reads the settings (settings_child.py)
         from gpugauge.daemon import serve as daemon
 
         use = daemon.serve

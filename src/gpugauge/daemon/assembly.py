@@ -36,6 +36,7 @@ from gpugauge.exposition.render import Exposition
 from gpugauge.faults.repair import Site, site
 from gpugauge.sessions.listener import Sessions
 from gpugauge.sessions.session import Session
+from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.model import Settings
 from gpugauge.snapshot import Snapshot
 from gpugauge.web.guard import own_names, own_names_only
@@ -279,6 +280,28 @@ def _supervisor(settings: Settings, machine: Machine, forecast: ScrapeForecast, 
         vendor=machine.vendor,
         paths=settings.path.options(),
     )
+
+
+def check(settings: Settings) -> list[ConfigError]:
+    """Return why the daemon cannot start with settings that are valid: for what they and the files that they name say.
+    The real machine is not looked at.
+    """
+    from gpugauge.simulator.scenario.load import load_scenario  # noqa: PLC0415  (not loaded by the daemon)
+    from gpugauge.web.config.access import WebAccess  # noqa: PLC0415  (not loaded without that file)
+
+    file, scenario = settings.web.config.file, settings.simulate
+    parts: list[Callable[[], object]] = [partial(_selection, settings)]
+    parts += [partial(WebAccess, file)] if file else []
+    parts += [partial(load_scenario, scenario)] if scenario else []
+    return [error for part in parts if (error := _error(part))]
+
+
+def _error(part: Callable[[], object]) -> ConfigError | None:
+    try:
+        part()
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _selection(settings: Settings) -> Selection:

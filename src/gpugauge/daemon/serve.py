@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from gpugauge.daemon import app, logs
+from gpugauge.daemon import app, assembly, logs
 from gpugauge.driver.client import Spawn, Worker
 from gpugauge.sessions.listener import SessionsError
 from gpugauge.settings.kinds import ConfigError, ReaderEnded
@@ -27,6 +27,18 @@ def serve(read: Callable[[], Settings], spawn: Spawn = Worker) -> int:
         return _failed(1, error)
 
 
-def _failed(code: int, reason: Exception) -> int:
-    sys.stderr.writelines(f"gpugauge: {sentence}\n" for sentence in str(reason).splitlines())
+def check(read: Callable[[], Settings]) -> int:
+    """Print whether the daemon can start with the settings, with a sentence for each error; return the exit code."""
+    try:
+        found = assembly.check(read())
+    except ConfigError as error:
+        found = [error]
+    if not found:
+        sys.stdout.write("The settings are valid.\n")
+    return _failed(2, *found) if found else 0
+
+
+def _failed(code: int, *reasons: Exception) -> int:
+    sentences = [sentence for reason in reasons for sentence in str(reason).splitlines()]
+    sys.stderr.writelines(f"gpugauge: {sentence}\n" for sentence in sentences)
     return code

@@ -10,6 +10,12 @@ from gpugauge.base.duration import seconds
 
 DEFAULT_PORT = 10478
 URL_PATTERN = r"^(https?://[^\s{}\"`]+)?$"
+PATH_PATTERN = r"^/[A-Za-z0-9._~/-]*[A-Za-z0-9_~]$"
+PATTERNS = {
+    URL_PATTERN: "an address that begins with http:// or https://",
+    PATH_PATTERN: "a path such as /metrics, of letters, digits and . _ ~ / -",
+}
+"""Patterns in words, for errors."""
 RUNBOOK_URL = "https://github.com/gpugauge/gpugauge/blob/main/docs/runbook.md"
 
 _T = TypeVar("_T")
@@ -58,7 +64,9 @@ def parse_listen_address(value: object) -> object:
 
 
 def split_list(value: object) -> object:
-    """Return the parts of `a,b`: a list may be one line of text. Any other value is returned as it is."""
+    """Return the parts of `a,b`: a list may be one line of text, or a number. Others are returned as they are."""
+    if _is_integer(value):
+        return (value,)
     return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
 
@@ -66,7 +74,7 @@ def names(value: object) -> object:
     """Return the parts of `a,b`, or of a list. In YAML a name such as the index of a GPU is a number."""
     if isinstance(value, (list, tuple)):
         return tuple(str(part) if _is_integer(part) else part for part in value)
-    return split_list(str(value) if _is_integer(value) else value)
+    return (str(value),) if _is_integer(value) else split_list(value)
 
 
 def _is_integer(value: object) -> bool:

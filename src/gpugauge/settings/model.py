@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from gpugauge.base import registry
 from gpugauge.settings.kinds import (
     DEFAULT_PORT,
+    PATH_PATTERN,
     RUNBOOK_URL,
     URL_PATTERN,
     Addresses,
@@ -41,9 +42,7 @@ class Web(Section):
         min_length=1,
         description="Address to listen on: `host:port`, `[IPv6]:port`, or `:port` or `[::]:port` for all interfaces.",
     )
-    telemetry_path: str = setting(
-        default="/metrics", pattern=r"^/[A-Za-z0-9._~/-]*[A-Za-z0-9_~]$", description="Path of the metrics."
-    )
+    telemetry_path: str = setting(default="/metrics", pattern=PATH_PATTERN, description="Path of the metrics.")
     max_connections: int = setting(
         default=512,
         within=(8, 65536),

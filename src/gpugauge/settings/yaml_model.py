@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from gpugauge.settings.kinds import ConfigError
+from gpugauge.settings.kinds import PATTERNS, ConfigError
 from gpugauge.settings.yaml_text import Document, KeyPath, parse, read_text
 
 _MAX_SHOWN_CHARACTERS = 80
@@ -21,6 +21,19 @@ _MAX_LISTED_NAMES = 30
 _MAX_ERRORS = 10
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 _NOT_A_SECTION = ("dataclass_type", "model_type", "model_attributes_type", "dict_type", "mapping_type")
+# By the first word of pydantic's kind of an error: what a value is in the words of docs/settings.md.
+_EXPECTED = {
+    "bool": "true or false",
+    "date": "a date",
+    "dict": "a mapping, key: value",
+    "float": "a number",
+    "int": "a whole number",
+    "list": "a list, [a, b]",
+    "path": "a path",
+    "string": "text",
+    "tuple": "a list, [a, b]",
+}
+_WRONG_KIND = re.compile(r"(\w+?)_(?:type|parsing|from_float)")
 _OF_PYDANTIC = frozenset(get_args(core_schema.ErrorType)) - {"value_error"}
 
 _T = TypeVar("_T")
@@ -126,6 +139,10 @@ def _reason(error: ErrorDetails) -> str:
         return f"{context['discriminator']} must be set"
     if error["type"] == "union_tag_invalid":
         return f"{context['discriminator']} must be one of {context['expected_tags']}, not {context['tag']!r}"
+    if (kind := _WRONG_KIND.fullmatch(error["type"])) and kind[1] in _EXPECTED:
+        return f"must be {_EXPECTED[kind[1]]}"
+    if (pattern := context.get("pattern")) in PATTERNS:
+        return f"must be {PATTERNS[pattern]}"
     if error["type"] in _OF_PYDANTIC:
         message = message.replace("Input is not", "Input should be", 1).partition(", unable to ")[0]
         message = re.sub(r"^\w+ should ", "must ", message)

@@ -73,7 +73,7 @@ ERRORS = [
     ),
     ("description: d\nmemory: 1", "f.yaml:2: memory: unknown key; did you mean gpus.memory?"),
     ("description: d\ngpus: {model: h1000}", "f.yaml:2: gpus.model: unknown model h1000; did you mean h100?"),
-    ("description: d\ngpus: {model: h100, count: two}", "f.yaml:2: gpus.count: must be a valid integer, not 'two'"),
+    ("description: d\ngpus: {model: h100, count: two}", "f.yaml:2: gpus.count: must be a whole number, not 'two'"),
     (HEAD + "processes:\n  - pid: 1\n    gpus: [2]", "f.yaml:5: processes[0].gpus: there is no gpu 2, the last is 1"),
     (
         HEAD + "processes:\n  - {pid: 1, gpus: all, per_gpu: 1}\n  - {pid: 2, gpus: [0]}",
@@ -109,7 +109,7 @@ ERRORS = [
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {copy: fast}}]",
-        "f.yaml:3: processes[0].pipeline.copy: must be a valid number, not 'fast'",
+        "f.yaml:3: processes[0].pipeline.copy: must be a number, not 'fast'",
     ),
     (
         HEAD + "processes: [{pid: 1, gpus: [0], pipeline: {peer: 2.0}}]",
@@ -238,7 +238,7 @@ ERRORS = [
     (
         HEAD + "processes: [{pid: 0, gpus: [0]}, {pid: x, gpus: [0]}]",
         "f.yaml:3: processes[0].pid: must be greater than or equal to 1, not 0\n"
-        "f.yaml:3: processes[1].pid: must be a valid integer, not 'x'",
+        "f.yaml:3: processes[1].pid: must be a whole number, not 'x'",
     ),
 ]
 
@@ -258,7 +258,7 @@ def test_sentence_about_a_long_value_is_short() -> None:
     with pytest.raises(ConfigError) as raised:
         parse_scenario(f"description: {value}", "f.yaml", "f")
 
-    assert str(raised.value).startswith("f.yaml:1: description: must be a valid string, not [[[['x', 'x'")
+    assert str(raised.value).startswith("f.yaml:1: description: must be text, not [[[['x', 'x'")
     assert len(str(raised.value)) < 200
 
 

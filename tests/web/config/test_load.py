@@ -257,7 +257,7 @@ WRONG = [
         6,
         "client_allowed_sans: needs client_auth_type: RequireAndVerifyClientCert",
     ),
-    (TLS + "  prefer_server_cipher_suites: maybe\n", 4, "prefer_server_cipher_suites: must be a valid boolean"),
+    (TLS + "  prefer_server_cipher_suites: maybe\n", 4, "prefer_server_cipher_suites: must be true or false"),
     ("tls_server_config: yes\n", 1, "tls_server_config: this is a section, its keys stand below it"),
     ("basic_auth_users: [alice]\n", 1, "basic_auth_users: this is a section, its keys stand below it"),
     ("basic_auth_users:\n  alice: secret\n", 2, "basic_auth_users.alice: expected a bcrypt hash: $2y$10$"),
