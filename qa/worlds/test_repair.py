@@ -121,12 +121,17 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     rest = [need for need in found if need not in waiting]
     urgent = {need.mark for need in rest if not need.later}
     kinds = {*place.managers, *(user.kind for user in everybody)}
-    if waiting and "reset" in urgent and marks <= {"reset", "hand", "reboot"} and not kinds & {"pod", "slurm"}:
-        # A reboot that can wait ends no program of another GPU now.
+    others = [user for uuid, each in users.items() for user in each if uuid not in {n.device.uuid for n in rest}]
+    apart = waiting and "reset" in urgent and marks <= {"reset", "hand", "reboot"} and not kinds & {"pod", "slurm"}
+    if apart and others:
+        # A reboot that can wait ends no program of another GPU now, unless these can end: then it does all at once.
         now = list(place.plan(rest, users))
-        assert steps[: len(now)] == now
-        assert steps[len(now)].startswith("what is left, when all programs of the node have ended: systemctl reboot")
-        assert all(re.search(rf"GPU {need.name}\b", steps[len(now)]) for need in waiting)
+        (once,) = (step for step in steps if step.startswith("if all other programs of the node can end now, too: "))
+        assert [step for step in steps[: len(now) + 1] if step != once] == now
+        assert steps.index(once) < min(n for n, step in enumerate(steps) if "reset" in step.split(":")[0])
+        later = steps[len(now) + 1]
+        assert later.startswith("without that reboot, when all programs of the node have ended: systemctl reboot")
+        assert all(re.search(rf"GPU {need.name}\b", each) for need in waiting for each in (once, later))
         return
     holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in found))
     alternative = (
@@ -446,7 +451,7 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         *_, facts = looks(load_scenario(scenario), tmp_path / scenario, 400, 401, 1)
         *faults, last = (problem for problem in facts.problems if problem.gpus)
         assert last.subject == f"Repair of GPU{heading}"
-        apart = "^what is left, when all programs of the node have ended: systemctl reboot, which "
+        apart = "^without that reboot, when all programs of the node have ended: systemctl reboot, which "
         apart = apart if "card" in scenario else "it also "
         assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12] \(narrow link\)", s) for s in last.steps)
         assert re.search(

@@ -158,10 +158,16 @@ class Site(NamedTuple):
                 yield ". ".join(filter(None, (own, also)))
 
     def plan(
-        self, needs: Sequence[Need], users: Mapping[str, Sequence[User]] | None = None, *, simulated: bool = False
+        self,
+        needs: Sequence[Need],
+        users: Mapping[str, Sequence[User]] | None = None,
+        *,
+        simulated: bool = False,
+        instead: str = "",
     ) -> Iterator[str]:
         """Yield the steps that repair GPUs, in their order; `users` are those of each GPU of the node, and of none
-        under "", none if they are not known. No command ends those that are `simulated`.
+        under "", none if they are not known. No command ends those that are `simulated`. `instead` is a step that
+        replaces the resets.
         """
         if not needs:
             return
@@ -169,16 +175,15 @@ class Site(NamedTuple):
         kinds = self.managers.union(user.kind for found in users.values() for user in found)
         now = [need for need in needs if need.mark != "reboot" or not need.later]
         urgent = {need.mark for need in now if not need.later}
-        if (
-            len(now) < len(needs)
-            and "reset" in urgent
-            and marks <= {"reset", "hand", "reboot"}
-            and not kinds & {*_MANAGERS}
-        ):
-            # Programs on other GPUs go on: no manager has ended them.
-            yield from self.plan(now, users, simulated=simulated)
-            waiting = [need for need in needs if need not in now]
-            yield f"what is left, when all programs of the node have ended: systemctl reboot, which {_also(waiting)}"
+        waiting = [need for need in needs if need not in now]
+        apart = waiting and "reset" in urgent and marks <= {"reset", "hand", "reboot"} and not kinds & {*_MANAGERS}
+        repaired = {need.device.uuid for need in now}
+        if apart and (not users or any(found for uuid, found in users.items() if uuid not in repaired)):
+            # Programs on other GPUs may go on, as no manager has ended them; if they can end, one reboot does it all.
+            also = f"systemctl reboot, which {_also(waiting)}"
+            once = f"if all other programs of the node can end now, too: {also}, in place of all until the check"
+            yield from self.plan(now, users, simulated=simulated, instead=once)
+            yield f"without that reboot, when all programs of the node have ended: {also}"
             yield from _under_load(waiting)
             return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
@@ -203,6 +208,8 @@ class Site(NamedTuple):
         elif reboot:
             yield _reboot(needs, len(resets)) if resets else _REBOOT
         elif resets:
+            if instead:
+                yield instead
             holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in needs))
             last = f"if a reset fails, end what still holds a GPU ({holders}), and reset again, or {_LAST}"
             yield from filter(None, (self.stop, *resets, last, self.start))
