@@ -78,6 +78,11 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
         of_all = [dict(own_waits(rank.data_wait_ratio, rank.rest_shares)) for rank in ranks]
         means = {words: sum(waits[words] for waits in of_all) / len(of_all) for words in of_all[0]}
         text = waits_words(named_waits(sorted(means.items(), key=lambda item: -item[1])))
+    slowed = [gpu for gpu in held if any(fault.kind == "gpu_slowed" for fault in gpu.faults)]
+    advice = first.advice
+    if first.limited_by == "throttled" and slowed:
+        fault = f"the fault{'s' if len(slowed) > 1 else ''} of {gpus_words(slowed)}"
+        text, advice = f"{text}: {fault}", f"see {fault}"
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
@@ -88,7 +93,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
         kind,
         who,
         text,
-        first.advice,
+        advice,
         detail=", ".join(filter(None, (lost, pid, owner, where))),
         gain_words=first.gain_words,
         gpus=tuple(gpu.uuid for gpu in held),
