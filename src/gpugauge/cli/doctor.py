@@ -64,7 +64,7 @@ def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> 
     Checks this machine. If PID is given: shows what the running daemon knows of the process with this id (what it does,
     where its steps go, what limits it, what to change and the expected gain), and then what the checks found. Exits as
     gpugauge status: with 0 if all is well, with 1 after a fault of a GPU or if PyTorch cannot use it, with 2 if no
-    daemon knows PID, with 3 after another warning or if only GPU time is wasted.
+    daemon knows PID, with 3 after another warning or if only programs have problems.
     """
     try:
         simulation = load_scenario(simulate).simulation() if simulate else None

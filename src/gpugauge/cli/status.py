@@ -57,9 +57,10 @@ def command(url: str, verbose: bool, mine: bool, as_json: bool, watch: bool, fai
     BUSY is the share of the time in which a kernel ran, LOST the share of its GPU time that a process does not use.
     The lines fit the terminal, or COLUMNS; NO_COLOR switches colours off.
 
-    Exits with 0 if all is well, with 1 after a fault of a GPU or of the node, such as a missing driver, with 3 if only
-    GPU time is wasted, with 2 if no daemon answers that reads the driver. --fail-on health ignores wasted time, and
-    repair also the faults without need of a reset or a repair. With --mine, what others do does not count.
+    Exits with 0 if it lists no problem, with 1 after a fault of a GPU or of the node, such as a missing driver, with 3
+    if only programs have problems: they waste GPU time, or wait on a machine without a GPU; with 2 if no daemon answers
+    that reads the driver. --fail-on health ignores the problems of programs, and repair also the faults without need of
+    a reset or a repair. With --mine, what others do does not count.
     """
     try:
         status = _fetched(url, mine).status if reason else show(url, as_json, watch, verbose=verbose, mine=mine)
@@ -113,13 +114,12 @@ def _text(found: reply.Reply, as_json: bool, verbose: bool, out: TextIO) -> str:
 
 
 def exit_status(status: Status, fail_on: str = "waste") -> int:
-    """Return 1 after a fault of a GPU or of the node, 3 after wasted GPU time only, 0 without what is in FAIL_ON."""
+    """Return 1 after a fault of a GPU or of the node, 3 if only programs have problems, 0 without those of FAIL_ON."""
     if status.driver.reason in {"starting", "released"}:
         return 2  # nothing is known of the GPUs
     kinds = {problem.kind for problem in status.problems}
     if repairs(status) or (kinds - WASTE and fail_on != "repair"):
         return 1
-    kinds.discard("waits")  # of a training on a machine without a GPU
     return 3 if kinds and fail_on == "waste" else 0
 
 
