@@ -40,9 +40,9 @@ def test_gpus_that_only_the_daemon_has(tmp_path: Path) -> None:
         text = "; ".join(finding.found for finding in several)
         assert "2 x NVIDIA H100 of the daemon" in text
         assert not re.search("no GPU answers|train on the CPU|driver reports none|not installed", text)
-    levels = [finding.level for several in found for finding in several if finding.title in {"Errors", "Clocks"}]
+    levels = [finding.level for several in found for finding in several if finding.title in {"Faults", "Clocks"}]
     assert levels == ["failure", "warning", "pass", "pass"]
-    assert "gpugauge status: 1 of 2 GPUs" in summary
+    assert re.search(rf"1 of 2 GPUs .* Next: the repair of GPU 1, .*: gpugauge status --url {url}$", summary)
 
 
 def test_a_process_whose_pid_differs_is_known_by_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

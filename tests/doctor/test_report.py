@@ -64,10 +64,12 @@ def test_text_fits_a_terminal(tmp_path: Path) -> None:
 
 
 def test_it_begins_with_the_gpu_of_the_first_fault(tmp_path: Path) -> None:
-    faults = [warning("Errors", f"GPU {index}: NVLink errors (used by a.py)", "check") for index in (1, 2)]
-    entries = [Entry("Condition", "health", fault) for fault in faults]
+    faults = [warning("Faults", f"GPU {index}: NVLink errors (used by a.py)", "check") for index in (1, 2)]
+    entries = [Entry("Condition", "health", fault) for fault in (skipped("PCIe link", "unknown"), *faults)]
 
-    assert list(lines(case(tmp_path), entries, colour=False))[-1] == "2 warnings. Begin with: Errors, GPU 1."
+    text = list(lines(case(tmp_path), entries, colour=False))
+    assert text[-1] == "2 warnings. Begin with: Faults, GPU 1."
+    assert [line[2:6] for line in text if line[2:6] in {"WARN", "skip"}] == ["WARN", "WARN", "skip"]
 
 
 def test_only_the_colours_differ(tmp_path: Path) -> None:
@@ -80,7 +82,9 @@ def test_only_the_colours_differ(tmp_path: Path) -> None:
 
 
 def test_the_first_and_the_last_line(tmp_path: Path) -> None:
-    assert list(lines(case(tmp_path), ENTRIES[:1], colour=False))[-1] == "The checks found no problem."
+    *_, found, first, second = lines(case(tmp_path), ENTRIES[:1], colour=False)
+    assert found == "The checks found no problem."
+    assert f"{first} {second}".startswith("Next: see what trainings do: gpugauge serve, ")
     simulated = case(tmp_path, simulation={"scenario": {"name": "node"}})
     assert next(lines(simulated, ENTRIES, colour=False)) == "SIMULATED: the GPUs below do not exist (scenario node)."
 

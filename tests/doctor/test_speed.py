@@ -20,7 +20,8 @@ def test_a_free_device_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [BUSY, HELD])
 def test_a_device_in_use_is_not_measured(tmp_path: Path, taken: Any) -> None:
-    assert table.obstacle(case(tmp_path, driver(taken), WORKS)).startswith("GPU 0 is in use; --force")
+    assert table.SPEED.instead(case(tmp_path, driver(taken), WORKS)).found == "GPU 0 is in use"
+    assert table.SPEED.instead(case(tmp_path, driver(taken), WORKS)).advice.endswith(": gpugauge doctor --force")
     assert table.obstacle(case(tmp_path, driver(taken), WORKS, force=True)) == ""
 
 

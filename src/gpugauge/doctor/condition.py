@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from gpugauge.doctor.case import OF_GPU, Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
@@ -23,7 +24,7 @@ _MAX_SHOWN_PIDS = 4
 
 def obstacle(case: Case) -> str:
     """Return why the condition cannot be checked, or ""."""
-    return "" if case.own[1] else "only the daemon sees the GPUs" if case.gpus else "no GPU answers"
+    return "" if case.own[1] else "no GPU answers"
 
 
 def unknown(case: Case) -> str:
@@ -48,14 +49,19 @@ def _modes(device: Device) -> Iterator[Finding]:
 
 def health(case: Case) -> Sequence[Finding]:
     """List the faults of the GPUs but those of clocks and links."""
-    found = _listed(case, OF_GPU - {"repair", "gpu_slowed", "narrow_link"}, "Errors")
-    return found or [ok("Errors", f"the {'daemon' if case.reported else 'driver'} reports none")]
+    apart = {"gpu_slowed", "narrow_link"}
+    found = _listed(case, OF_GPU - {"repair"} - apart, "Faults")
+    count = "no other" if any(problem.kind in apart for problem in case.gpu_problems) else "none"
+    return found or [ok("Faults", f"the {'daemon' if case.reported else 'driver'} reports {count}")]
 
 
 def _listed(case: Case, kinds: Collection[str], title: str, cause: str | None = None) -> list[Finding]:
     """Return the problems of some kinds in the words of the daemon, with its advice: one line for each GPU."""
     found = [problem for problem in case.gpu_problems if problem.kind in kinds]
-    return [(failure if p.grave else warning)(title, problem_words(p), p.advice or "", cause) for p in found]
+    if case.reported and case.options.pid is None:  # gpugauge status has all
+        found = [replace(problem, detail=None) for problem in found]
+    repair = "see the repair" if any(problem.steps for problem in case.gpu_problems) else ""
+    return [(failure if p.grave else warning)(title, problem_words(p), p.advice or repair, cause) for p in found]
 
 
 def values(case: Case) -> Sequence[Finding]:

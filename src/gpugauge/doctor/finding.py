@@ -32,9 +32,9 @@ def ok(title: str, found: str) -> Finding:
     return Finding("pass", title, found)
 
 
-def skipped(title: str, reason: str) -> Finding:
-    """Return a finding for a check that does not apply."""
-    return Finding("skipped", title, reason)
+def skipped(title: str, reason: str, advice: str = "") -> Finding:
+    """Return a finding for a check that does not apply, or with what makes it possible."""
+    return Finding("skipped", title, reason, advice)
 
 
 def warning(title: str, found: str, advice: str = "", cause: str | None = None) -> Finding:

@@ -163,6 +163,13 @@ def of_daemon(case: Case) -> str:
     return ", ".join(f"{count} x {name}" for name, count in named.items()) + " of the daemon" if named else ""
 
 
+def on_its_machine(case: Case) -> str:
+    """Return where GPUs are checked that only the daemon has."""
+    if case.reported is None or case.reported.simulated:
+        return "nothing: they are simulated"
+    return f"check them where they are: ssh {case.reported.host} gpugauge doctor"
+
+
 def devices(case: Case) -> Sequence[Finding]:
     """List the GPUs of the driver; a failure for each one that cannot be read."""
     title = "GPUs"

@@ -14,12 +14,15 @@ from gpugauge.verdict.cuda_arch import arch_supported
 _INSTALL_ADVICE = "install a build for these GPUs: https://pytorch.org/get-started/locally"
 
 
+_NAME_IT = "name the Python of the training: gpugauge doctor --python PATH"
+
+
 def python(case: Case) -> Finding:
     """Show the examined Python."""
     title = "Python"
     path, problem = case.python
     if not path and not case.names_python:
-        return skipped(title, f"{problem}; --python names that of the training")
+        return skipped(title, problem, _NAME_IT)
     if not path:
         return failure(title, problem, "name the Python that trains: --python PATH")
     version = case.torch.facts.get("python")
@@ -37,7 +40,7 @@ def installation(case: Case) -> Finding:
     if "torch" in facts:
         return ok(title, f"{facts['torch']}, {facts['file'].removesuffix('/__init__.py')}")
     if facts.get("missing") and not case.names_python:
-        return skipped(title, f"torch was looked for in {case.python[0]}, which has none; --python names another")
+        return skipped(title, f"{case.python[0]} has no torch", _NAME_IT)
     if facts.get("missing"):
         advice = "activate the environment of the training, or name its Python: --python PATH"
         return failure(title, "torch is not installed in this Python", advice)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
 
 from gpugauge import __version__
 from gpugauge.base.text import printable
@@ -13,8 +15,9 @@ from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level
 from gpugauge.doctor.table import Entry, exit_code
+from gpugauge.status.words import HOOK_COMMAND, plural
 from gpugauge.terminal.columns import Writer
-from gpugauge.terminal.rows import problem_words, to_do
+from gpugauge.terminal.rows import problem_words, processes, to_do
 from gpugauge.terminal.style import BOLD, DIM, GREEN, RED, YELLOW
 
 WIDTH_COLUMNS = 80
@@ -31,7 +34,9 @@ _INDENT = " " * (2 + 4 + 2 + _TITLE_COLUMNS)
 
 
 def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool = True) -> Iterator[str]:
-    """Yield the lines of the report as the findings arrive; `answered` is whether the daemon knows the process."""
+    """Yield the lines of the report as the findings arrive, those under a heading by their severity; `answered` is
+    whether the daemon knows the process.
+    """
     writer = Writer(WIDTH_COLUMNS, colour=colour)
     if case.options.simulation is not None:
         name = case.options.simulation["scenario"]["name"]
@@ -43,20 +48,18 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
     if case.options.pid is None and case.reported:
         yield from writer.text(printable(f"{case.reported.host}: {case.reported.answer}"), "", BOLD, hanging=2)
         yield ""
-    group, reported = "", []
-    for entry in entries:
-        reported.append(entry)
-        if entry.group != group:
-            if reported[1:] or case.simulated:
-                yield ""
-            group = entry.group
-            yield writer.paint(group, BOLD)
-        yield from _entry(entry, writer)
-    for problem in () if case.process else case.gpu_problems:
+    reported: list[Entry] = []
+    for heading, found in groupby(entries, key=attrgetter("group")):
+        yield from ([""] if reported or case.simulated else [])
+        yield writer.paint(heading, BOLD)
+        reported += (ordered := sorted(found, key=_place))
+        yield from (line for entry in ordered for line in _entry(entry, writer))
+    for problem in () if case.process or case.reported else case.gpu_problems:  # gpugauge status has the steps
         if problem.steps:
             yield from ("", *writer.text(problem_words(problem)))
             yield from (line for step in to_do(problem) for line in writer.text(step, "  ", hanging=3))
     yield from ("", *writer.text(_summary(reported, answered, case)))
+    yield from writer.text(f"Next: {command}") if (command := _next(reported, case)) else ()
 
 
 def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool) -> Iterator[str]:
@@ -79,6 +82,31 @@ def below(case: Case, said: StatusReply, entries: Iterable[Entry], colour: bool)
     yield from ("", *writer.text(f"{also}All checks: gpugauge doctor {case.options.pid}{url} --checks"))
 
 
+def _place(entry: Entry) -> tuple[int, bool]:
+    return -entry.finding.severity, entry.finding.level == "skipped"
+
+
+def _next(entries: Iterable[Entry], case: Case) -> str:
+    """Return what to do after the checks of a machine, in words that end with a command; "" if that is nothing."""
+    if case.options.pid is not None or case.simulated:
+        return ""
+    severe = any(e.finding.severity and not (case.is_bare and e.check == "graphics_devices") for e in entries)
+    url = case.options.url
+    at = "" if url == DEFAULT_URL else f" --url {url}"
+    status = case.reported
+    if status is None:
+        return "" if severe else f"see what trainings do: gpugauge serve, and in another terminal {HOOK_COMMAND}"
+    repair = next((problem for problem in status.problems if problem.steps), None)
+    if repair:
+        steps = f"{repair.subject[0].lower()}{repair.subject[1:]}, in {plural(len(repair.steps), 'step')}"
+        return f"the {printable(steps)}: gpugauge status{at}"
+    ill = [p.facts for p in processes(status) if any(p.facts.process in each.processes for each in status.problems)]
+    pid = next((facts.pid for facts in ill if facts.pid is not None), None)
+    if severe or pid is None:
+        return f"what the programs do, and the problems: gpugauge status{at}" if severe or status.problems else ""
+    return f"what limits {printable(ill[0].command or 'the process')}: gpugauge doctor {pid}{at}"
+
+
 def _entry(entry: Entry, writer: Writer) -> Iterator[str]:
     finding = entry.finding
     mark, colour = _MARKS[finding.level]
@@ -96,7 +124,7 @@ def _summary(entries: Sequence[Entry], answered: bool, case: Case) -> str:
         # From outside, a training that loses all its time looks well.
         unknown = "The checks from outside found no problem. What limits it is not known: the daemon did not answer."
         if case.options.pid is None and case.reported and case.reported.problems:
-            return f"The checks of the machine found no problem. gpugauge status: {printable(case.reported.answer)}."
+            return "The checks of the machine found no other problem."
         return "The checks found no problem." if answered else unknown
     worst = [entry.check for entry in entries if entry.finding.severity]
     if case.is_bare and worst == ["graphics_devices"]:

@@ -37,8 +37,16 @@ def obstacle(case: Case) -> str:
         d.reading.index for d in candidates if computing(d) or (d.reading.utilization_percent or 0) >= _BUSY_PERCENT
     ]
     if busy and not case.options.force:
-        return f"GPU {busy[0]} is in use; --force measures anyway and slows the other process down"
+        return f"GPU {busy[0]} is in use"
     return ""
+
+
+def remedy(case: Case) -> str:
+    """Return what to do for what is not measured, or ""."""
+    reason = obstacle(case)
+    if "in use" in reason:
+        return "measure when it is free; or now, which slows the other process down: gpugauge doctor --force"
+    return "measure as well: gpugauge doctor" if "--no-timed" in reason else ""
 
 
 def matrix_product(case: Case) -> Finding:
@@ -118,19 +126,21 @@ class Group:
     checks: tuple[Check, ...]
     title: str = ""  # of the line with the obstacle
     obstacle: Callable[[Case], str] = lambda _: ""
+    remedy: Callable[[Case], str] = lambda _: ""  # of the obstacle
 
     def instead(self, case: Case) -> Finding:
         """Return the line with the obstacle; its text is "" if there is none."""
-        return skipped(self.title, self.obstacle(case))
+        return skipped(self.title, self.obstacle(case), self.remedy(case))
 
 
 MACHINE = Group(
     "Machine",
     (machine.graphics_devices, machine.driver, machine.devices, machine.device_files),
-    "GPUs",
+    "Driver and modes",
     machine.of_daemon,
+    machine.on_its_machine,
 )
-FAULTS = Group("Condition", (condition.health, condition.clocks, condition.pcie), "Errors", condition.unknown)
+FAULTS = Group("Condition", (condition.health, condition.clocks, condition.pcie), "Faults", condition.unknown)
 CONDITION = Group("Condition", (condition.modes, condition.values, condition.use), "Modes, use", condition.obstacle)
 # The environment of a program that is started from this terminal.
 HERE = Group("This terminal", (machine.container, machine.visible_devices))
@@ -141,7 +151,7 @@ PYTORCH = Group(
     "Build and devices",
     pytorch.obstacle,
 )
-SPEED = Group("Speed", (matrix_product, copies, training_step), "Timed checks", obstacle)
+SPEED = Group("Speed", (matrix_product, copies, training_step), "Timed checks", obstacle, remedy)
 PROCESS = (
     Group("Process", (process.existence,)),
     Group("Process", (process.mapped_torch, process.open_devices), "Its torch and GPUs", process.not_visible),
@@ -194,7 +204,8 @@ def _groups(case: Case) -> Iterator[Group]:
     are where the GPUs are on the machine of the daemon.
     """
     options = case.options
-    yield from (MACHINE, FAULTS, CONDITION)
+    # Where only the daemon has GPUs, its faults are all that is known of them.
+    yield from (FAULTS, MACHINE) if case.by_daemon_alone else (MACHINE, FAULTS, CONDITION)
     if options.pid is None and options.python is None and case.by_daemon_alone:
         return
     if options.pid is None:
