@@ -50,7 +50,8 @@ def test_causes_that_are_named_together_have_their_advice_in_this_order(seed: in
     assert "no measured value" not in text
     each = [next(row.change for row in found if row.cause == name) for name in ranked]
     assert [row.cause for row in found][: len(ranked)] == ranked
-    assert text.startswith("; also ".join(each))
+    steps = re.split("; (?:also|then) ", "; also ".join(each))
+    assert text.startswith("; ".join(f"{n}. {step}" for n, step in enumerate(steps, 1)) if steps[1:] else steps[0])
     node = Node(judged={"p": Judged(Verdict("training", "inside", causes, "unknown"), gains=gains)})
     assert list(by_cause("p", (), node, ANY_SITE))[: len(ranked)] == ranked
 
@@ -131,5 +132,5 @@ def test_the_slowest_rank_is_found_with_a_command(ranks: int | None) -> None:
     if ranks is None or ranks < 2:
         assert text == CAUSES["waiting_for_peers"].advice
         return
-    assert text.startswith(f"find the slow one of its {ranks} ranks, which alone does not wait")
+    assert text.startswith(f"find the slow one of its {ranks} ranks: the alert TrainingRankBehind names it")
     assert [part for part, is_command in parts(text) if is_command] == ["gpugauge status --url NODE:10478"]

@@ -252,8 +252,8 @@ def waiting_for_peers(subject: Subject) -> str | None:
     ranks = subject.process.world_size
     if not ranks or ranks < 2:
         return None
-    slow = f"find the slow one of its {ranks} ranks, which alone does not wait for the others"
-    return f"{slow}, {subject.site.on_nodes('status')}"
+    slow = f"find the slow one of its {ranks} ranks: the alert TrainingRankBehind names it and its node"
+    return f"{slow}; without Prometheus it is the one that does not wait, {subject.site.on_nodes('status')}"
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {

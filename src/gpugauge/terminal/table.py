@@ -99,8 +99,12 @@ class _View:
         return lines
 
     def _in_short(self, problem: Problem) -> list[str]:
-        lost = f" ({percent(problem.ratio)} lost)" if problem.ratio is not None else ""
-        words = problem_words(replace(problem, detail=None, since_words=None)) + lost
+        words = problem_words(replace(problem, detail=None, since_words=None))
+        if problem.ratio is not None:
+            lost, gain = f"{percent(problem.ratio)} lost", (problem.gain_words or "").partition(",")[0]
+            shorter = gain.removeprefix("steps ").replace("as many", "the")
+            known = [f" ({lost}; {text})" for text in (shorter, shorter.removeprefix("about ")) if text]
+            words += next((text for text in known if cells(words + text) <= self._writer.width - 2), f" ({lost})")
         advice, width = to_do(replace(problem, gain_words=None)), self._writer.width
         if not advice[1:] and cells(words) + cells("".join(advice)) + 3 <= width:
             short = self._writer.paint("".join(advice), DIM)

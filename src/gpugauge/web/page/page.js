@@ -114,8 +114,9 @@ function value(row, column) {
 
 function sort(table) {
   for (const heading of table.tHead.rows[0].cells) {
-    const sorted = heading.querySelector(`[data-sort="${view.sort || "name"}"]`) !== null;
-    if (sorted) heading.setAttribute("aria-sort", view.sort && view.descending ? "descending" : "ascending");
+    // Without a chosen column faults are first, which is the order of none.
+    const sorted = view.sort && heading.querySelector(`[data-sort="${view.sort}"]`) !== null;
+    if (sorted) heading.setAttribute("aria-sort", view.descending ? "descending" : "ascending");
     else heading.removeAttribute("aria-sort");
   }
   const column = view.sort || "name";
