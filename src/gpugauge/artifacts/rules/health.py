@@ -22,7 +22,8 @@ _TO_DO = '{{ with $labels.advice }}\nWhat to do: {{ reReplaceAll "(:|;) ([0-9]+[
 # What an error of each class means.
 _XIDS = {
     "GpuXidApplication": '{{ if eq $labels.xid "94" }}Memory of the GPU is faulty: the program that read it has ended, '
-    "others go on.{{ else }}An error of the program: read its log and restart it.{{ end }}",
+    "others go on.{{ else }}An error of the program, whose pid is in `dmesg | grep Xid`: look in its log for "
+    "the CUDA error and its stack. CUDA_LAUNCH_BLOCKING=1 makes that of the failing call.{{ end }}",
     "GpuXidReset": "The GPU must be reset.",
     "GpuXidWorkflow": "Memory or NVLink had an error for which NVIDIA has a workflow.",
     "GpuXidNode": "The GPU is off the bus, or power or firmware failed.",
