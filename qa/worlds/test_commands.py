@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from tests.drawn import cases, seeds
 
 from gpugauge.cli.main import _COMMANDS, main
@@ -202,3 +202,16 @@ def test_each_name_of_rules_that_is_accepted_is_that_of_an_object(seed: int) -> 
         (shown,) = re.findall(r"^  name: (\S+)$", done.stdout, re.MULTILINE)
         assert re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,251}[a-z0-9])?", shown.strip("'"))
     assert done.exit_code == 0 or not re.fullmatch(r"[a-zA-Z]([a-zA-Z0-9_]{0,100}[a-zA-Z0-9])?", name)
+
+
+def test_settings_are_checked_without_a_daemon(tmp_path: Path) -> None:
+    def serve(*arguments: str) -> Result:
+        return CliRunner().invoke(main, ["serve", *arguments])
+
+    wrong = ("--metrics.exclude", "gpu_pwr*", "--simulate", "nod", "--web.config.file", str(tmp_path / "web.yaml"))
+    found, valid = serve("--config.check", *wrong), serve("--config.check", "--simulate", "node")
+
+    assert (valid.exit_code, valid.output) == (0, "The settings are valid.\n")
+    assert found.exit_code == serve("--config.check", "--log.level", "loud").exit_code == 2
+    sentences = ("metrics.exclude: no metric matches", f"{tmp_path}/web.yaml: cannot be read", "no scenario 'nod'")
+    assert all(words in line for words, line in zip(sentences, found.output.splitlines(), strict=True))

@@ -9,14 +9,17 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.doctor.cases import case as small_case
 from tests.doctor.cases import findings as of_check
 from tests.drawn import seeds
 from tests.simulator.build import scenario
 
 from gpugauge.doctor import condition, machine
 from gpugauge.doctor.case import Case, Options
-from gpugauge.doctor.finding import Finding
+from gpugauge.doctor.finding import Finding, skipped, warning
 from gpugauge.doctor.gpus import ask
+from gpugauge.doctor.report import lines
+from gpugauge.doctor.table import Entry
 from gpugauge.driver.api import Reply
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.simulator.device.faults import Fault
@@ -210,3 +213,12 @@ def test_the_generator_draws_every_kind_of_fault() -> None:
         *ACTIONS,
     ):
         assert kind in texts, kind
+
+
+def test_it_begins_with_the_gpu_of_the_first_fault(tmp_path: Path) -> None:
+    faults = [warning("Faults", f"GPU {index}: NVLink errors (used by a.py)", "check") for index in (1, 2)]
+    entries = [Entry("Condition", "health", fault) for fault in (skipped("PCIe link", "unknown"), *faults)]
+
+    text = list(lines(small_case(tmp_path), entries, colour=False))
+    assert text[-1] == "2 warnings. Begin with: Faults, GPU 1."
+    assert [line[2:6] for line in text if line[2:6] in {"WARN", "skip"}] == ["WARN", "WARN", "skip"]

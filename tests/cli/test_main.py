@@ -56,17 +56,6 @@ def test_every_command_is_listed_and_has_help() -> None:
         assert missing == [], f"{name}: an option without a help text"
 
 
-def test_settings_are_checked_without_a_daemon(served: list[Settings], tmp_path: Path) -> None:
-    wrong = ("--metrics.exclude", "gpu_pwr*", "--simulate", "nod", "--web.config.file", str(tmp_path / "web.yaml"))
-    found, valid = invoke("serve", "--config.check", *wrong), invoke("serve", "--config.check", "--simulate", "node")
-
-    assert (valid.exit_code, valid.output) == (0, "The settings are valid.\n")
-    assert found.exit_code == invoke("serve", "--config.check", "--log.level", "loud").exit_code == 2
-    sentences = ("metrics.exclude: no metric matches", f"{tmp_path}/web.yaml: cannot be read", "no scenario 'nod'")
-    assert all(words in line for words, line in zip(sentences, found.output.splitlines(), strict=True))
-    assert served == []
-
-
 def test_every_setting_has_its_flag_in_the_help() -> None:
     output = invoke("serve", "--help").output
 

@@ -199,7 +199,6 @@ def test_the_faults_are_those_that_the_daemon_lists(tmp_path: Path) -> None:
         lines = [[f for check in checks for f in findings(check, of) if f.severity] for of in (here, elsewhere, bare)]
         unread = [f.found for f in findings(machine.devices, here)]
 
-    # In short: gpugauge status has the users, and the steps of the repair.
     shown = [(problem_words(replace(p, detail=None)), p) for p in problems if p.kind != "repair"]
     listed = [(words, p.advice or "see the repair", p.grave) for words, p in shown]
     assert len(listed) == 4

@@ -48,10 +48,7 @@ def test_a_python_that_nobody_named_need_not_have_torch(tmp_path: Path, environ:
     finding = pytorch.installation(case(tmp_path, torch={"python": "3.12.1", "missing": True}, environ=environ))
 
     assert finding.level == ("failure" if environ else "skipped")
-    assert environ or (finding.found, finding.advice[-23:]) == (
-        "/venv/bin/python has no torch",
-        "gpugauge doctor --python PATH"[-23:],
-    )
+    assert environ or ("/venv/bin/python has no torch" == finding.found and "doctor --python PATH" in finding.advice)
 
 
 @pytest.mark.parametrize(

@@ -63,15 +63,6 @@ def test_text_fits_a_terminal(tmp_path: Path) -> None:
     assert "  skip  CUDA versions      torch is not a CUDA build" in text
 
 
-def test_it_begins_with_the_gpu_of_the_first_fault(tmp_path: Path) -> None:
-    faults = [warning("Faults", f"GPU {index}: NVLink errors (used by a.py)", "check") for index in (1, 2)]
-    entries = [Entry("Condition", "health", fault) for fault in (skipped("PCIe link", "unknown"), *faults)]
-
-    text = list(lines(case(tmp_path), entries, colour=False))
-    assert text[-1] == "2 warnings. Begin with: Faults, GPU 1."
-    assert [line[2:6] for line in text if line[2:6] in {"WARN", "skip"}] == ["WARN", "WARN", "skip"]
-
-
 def test_only_the_colours_differ(tmp_path: Path) -> None:
     plain, coloured = (list(lines(case(tmp_path), ENTRIES, colour=colour)) for colour in (False, True))
 
