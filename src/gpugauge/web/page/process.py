@@ -117,9 +117,8 @@ def advice_words(about: ProcessStatus | Problem, links: Links) -> str:
     if not about.advice:
         return ""
     *steps, last = in_lines(about.advice)
-    shown = "".join(f'<span class="step">{links.advice(step, None)}</span>' for step in steps)
-    last = links.advice(last, about.runbook, about.gain_words)
-    return f'<b>Advice:</b> {shown}<span class="step">{last}</span>' if steps else f"<b>Advice:</b> {last}"
+    shown = [links.advice(step, None) for step in steps] + [links.advice(last, about.runbook, about.gain_words)]
+    return f"<b>Advice:</b> {shown[0]}" + "".join(f'<span class="step">{step}</span>' for step in shown[1:])
 
 
 def owner(workload: Mapping[str, str], links: Links) -> str:
