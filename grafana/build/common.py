@@ -211,7 +211,7 @@ def job_columns(**options: Any) -> list[Column]:
 
 
 # What is not seen of a node: its rank among the faults of GPUs, and its alert. The last that matches is taken.
-_OF_NODES = (("4", "", ".*"), ("1", "ExporterBlind", "blind.*|no new.*"), ("1", "ExporterDown", "(not|never) seen.*"))
+_OF_NODES = (("4", "", ".*"), ("1", "ExporterBlind", "blind.*|no new.*"), ("1", "ExporterDown", ".*(not|never) seen.*"))
 
 
 def _not_seen(s: Scope) -> Expr:
@@ -222,7 +222,7 @@ def _not_seen(s: Scope) -> Expr:
         f'0 * label_replace({{}}, "summary", "$1", "state", "(.*)") + on ({gpus.NODE_KEY}) group_left () {when}'
     )
     found = found.then(f'label_replace({{}}, "advice", "{gpus.NODE_ADVICE}", "", "")')
-    found = found.then('label_replace({}, "ago", "$1 ago", "summary", "not seen for ([0-9]+ min).*")')
+    found = found.then('label_replace({}, "ago", "$1 ago", "summary", ".*not seen for ([0-9]+ min).*")')
     for rank, alert, states in _OF_NODES:
         found = found.then(f'label_replace({{}}, "problem", "{alert}", "summary", "{states}")')
         found = found.then(f'label_replace({{}}, "{gpus.RANK}", "{rank}", "summary", "{states}")')
@@ -241,10 +241,11 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     """Return the table of nodes that are not seen, and of the faults of GPUs; of a fleet in short, and with jobs."""
     listed = _with_owners(s, gpus.listed(s)) if of_fleet else gpus.listed(s)
     told, whose = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem")), list[Column]()
+    where = [Column("Node", "instance", link=TO_NODE, size=70)] * of_fleet
     if of_fleet:
-        told = told.then(
-            f'label_replace({reasons.short("{}", repair_first=True)}, "summary", "$1", "summary", "([^:]*): .*")'
-        )
+        told = told.then(reasons.short("{}", repair_first=True))
+        for words_, shown in ((f"{gpus.SLOWED}(.*)", gpus.SLOWED_BY + "$1"), ("([^:]*): .*", "$1")):
+            told = told.then(f'label_replace({{}}, "summary", "{shown}", "summary", "{words_}")')
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]
     else:
@@ -255,7 +256,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         title,
         "The gravest first: each fault of a GPU, as its exporter judges it. Of a node that is not seen: those that it "
         "had, and when it was seen last. Fault opens the chapter of the runbook.",
-        Column("Node", "instance", link=TO_NODE, size=70),
+        *(where if of_fleet else dropped("instance")),
         Column("GPU", "index", size=42),
         Column(
             "Fault",
@@ -273,7 +274,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         CHOICE,
         Column(gpus.RANK, gpus.RANK, hidden=True),
         *dropped("uuid", "problem", "state"),
-        order=("GPU", "Node", gpus.RANK),
+        order=("GPU", *(each.title for each in where), gpus.RANK),
         **options,
     )
 

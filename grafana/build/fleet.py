@@ -28,6 +28,7 @@ from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import LABELS, SEVERITIES, notifications
 from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import (
+    BAD,
     HOT,
     LOAD,
     ONLY_NAME,
@@ -91,7 +92,10 @@ def _now() -> list[Panel]:
     told = notifications()
     ranks = {name: f"count ({{}} == {rank})" for name, (rank, _) in SEVERITIES.items() if name != "info"}
     scraped = f"({_S.scraped('up')} or {_S.select('gpugauge_build_info')})"
-    missed = Expr(f"count ({gpus.missing(_S)}) or 0 * count ({scraped})", COUNT)
+    missing = gpus.missing(_S)
+    missed, trained = (
+        Expr(f"count ({missing}{only}) or 0 * count ({scraped})", COUNT) for only in ("", f" == {words.CRITICAL}")
+    )
     idle = Expr(f"sum ({jobs.idle()}) or 0 * {all_wasted}", COUNT)
     in_all = all_wasted.then(f"({{}} + (sum ({jobs.idle()}) or 0 * {{}}))")
     gained = Expr(f"{_freed()} or 0 * {all_wasted}", COUNT)
@@ -154,9 +158,11 @@ def _now() -> list[Panel]:
         stat(
             "Nodes not seen",
             "Nodes about which something is not known now: they are not scraped, their driver does not answer, or a "
-            "part of their exporter fails. They are listed below, and missing in the other values.",
-            Query(words.coded(missed)),
-            steps=WARN,
+            "part of their exporter fails; and those not seen since a training ran on them. They are listed below.",
+            Query(words.coded(missed), "all"),
+            Query(trained, "with trainings"),
+            mode="value_and_name",
+            colors={"all": WARN, "with trainings": BAD},
             width=3,
         ),
     ]

@@ -12,6 +12,7 @@ from typing import Any
 from gpugauge.artifacts.rules import reasons
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.reasons import OWNER, TIERS
+from gpugauge.artifacts.rules.recording import HELD, NOW, PROBLEM, PROGRAMS
 from gpugauge.artifacts.rules.states import CRITICAL, GOOD, UNKNOWN, UNSEEN, USED, WARNING, Line
 from gpugauge.driver.advice import WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
@@ -24,6 +25,7 @@ from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, key
 from grafana.build.words import GREY, coded, names, states
 
 NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
+JOB_KEY = Selectors().job
 GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
 UNSUPPORTED = "not reported by these GPUs"
 SEVERITIES = {"critical": "red", "warning": "orange", "info": "blue"}
@@ -74,6 +76,18 @@ def not_seen(scope: Scope) -> str:
     return f'count_values by ({NODE_KEY}) ("minutes", floor({down} / 60))'
 
 
+def trainings(scope: Scope, *evidence: str, **of: str) -> str:
+    """Return the trainings that ran on a node when it was seen last, by job and node: what the rules recorded, by
+    default any `evidence` of one.
+    """
+    where = {name: value for name, value in scope.back.scrape.items() if name == "instance"}
+    recorded_last = f"max_over_time(timestamp({recorded(PROGRAMS, **of, **where)})[{scope.past}])"
+    trains = (f"last_over_time({recorded(name)}[{window(scope)}])" for name in evidence or (HELD, NOW, PROBLEM))
+    # The rules record what was scraped up to two minutes before.
+    seen_ = f"max by ({JOB_KEY}, instance) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () {of_down(scope)}"
+    return f"({seen_} and on ({JOB_KEY}) ({' or '.join(trains)}))"
+
+
 def young(scope: Scope) -> str:
     """Return 1 for each node whose exporter answers for some minutes only, or started again."""
     up, since = scope.scraped("up"), f"{_YOUNG_SECONDS}s"
@@ -116,16 +130,26 @@ def before_lost(scope: Scope) -> str:
 
 def owners(scope: Scope, *labels: str) -> str:
     """Return whose process holds most memory of each GPU, by these labels; of a GPU that is lost, or whose node is not
-    seen, held it last. Of many nodes, the owners of GPUs with a fault or an alert.
+    seen, held it last. Of many nodes, the owners of GPUs with a fault or an alert: of a GPU that has not answered for
+    hours, which only a reboot may repair, the only job of the node.
     """
-    process = keys("process")
+    process, names_ = keys("process"), ", ".join(labels)
     holders = f"{last(scope, HOLDS) if scope.many else known(scope, HOLDS)} or {before_lost(scope)}"
     one = f"topk by ({GPU_KEY}) (1, max by ({GPU_KEY}, process) ({holders}))"
     # Also of a process that has ended, the labels that it had for most of the time.
     every, by = replace(scope, own={}), keys("process", *labels)
     seen_ = f"count_over_time({every.back.select('gpu_process_info')}[{window(scope)}])"
-    found = f"{one} * on ({process}) group_left ({', '.join(labels)}) topk by ({process}) (1, sum by ({by}) ({seen_}))"
-    return f"({recorded(OWNER)} or on ({GPU_KEY}) {found})" if scope.many else found
+    found = f"{one} * on ({process}) group_left ({names_}) topk by ({process}) (1, sum by ({by}) ({seen_}))"
+    if not scope.many:
+        return found
+    jobs = every.select("gpu_process_info", workload_job="!")
+    number = f"count by ({NODE_KEY}) (group by ({JOB_KEY}, instance) ({jobs}))"
+    only = (
+        f"topk by ({NODE_KEY}) (1, group by ({keys('instance', *labels)}) ({jobs})) and on ({NODE_KEY}) {number} == 1"
+    )
+    lost = f"max_over_time({every.back.select('gpu_up')}[{window(scope)}]) == 0"
+    lost = f"group by ({GPU_KEY}) ({lost}) * on ({NODE_KEY}) group_left ({names_}) ({only})"
+    return f"({recorded(OWNER)} or on ({GPU_KEY}) {found} or on ({GPU_KEY}) {lost})"
 
 
 def memory(scope: Scope) -> Expr:
@@ -335,14 +359,17 @@ def gpu_states(scope: Scope) -> Expr:
 
 
 def in_lines(faults: Expr) -> Expr:
-    """Return faults with a line for each step of a repair."""
+    """Return faults with a line for each step of a repair, and what stands before them behind them."""
     found = faults.then(f'label_replace({{}}, "advice", "$1", "advice", "{SEE}; (.*)")')
+    found = found.then('label_replace({}, "advice", "$2\\n$1", "advice", "(.*[.]) (Repair of GPU.*)")')
     for number in range(1, _MOST_STEPS):
         found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "(?s)(.*?) ({number}[.] .*)")')
     return found
 
 
 _MOST_STEPS = 10
+# In a list the reason stands for both.
+SLOWED, SLOWED_BY = FAULTS["GpuThrottled"].summary + ": ", "lowers its clocks, "
 
 
 GPU_NAMES = {
@@ -355,8 +382,12 @@ GPU_NAMES = {
         for fault in sorted(FAULTS.values(), key=lambda fault: -len(fault.summary))
         if "Xid" not in fault.name
     },
+    f"~{SLOWED_BY}.*": ("", "orange"),
     "~had Xid.*": ("", "red"),
 }
+
+
+_GONE = "not seen for $1 min: the node is down, or its exporter"
 
 
 def _node_lines(s: Scope) -> list[Line]:
@@ -366,8 +397,11 @@ def _node_lines(s: Scope) -> list[Line]:
     # A machine without a GPU, for which no alert fires.
     without = f"{s.select('gpugauge_driver_up', reason='~off|' + '|'.join(sorted(WITHOUT_GPU)))} == 0"
     had = f"last_over_time({s.back.select('gpugauge_driver_up', reason='ok')}[$__range])"
+    gone = not_seen(s)
+    trained = f"{gone} and on ({NODE_KEY}) {trainings(s, HELD, NOW)}"
     return [
-        Line("not seen for $1 min: the node is down, or its exporter", UNSEEN, not_seen(s), "minutes"),
+        Line(f"trainings {_GONE}", CRITICAL, trained, "minutes"),
+        Line(_GONE, UNSEEN, gone, "minutes"),
         Line("never seen in the time shown: the node is down, or its exporter", UNSEEN, down),
         Line("sees no GPU: driver $1", UNKNOWN, f"({without} unless on ({NODE_KEY}) {had})", "reason"),
         Line(
@@ -427,6 +461,6 @@ NODE_NAMES = (
         for code, words in _REASONS.items()
         if not words.endswith(code)
     }
-    | {"~not seen for .*": ("", "orange")}
+    | {"~trainings not seen for .*": ("", "red"), "~not seen for .*": ("", "orange")}
     | names(*_with_gpus(Scope()))
 )

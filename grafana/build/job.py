@@ -152,9 +152,10 @@ def _header() -> Panel:
     end = f"max by ({jobs.JOB_KEY}) ({infos}) * 1000"
     return table(
         "Job",
-        "Whose job it is, where it runs, and its state now, the gravest of its processes. A job whose node is not seen "
-        "is neither well nor ended.",
-        Column("State", "state", names=jobs.JOB_STATE_NAMES, size=250),
+        "A fault that must be repaired at once, if any; the state now, the gravest of its processes, whose job "
+        "it is, and where it runs. A job whose node is not seen is neither well nor ended.",
+        Column("Fault", "cause", names=jobs.FAULT_NAMES, size=210),
+        Column("State", "state", names=jobs.JOB_STATE_NAMES, size=200),
         Column("User", "workload_user", size=110),
         Column("Program", "workload_command", size=170),
         Column("Job", jobs.SHOWN),
@@ -166,6 +167,7 @@ def _header() -> Panel:
         Column("Cluster", CLUSTER, size=90),
         *dropped(
             jobs.called(jobs.job_states()),
+            _one(Expr(f"{jobs.last_known()} * on () group_left (cause) {_fault()}", COUNT)),
             most("workload_user"),
             most("workload_command"),
             jobs.places(jobs.last_known("instance")),
@@ -187,7 +189,6 @@ def _now() -> list[Panel]:
     lost = jobs.by_process(_S.steady(jobs.LOST_SECONDS, jobs.RANGE, cause="~$causes"), "cause").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
-    held = f"({_holds()} or {_lost()})"
     expected, lower = (_gain(part).then(f"max ({{}} or {_loader_gain(part)})") for part in ("", "_lower"))
     return [
         stat(
@@ -214,7 +215,7 @@ def _now() -> list[Panel]:
             Query(
                 Expr(
                     f'label_replace(0 * {_SEVERAL[1]} - 1, "cause", "several jobs", "", "")\n'
-                    f"or on () 2 * topk(1, {_faults(gpus.critical(_S), held)})\n"
+                    f"or on () 2 * {_fault()}\n"
                     f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {_limits()})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
                     f'or on () label_replace(0 * {jobs.last_known()} + {words.NOT_SEEN}, "cause", "not known", "", "")',
@@ -342,6 +343,11 @@ def _faults(found: str, held: str) -> str:
     return f'label_replace({found}, "cause", "GPU $1", "cause", "@(.*)")'
 
 
+def _fault() -> str:
+    """Return a fault that must be repaired at once."""
+    return f"topk(1, {_faults(gpus.critical(_S), f'({_holds()} or {_lost()})')})"
+
+
 def _last_faults() -> Expr:
     """Return the faults that must be repaired at once, of now and those of GPUs when they were seen last, with what the
     user of their programs can do.
@@ -392,7 +398,7 @@ def _what_to_do() -> Panel:
         Column(
             "What",
             "cause",
-            names={**jobs.CAUSE_NAMES, **mistakes, f"~GPU .*|{reasons.REBOOT}.*": ("", "red")},
+            names={**jobs.CAUSE_NAMES, **mistakes, **jobs.FAULT_NAMES},
             size=230,
         ),
         Column("Since", faults, names={_NO_TIME: ("-", "")}, size=95),

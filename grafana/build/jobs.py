@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from gpugauge.artifacts.rules import recording as rules
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
-from gpugauge.artifacts.rules.promql import PROCESS_JOB
-from gpugauge.artifacts.rules.reasons import CPU, FINE, IDLE, WHY, YOUNG
+from gpugauge.artifacts.rules.promql import PROCESS_JOB, Selectors
+from gpugauge.artifacts.rules.reasons import CPU, FINE, IDLE, REBOOT, WHY, YOUNG, judged
 from gpugauge.artifacts.rules.recording import (
     ARMED,
     HELD,
@@ -26,14 +26,14 @@ from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
-from grafana.build.gpus import NODE_KEY
+from grafana.build.gpus import JOB_KEY, NODE_KEY
 from grafana.build.panels import Query
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
 from grafana.build.words import GREY, states
 
 JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
-JOB_KEY = ", ".join(JOB_LABELS)
 PROCESS_KEY = keys("process")
+_JUDGED = judged(Selectors())
 # The window of the rules, and the same for descriptions of panels.
 RANGE = "15m"
 WINDOW = "over the last 15 minutes"
@@ -62,7 +62,7 @@ STATE_COLORS = {
     "training_on_cpu": "dark-orange",
 }
 CAUSE_NAMES = {cause.name: (cause.phrase, cause.colour) for cause in CAUSES.values()}
-_STATE_WORDS = _STATES | {"unknown": "not known without the hook", "held_idle": "holds GPUs, idle"}
+_STATE_WORDS = _STATES | {"unknown": "runs without the hook", "held_idle": "holds GPUs, idle"}
 STATE_NAMES = {state: (_STATE_WORDS[state], color) for state, color in STATE_COLORS.items()}
 _PROBLEMS = {
     "stalled": ("does not advance", "find where it waits: py-spy dump --pid PID, on its node"),
@@ -125,13 +125,8 @@ def places(of_jobs: str) -> Expr:
     return Expr(f"(group by ({JOB_KEY}, where) ({one} or {many}))", COUNT)
 
 
-def judged() -> str:
-    """Return 1 for each job with evidence of a training: its load is judged, or it has a problem of its own."""
-    return f"(max by ({JOB_KEY}) ({recorded(ARMED)}) or max by ({JOB_KEY}) ({recorded(PROBLEM)}))"
-
-
 def _of_judged(name: str) -> Expr:
-    return recorded(name, **JOB_MATCHERS).then(f"({{}} and on ({JOB_KEY}) {judged()})")
+    return recorded(name, **JOB_MATCHERS).then(f"({{}} and on ({JOB_KEY}) {_JUDGED})")
 
 
 def wasted() -> Expr:
@@ -146,7 +141,7 @@ def held() -> Expr:
 
 def idle(**node: str) -> str:
     """Return the number of GPUs that each job holds idle that is no training: the waste of trainings has them."""
-    trains = f"({recorded(LOST_GPUS)} and on ({JOB_KEY}) {judged()})"
+    trains = f"({recorded(LOST_GPUS)} and on ({JOB_KEY}) {_JUDGED})"
     return f"(sum by ({JOB_KEY}) ({recorded(IDLE, **node)}) unless on ({JOB_KEY}) {trains})"
 
 
@@ -188,7 +183,7 @@ def of_jobs(expr: str, *labels: str, operator: str = "max") -> str:
 
 def of_judged(expr: Expr) -> Expr:
     """Return the series of the trainings of judged jobs."""
-    judged_ = f"{recorded(PROCESS_JOB)} and on ({PROCESS_KEY}) {recorded(TRAINING)} and on ({JOB_KEY}) {judged()}"
+    judged_ = f"{recorded(PROCESS_JOB)} and on ({PROCESS_KEY}) {recorded(TRAINING)} and on ({JOB_KEY}) {_JUDGED}"
     return expr.then(f"({{}}\nand on ({PROCESS_KEY}) ({judged_}))", COUNT)
 
 
@@ -200,11 +195,7 @@ def _unseen(jobs: str, scope: Scope) -> str:
 
 def not_seen() -> str:
     """Return the trainings that ran on a node when it was seen last, by job and node."""
-    recorded_last = f"max_over_time(timestamp({recorded(PROGRAMS, **JOB_MATCHERS, instance='~$gone')})[$__range:5m])"
-    trains = " or ".join(f"last_over_time({recorded(name)}[$__range])" for name in (HELD, NOW, PROBLEM))
-    # The rules record what was scraped up to two minutes before.
-    seen = f"max by ({JOB_KEY}, instance) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () "
-    return f"({seen}{gpus.of_down(Scope(past='$__range:5m', many=True))} and on ({JOB_KEY}) ({trains}))"
+    return gpus.trainings(Scope(past="$__range:5m", many=True), **JOB_MATCHERS)
 
 
 def why() -> str:
@@ -300,4 +291,5 @@ def job_states() -> Expr:
     )
 
 
+FAULT_NAMES = {f"~GPU .*|{REBOOT}.*": ("", "red")}
 JOB_STATE_NAMES = {**STATE_NAMES, ENDED_TEXT: ("", GREY), "~not known.*": ("", GREY)}

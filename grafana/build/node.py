@@ -30,20 +30,19 @@ def dashboard() -> Json:
     known = f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, index) ({seen}))"
     variables = [
         *common.exporters(),
-        common.node(include_all=False),
+        common.node(include_all=False, multi=False),
         common.Variable(
             "uuid",
             "GPU",
-            # A GPU of several nodes is shown with its node: two nodes have a GPU 0.
-            f'query_result(label_join({known}, "shown", " ", "instance", "index"))',
+            f"query_result({known})",
             all_value=".+",
-            regex='/shown="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
+            regex='/index="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
         ),
     ]
     return common.make_dashboard(
         common.NODE,
         "gpugauge / Node",
-        "One or more nodes: their state and that of each GPU, and the processes on them.",
+        "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
             Row(
@@ -70,7 +69,7 @@ def _now() -> list[Panel]:
     lost = NODE.rate("training_lost_seconds_total", jobs.RANGE).by(keys("process", "cause"), operator="max")
     wasted = jobs.of_judged(lost).by().then(f"({{}} unless on () {_SEVERAL[1]})")
     # The rest of the text is in the tables.
-    shown = gpus.node_states(NODE).then('label_replace({}, "state", "$1", "state", "(not seen for [0-9]+ min):.*")')
+    shown = gpus.node_states(NODE).then('label_replace({}, "state", "$1", "state", "(.*not seen for [0-9]+ min):.*")')
     return [
         table(
             "State",
@@ -169,7 +168,6 @@ def _gpus() -> Panel:
         "whose process holds most of its memory, what wastes most of its time, and its values now. Of a node "
         "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
         "multiprocessors in use (Hopper and newer). -: not reported.",
-        Column("Node", "instance", link=common.TO_NODE, size=70),
         Column("GPU", "index", size=45),
         Column("State", "state", names=gpus.GPU_NAMES, size=190),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
@@ -192,8 +190,7 @@ def _gpus() -> Panel:
             why,
             jobs.called(holds),
             model,
-            "uuid",
-            "process",
+            *("instance", "uuid", "process"),
         ),
         order=("GPU", "level"),
         height=8,
@@ -248,7 +245,6 @@ def _processes() -> Panel:
         "their GPU time that they use, and the cause of the largest loss, from 10 % on; the last ones of a node not "
         "seen now. Job opens the job.",
         Column("GPU", "index", size=45, empty="CPU"),
-        Column("Node", "instance", size=70),
         Column("User", "workload_user", size=65),
         *common.job_columns(),
         Column("Namespace", "workload_namespace", hidden=True),
@@ -267,7 +263,7 @@ def _processes() -> Panel:
             jobs.called(common.with_cluster_choice(Expr(f"{known}\nor {not_seen}", COUNT))),
             NODE.read("training_state").by(one, "state", operator="max").then("{} == 1"),
             Expr(f"max by ({one}, cause) ({_main()} or on ({one}) {limit})", COUNT),
-            *("uuid", "process"),
+            *("instance", "uuid", "process"),
         ),
         sort="Wasted",
         height=8,
@@ -284,7 +280,6 @@ def _errors() -> Panel:
         "Errors and links",
         "Since the driver was loaded, by GPU: corrected memory errors, memory rows that wait for a reset or could not "
         "be replaced, errors of PCIe and NVLink, and the share of their lanes and links in use. -: not reported.",
-        Column("Node", "instance", size=120),
         Column("GPU", "index", size=55),
         Column("Corrected", of(DEVICES.read("gpu_ecc_errors_total", type="corrected", scope="volatile"), "sum")),
         Column("Rows pending", of(DEVICES.read("gpu_remapped_rows_pending")), steps=BAD),
@@ -294,7 +289,7 @@ def _errors() -> Panel:
         Column("NVLink errors", of(DEVICES.read("gpu_nvlink_errors_total"), "sum")),
         Column("NVLinks up", of(DEVICES.read("gpu_nvlink_active"), "avg").with_unit(SHARE)),
         Column("Cluster", CLUSTER, size=80),
-        *dropped("uuid"),
+        *dropped("instance", "uuid"),
         sort="GPU",
         ascending=True,
     )

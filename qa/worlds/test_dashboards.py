@@ -228,17 +228,32 @@ def missing_data_names_the_nodes(world: World) -> None:
     gaps = {(cluster, name, text, ago) for cluster, name, uuid, text, ago in listed if not uuid}
 
     assert gaps == {
-        (node.cluster, node.name, BLIND if node.blind else down(node), f"{node.down} min ago" if node.down else "")
+        (
+            node.cluster,
+            node.name,
+            BLIND if node.blind else down(world.fleet, node),
+            f"{node.down} min ago" if node.down else "",
+        )
         for node in missing
     }
-    assert opened.panel("Nodes not seen").number() == len(missing)
+    lost = sum(bool(node.down) and trained_last(world.fleet, node) for node in missing)
+    assert [opened.panel("Nodes not seen").number(of) for of in (0, 1)] == [len(missing), lost]
 
 
 BLIND = "sees no GPU: driver driver_not_loaded"
 
 
-def down(node: DrawnNode) -> str:
-    return f"not seen for {node.down} min: the node is down, or its exporter"
+def down(fleet: DrawnFleet, node: DrawnNode) -> str:
+    trained = "trainings " * trained_last(fleet, node)
+    return f"{trained}not seen for {node.down} min: the node is down, or its exporter"
+
+
+def trained_last(fleet: DrawnFleet, node: DrawnNode) -> bool:
+    """Return whether a training ran on a node when it was seen last."""
+    return any(
+        job.trains and node.name in job.not_seen() and any(where is node for where, _ in job.places)
+        for job in fleet.jobs
+    )
 
 
 def faults_are_the_same_everywhere(world: World) -> None:
@@ -708,8 +723,8 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         about = ("alertname", "uuid", "shown", "workload_user", "of_workload_job")
         assert ("GpuLost", "GPU-0", "Slurm job 7", "ann", "7") in opened.panel(NOTIFICATIONS).by(*about, of=2)
         assert {("GPU-0", "7", "ann")} == set(opened.panel(OUT_OF_ORDER).by("uuid", "workload_job", "workload_user"))
-        steps = "replace it. Repair of GPU 0, now, in this order:\n1. start nothing new on the node;\n"
-        steps += "2. systemctl reboot, which ends every program of the node;\n3. check that all is well"
+        steps = "Repair of GPU 0, now, in this order:\n1. start nothing new on the node;\n"
+        steps += "2. systemctl reboot, which ends every program of the node;\n3. check that all is well\nreplace it."
         assert {("GPU-0", "lost", steps)} == set(each_node(world, node).panel(REPAIR).by("uuid", "summary", "advice"))
         # The repair of the GPU ends the other job, too.
         listed = opened.panel(TRAININGS).by("workload_job", "state", "advice", of=-1)
@@ -746,7 +761,7 @@ def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:
         node, job = world.open("node", instance="gpu-0"), world.open("job", workload="7")
         assert set(node.panel("State").by("cluster", "instance", "state")) == {
             ("a", "gpu-0", "no fault"),
-            ("b", "gpu-0", "not seen for 25 min"),
+            ("b", "gpu-0", "trainings not seen for 25 min"),
         }
         for title in ("GPUs up", "Out of order", "GPUs wasted", "Power now", "Hottest"):
             assert node.panel(title).number() == int(SEVERAL_NODES), title
