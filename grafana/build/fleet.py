@@ -11,6 +11,7 @@ from gpugauge.artifacts.rules.recording import (
     ANSWERING,
     CAUSE_LOST,
     DEVICE_BUSY,
+    DOMINANT,
     HELD,
     HOURS_HELD,
     HOURS_LOST,
@@ -19,10 +20,12 @@ from gpugauge.artifacts.rules.recording import (
     PROBLEM,
     PROGRAMS,
     SPEEDUP,
+    SPEEDUP_BOUND,
     STARTED,
 )
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from gpugauge.verdict.causes import ON_CPU
+from gpugauge.verdict.gain import NARROW
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import LABELS, SEVERITIES, notifications
@@ -98,7 +101,7 @@ def _now() -> list[Panel]:
     )
     idle = Expr(f"sum ({jobs.idle()}) or 0 * {all_wasted}", COUNT)
     in_all = all_wasted.then(f"({{}} + (sum ({jobs.idle()}) or 0 * {{}}))")
-    gained = Expr(f"{_freed()} or 0 * {all_wasted}", COUNT)
+    gained = Expr(f"sum ({_freed()}) or 0 * {all_wasted}", COUNT)
     return [
         stat(
             "GPUs wasted now",
@@ -114,9 +117,10 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Freed by advice",
-            "The GPUs that the same work would not need after the changes under Do this, where their gain is known: "
-            "for each training the largest one, and no more than it wastes; and those that are held idle.",
-            Query(gained, "GPUs"),
+            "The GPUs that the same work would not need after the changes under Do this, where their gain is known, at "
+            "least, and those that are held idle: the sum of Frees in the list of trainings.",
+            Query(gained, "at least"),
+            mode="value_and_name",
             decimals=1,
             width=3,
             empty_text="not known",
@@ -168,12 +172,37 @@ def _now() -> list[Panel]:
     ]
 
 
+def _gain(bound: str = "") -> str:
+    """Return the gain of each job without its largest cause, or a bound of it."""
+    of = recorded(SPEEDUP_BOUND, **jobs.JOB_MATCHERS, bound=bound) if bound else recorded(SPEEDUP, **jobs.JOB_MATCHERS)
+    return f"max by ({jobs.JOB_KEY}) ({of} and on ({jobs.JOB_KEY}, cause) {recorded(DOMINANT)})"
+
+
 def _freed() -> str:
-    """Return the GPUs that work would not need without the largest causes with a known gain, and those held idle."""
-    gain = f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})"
-    freed = f"({jobs.held()} - on ({jobs.JOB_KEY}) {jobs.held()} / on ({jobs.JOB_KEY}) {gain})"
-    wasted = f"({jobs.wasted()} and on ({jobs.JOB_KEY}) {gain})"
-    return f"sum ({freed} < on ({jobs.JOB_KEY}) {wasted} or on ({jobs.JOB_KEY}) {wasted} or {jobs.idle()})"
+    """Return the GPUs that the work of each job would not need without its largest cause, and those held idle."""
+    return f"({jobs.held()} * on ({jobs.JOB_KEY}) (1 - 1 / {_gain('lower')}) or {jobs.idle()})"
+
+
+def _faster() -> str:
+    """Return the gain of each job in words, as the label `faster`, of a loader that limits a training on the CPU, too.
+    What such a loader gains is not what the advice about the CPU gains.
+    """
+    on = f"on ({jobs.JOB_KEY})"
+
+    def of(part: str, bound: str = "") -> str:
+        loader = jobs.of_jobs(f"({_S.select(f'training_loader_expected_speedup{part}_ratio')} > 1.05)")
+        told = recorded(WHY, state="~on_cpu|" + "|".join(ON_CPU))
+        return f"({_gain(bound)} or {on} {loader} unless {on} {told})"
+
+    def text(label: str, value: str) -> str:
+        return f'count_values by ({jobs.JOB_KEY}) ("{label}", round({value}, 0.1))'
+
+    lower, upper, expected = of("_lower", "lower"), of("", "upper"), of("")
+    about = f"{text('faster', f'({expected} and {on} {upper} / {on} {lower} <= {NARROW})')}"
+    both = f"{text('faster', lower)} * {on} group_left (upper) {text('upper', upper)}"
+    both = f'label_join({both}, "faster", " to ", "faster", "upper")'
+    shown = f'label_replace(({about} or {on} {both}), "faster", "$1 \u00d7", "faster", "(.*)")'
+    return f"group by ({jobs.JOB_KEY}, faster) ({shown})"
 
 
 def _by_cause() -> Panel:
@@ -232,18 +261,6 @@ def _jobs() -> Panel:
     ran = f"({programs} and on ({jobs.JOB_KEY}) {trains} or {jobs.not_seen()} unless on ({jobs.JOB_KEY}) {programs})"
     places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({ran})")
     since = f"max by ({jobs.JOB_KEY}) ({recorded(STARTED, **jobs.JOB_MATCHERS)})"
-    gain, most = (
-        f"max by ({jobs.JOB_KEY}) ({recorded(SPEEDUP, **jobs.JOB_MATCHERS)})",
-        f"1 / ({recorded(TRAINING_LOAD)} > 0)",
-    )
-    loader = f"({_S.select('training_loader_expected_speedup_ratio')} > 1.05)"
-    faster = (
-        # No more than the load beside it allows: the two are of other minutes.
-        f"({most} < on ({jobs.JOB_KEY}) {gain} or on ({jobs.JOB_KEY}) {gain})\n"
-        f"or on ({jobs.JOB_KEY}) {jobs.of_jobs(loader)}\n"
-        # What a loader gains is not what the advice about the CPU gains.
-        f"unless on ({jobs.JOB_KEY}) {recorded(WHY, state='~on_cpu|' + '|'.join(ON_CPU))}"
-    )
     # What else may help is in the dashboard of the job.
     short = f'label_replace({jobs.why()}, "advice", "$1", "advice", "([^;]*);.*")'
     known = Expr(
@@ -255,7 +272,8 @@ def _jobs() -> Panel:
         "Trainings: what is wasted, by whom, why, and what to do",
         f"A line for each training, {jobs.WINDOW}: first those that stall, train on the CPU, or ran on a node that is "
         "not seen now, then the largest waste, at last those that are not judged yet, or well. Job opens all its "
-        "causes. Faster: times as many steps a second are expected without the cause.",
+        "causes. Faster: times as many steps a second are expected without the cause. Frees: the GPUs that the same "
+        "work would not need then, at least.",
         Column("User", "workload_user", size=60),
         *common.job_columns(size=150),
         Column("Where", "where", size=85),
@@ -263,13 +281,14 @@ def _jobs() -> Panel:
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=205),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
-        Column("Faster", _of_job(Expr(faster, "suffix:\u00d7")), size=60, decimals=1),
-        Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=110),
-        Column("Program", "workload_command", size=125),
+        Column("Faster", "faster", size=90),
+        Column("Frees", _of_job(Expr(_freed(), COUNT)), size=55, decimals=1),
+        Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=90),
+        Column("Program", "workload_command", size=110),
         Column("Namespace", "workload_namespace", hidden=True),
         Column("Cluster", CLUSTER, size=65),
         common.CHOICE,
-        *dropped(places),
+        *dropped(places, Expr(_faster(), COUNT)),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Wasted", "level"),
         height=10,

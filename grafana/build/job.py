@@ -291,11 +291,10 @@ def _mean(part: str = "") -> Expr:
 
 
 def _gain(part: str = "", operator: str = "min") -> Expr:
-    """Return the gain of the job or a bound of it, by cause: no more than the lost time beside it allows, which is of
-    other minutes.
-    """
-    most = f"scalar(1 / (1 - sum ({jobs.job_wasted()}) / {jobs.job_held()} > 0) or on () vector(1e9))"
-    return _gains(part, operator).then(f"clamp_max({{}}, {most})")
+    """Return the gain of the job or a bound of it, by cause: as the rules record it, no more than its share allows."""
+    others = 'label_replace(vector(1), "cause", "precision_unused", "", "")'
+    most = f'label_replace(1 / (1 - {_shares()}), "of", "share", "", "") unless on (cause) {others}'
+    return _gains(part, operator).then(f"(min by (cause) ({{}}\nor {most}) and on (cause) {{}})")
 
 
 def _gains(part: str = "", operator: str = "min") -> Expr:

@@ -26,13 +26,13 @@ from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
-from grafana.build.gpus import JOB_KEY, NODE_KEY
+from grafana.build.gpus import NODE_KEY
 from grafana.build.panels import Query
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
 from grafana.build.words import GREY, states
 
 JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
-PROCESS_KEY = keys("process")
+JOB_KEY, PROCESS_KEY = gpus.JOB_KEY, keys("process")
 _JUDGED = judged(Selectors())
 # The window of the rules, and the same for descriptions of panels.
 RANGE = "15m"

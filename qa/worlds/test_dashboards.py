@@ -440,12 +440,36 @@ def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJ
 def the_job_dashboard_says_what_a_step_gains(world: World) -> None:
     for job, opened in each_job(world):
         panel = opened.panel("What to do")
-        # No more than what is lost allows.
-        most = 1 / (1 - sum(job.lost.values()))
         for query in range(3):
-            truth = {(c,): pytest.approx(min(bounds[query], most), rel=0.02) for c, bounds in job.gains().items()}
+            truth = {(c,): pytest.approx(bounds[query], rel=0.02) for c, bounds in bounded(job).items()}
             assert panel.by("cause", of=query + 2) == truth, job
         assert {limit for _, limit in panel.by("cause", "next", of=7)} == ({job.after} if job.gains() else set())
+
+
+def bounded(job: DrawnJob) -> dict[str, list[float]]:
+    """Return the gains of a job with their bounds: no more than what the cause takes allows."""
+    return {
+        cause: [min(bound, 1 / (1 - job.lost.get(cause, 0))) for bound in bounds]
+        for cause, bounds in job.gains().items()
+    }
+
+
+def the_fleet_says_what_its_changes_gain(world: World) -> None:
+    """In words, and as GPUs whose sum is the number above."""
+    fleet = world.open("fleet")
+    table = fleet.panel(TRAININGS)
+    freed, words = table.by(*JOB, of=2), {key[:-1]: key[-1] for key in table.by(*JOB, "faster", of=5)}
+    large = [job for job in world.fleet.judged if job.lost[job.main] >= 0.12]
+    truth = {tuple(job.id): (job, gains[job.main]) for job in large if job.main in (gains := bounded(job))}
+    assert freed.keys() == words.keys() == truth.keys()
+    for key, (job, (expected, lower, upper)) in truth.items():
+        gpus = sum(not (node.down or node.blind) for node, _ in job.places)
+        assert freed[key] == pytest.approx(gpus * (1 - 1 / lower), rel=0.05, abs=0.02), job
+        shown = [float(number) for number in words[key].removesuffix(" ×").split(" to ")]
+        assert shown == pytest.approx([lower, upper] if len(shown) > 1 else [expected], rel=0.03, abs=0.06), job
+        assert (len(shown) == 1) == (upper / lower <= 1.2), job
+    if world.fleet.judged:
+        assert fleet.panel("Freed by advice").number() == pytest.approx(sum(freed.values()))
 
 
 def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
@@ -514,6 +538,7 @@ def test_a_drawn_fleet(tmp_path: Path, seed: int) -> None:
         the_job_dashboard_opens_on_the_worst_job(world)
         the_job_dashboard_says_what_the_job_wastes(world)
         the_job_dashboard_says_what_a_step_gains(world)
+        the_fleet_says_what_its_changes_gain(world)
         the_job_dashboard_says_which_mistakes_are_made(world)
         each_gpu_of_a_node_is_once_in_the_list(world)
 
@@ -620,7 +645,7 @@ def test_the_gain_of_a_loader_is_not_that_of_a_gpu(tmp_path: Path) -> None:
         world = World(fleet, Api(server.url, end, SECONDS))
         table, own = world.open("fleet").panel(TRAININGS), world.open("job", workload="7").panel("What to do")
         assert ("7", "model_on_cpu") in table.by("workload_job", "state", of=-1)
-        assert ("7",) not in table.by("workload_job", of=2)
+        assert table.by("workload_job", "faster", of=5) == {}
         assert own.by("cause", of=2) == {("data_loading",): 15.5}
 
 

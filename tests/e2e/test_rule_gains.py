@@ -17,6 +17,7 @@ from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.artifacts.rules.promql import Selectors
 from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.verdict.causes import UNBOUNDED
+from gpugauge.verdict.gain import NARROW
 from tests.artifacts.rules.rule_stories import DEFAULT, PER_CAUSE, Row
 from tests.drawn import draws
 from tests.e2e.ruletester import SECONDS, Case, check, clocks
@@ -63,19 +64,22 @@ class Job:
         return max(self.lost, key=lambda cause: self.lost[cause])
 
     def gain(self, number: Callable[[float], str], *, queries: bool = False) -> str:
-        """Return the text about the main cause: that of the rank that is slowest without it. With queries it is within
-        what the share of the cause allows, which is said where no gain is known.
+        """Return the text about the main cause: that of the rank that is slowest without it, within what the share of
+        the cause allows. With queries that is said where no gain is known, and one number for narrow bounds.
         """
         most = 1 / (1 - self.lost[self.main])
         at_most = f"\nExpected: up to {number(most)} times as fast. " if queries and self.main not in UNBOUNDED else ""
         gaining = [rank for rank in self.ranks if self.main in rank.left]
         if not gaining or any(rank.limit == self.main and self.main not in rank.left for rank in self.ranks):
             return at_most
-        least = min(rank.spread[0] / rank.left[self.main] for rank in gaining)
-        if least < 1.05:
+        least, expected = (min(f(rank) / rank.left[self.main] for rank in gaining) for f in (_lower, lambda _: 1.0))
+        upper = max(rank.spread[1] / rank.left[self.main] for rank in gaining)
+        least, expected, upper = (min(value, most) for value in (least, expected, upper))
+        narrow = queries and upper <= NARROW * least
+        if least < 1.05 and not narrow:
             return at_most
-        least = min(least, most) if queries else least
-        return f"\nExpected: steps at least {number(least)} times as fast, then {LIMITS[self.after]}. "
+        words = f"about {number(expected)}" if narrow else f"at least {number(least)}"
+        return f"\nExpected: steps {words} times as fast, then {LIMITS[self.after]}. "
 
     def rows(self) -> Iterator[Row]:
         """Yield the series of its processes."""
@@ -95,6 +99,10 @@ class Job:
                 for part, factor in factors.items():
                     yield _row(f"training_expected_speedup{part}_ratio", factor / left, at, pauses=rank.pauses)
                 yield _row("training_expected_speedup_info", 1, {**at, "next": self.after}, pauses=rank.pauses)
+
+
+def _lower(rank: Rank) -> float:
+    return rank.spread[0]
 
 
 def _row(name: str, value: float, labels: dict[str, str], *, counter: bool = False, pauses: bool = False) -> Row:

@@ -254,18 +254,13 @@ class Texts:
 
     def _gain_without(self, cause: str) -> str:
         """Return the gain as the views say it: a number where the bounds are narrow, the lower bound, or the most that
-        the share of the cause allows. None of them is larger than that.
+        the share of the cause allows.
         """
         of = f" and on (cause) {rec.SPEEDUP}{{cause=%q}}"
-        most = f"1 / (1 - {rec.LOST}{{@job}})"
-
-        def at_most_of(gain: str) -> str:
-            return f"(({gain} < on (cause) {most}) or on (cause) ({most} and on (cause) {gain}))"
-
         bounds = (f'{rec.SPEEDUP_BOUND}{{@job,bound="{bound}"}}' for bound in ("upper", "lower"))
         narrow = f"on (cause) ({' / on (cause) '.join(bounds)} <= {NARROW:g})"
-        known = self._query(f"{at_most_of(f'{rec.SPEEDUP}{{@job}}')} and {narrow}{of}", cause)
-        least = self._query(f"{at_most_of(rec.LEAST_SPEEDUP.format('@job,'))}{of}", cause)
+        known = self._query(f"{rec.SPEEDUP}{{@job}} and {narrow}{of}", cause)
+        least = self._query(f"{rec.LEAST_SPEEDUP.format('@job,')}{of}", cause)
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         at_most = self._each(
             self._query(f"1 / (1 - {rec.LOST}{{@job,cause=%q}}) >= 1.05", cause),
