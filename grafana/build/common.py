@@ -13,7 +13,7 @@ from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from grafana.build import gpus, words
 from grafana.build.jobs import JOB_LABELS, SHOWN, called
 from grafana.build.layout import Json, Panel, Row, place
-from grafana.build.panels import DATASOURCE, Column, dropped, table
+from grafana.build.panels import CLUSTER_CHOICE, DATASOURCE, Column, dropped, table
 from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, braced
 
 TAG = "gpugauge"
@@ -24,8 +24,6 @@ FLEET, NODE, JOB, EXPORTER, COST = (f"gpugauge-{name}" for name in ("fleet", "no
 _SCHEMA_VERSION = 39
 
 
-# The label with the value of the variable `cluster` that selects a line's cluster, also where there is no such label.
-CLUSTER_CHOICE = "cluster_choice"
 _ALL = "All"
 # Grafana's numbers for the order of the values of a variable.
 _NATURAL_ORDER, ORDER_OF_QUERY = 7, 0
@@ -165,9 +163,7 @@ def with_cluster_choice(expr: Expr) -> Expr:
 
 
 def link(title: str, uid: str, **variables: str) -> Json:
-    """Return a link from a line of a table to a dashboard; `variables` maps its variables to columns of the table. The
-    table needs the column CLUSTER_CHOICE.
-    """
+    """Return a link from a line of a table to a dashboard; `variables` maps its variables to columns of the table."""
     chosen = "".join(
         f"&var-{name}=${{__data.fields.{column}:percentencode}}"
         for name, column in {CLUSTER: CLUSTER_CHOICE, **variables}.items()
@@ -175,7 +171,6 @@ def link(title: str, uid: str, **variables: str) -> Json:
     return {"title": title, "url": f"/d/{uid}?${{__url_time_range}}&${{datasource:queryparam}}{chosen}"}
 
 
-CHOICE = Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
 TO_NODE = link("Open the node", NODE, instance="Node")
 TO_JOB = link("Open the job", JOB, kind="Kind", namespace="Namespace", workload="workload")
 
@@ -194,8 +189,6 @@ def not_seen(title: str, scope: Scope, **options: Any) -> Panel:
         Column("Node", "instance", link=TO_NODE, size=140),
         Column("What", "state", names={**gpus.NODE_NAMES, **words.REASON_NAMES}),
         Column("Seen last", seen, size=130, empty="never"),
-        Column("Cluster", CLUSTER, size=80),
-        CHOICE,
         empty_text="nothing: all exporters are scraped, all drivers answer, the rules are loaded",
         **options,
     )
@@ -269,9 +262,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         Column("Since", told, size=80, names=gpus.NO_TIME),
         Column("Do this", "advice"),
         *(dropped("ago") if of_fleet else [Column("Seen", "ago", size=100, empty="now")]),
-        Column("Cluster", CLUSTER, size=70),
         CHAPTER_COLUMN,
-        CHOICE,
         Column(gpus.RANK, gpus.RANK, hidden=True),
         *dropped("uuid", "problem", "state"),
         order=("GPU", *(each.title for each in where), gpus.RANK),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from grafana.build import common, gpus, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.panels import BAD, Column, Query, dropped, stat, table, timeseries
-from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys
+from grafana.build.queries import COUNT, SHARE, Expr, Scope, keys
 
 _S = Scope({"job": "~$job", "instance": "~$instance"}, many=True)
 _AGE = ((None, "green"), (30, "orange"), (120, "red"))
@@ -78,7 +78,6 @@ def _alerting() -> Panel:
         Column("Node", "instance", size=150),
         Column("Alert", "alertname", link=common.TO_RUNBOOK),
         Column("Severity", "severity", names={"critical": ("", "red"), "warning": ("", "orange")}, size=90),
-        Column("Cluster", CLUSTER, size=80),
         common.CHAPTER_COLUMN,
         *dropped(words.or_reason(fires.by(labels, operator="max"), "alertname")),
         width=12,
@@ -115,8 +114,6 @@ def _exporters() -> Panel:
         Column("Version", "version"),
         Column("Driver", "driver_version"),
         Column("Simulated", "simulated", names={"true": ("yes", "orange"), "false": ("no", "")}),
-        Column("Cluster", CLUSTER),
-        common.CHOICE,
         *dropped(common.with_cluster_choice(worst(_S.read("gpugauge_build_info"), *labels))),
         sort="Age of values",
         height=9,

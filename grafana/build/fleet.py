@@ -41,7 +41,6 @@ from grafana.build.panels import (
     bars,
     dropped,
     stat,
-    status_history,
     table,
     timeseries,
 )
@@ -49,6 +48,7 @@ from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, key
 
 # Of a thousand nodes, no more is searched for what a node had when it was seen last.
 _S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m", many=True)
+_IDLE = jobs.idle(**jobs.JOB_MATCHERS)
 _NO_TRAINING = "no training that is judged"
 _NOBODY = "not known"
 # The columns that the link to a job needs, by the label of the job.
@@ -99,8 +99,8 @@ def _now() -> list[Panel]:
     missed, trained = (
         Expr(f"count ({missing}{only}) or 0 * count ({scraped})", COUNT) for only in ("", f" == {words.CRITICAL}")
     )
-    idle = Expr(f"sum ({jobs.idle()}) or 0 * {all_wasted}", COUNT)
-    in_all = all_wasted.then(f"({{}} + (sum ({jobs.idle()}) or 0 * {{}}))")
+    idle = Expr(f"sum ({_IDLE}) or 0 * {all_wasted}", COUNT)
+    in_all = all_wasted.then(f"({{}} + ({idle}))")
     gained = Expr(f"sum ({_freed()}) or 0 * {all_wasted}", COUNT)
     return [
         stat(
@@ -127,8 +127,8 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Hours wasted",
-            "GPU hours that trainings wasted in the time shown, of each from its start, as `gpugauge report` and the "
-            "dashboard of the job count them. Their cost is in a row below.",
+            "GPU hours that trainings wasted in the time shown, of each from its start, and those of programs that "
+            "hold GPUs idle, which `gpugauge report` does not count. Their cost is in a row below.",
             Query(words.of_trainings(hours)),
             decimals=1,
             width=3,
@@ -180,7 +180,7 @@ def _gain(bound: str = "") -> str:
 
 def _freed() -> str:
     """Return the GPUs that the work of each job would not need without its largest cause, and those held idle."""
-    return f"({jobs.held()} * on ({jobs.JOB_KEY}) (1 - 1 / {_gain('lower')}) or {jobs.idle()})"
+    return f"({jobs.held()} * on ({jobs.JOB_KEY}) (1 - 1 / {_gain('lower')}) or {_IDLE})"
 
 
 def _faster() -> str:
@@ -215,7 +215,7 @@ def _by_cause() -> Panel:
         Query(recorded(ALL_HELD, **jobs.JOB_MATCHERS).by(), "held by trainings"),
         Query(recorded(ANSWERING, job="~$job").by(), "GPUs that answer"),
         Query(by_cause, "{{cause}}"),
-        Query(Expr(f"sum ({jobs.idle()})", COUNT), "held idle"),
+        Query(Expr(f"sum ({_IDLE})", COUNT), "held idle"),
         Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
         width=9,
         height=8,
@@ -234,12 +234,12 @@ def _by_cause() -> Panel:
 def _by_user() -> Panel:
     users = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_user")
     return bars(
-        "GPU hours wasted by trainings, by user",
-        "From the start of each training. A number in place of a name is a user id that the exporter cannot resolve. "
+        "GPU hours wasted, by user",
+        "The hours above. A number in place of a name is a user id that the exporter cannot resolve. "
         "Users share a job in proportion to their processes.",
         Query(_largest(users, "workload_user"), "{{workload_user}}"),
         height=7,
-        empty_text="none, or no training is judged",
+        empty_text="none, or nothing is judged",
     )
 
 
@@ -276,8 +276,9 @@ def _jobs() -> Panel:
         "work would not need then, at least.",
         Column("User", "workload_user", size=60),
         *common.job_columns(size=150),
-        Column("Where", "where", size=85),
-        Column("Wasted", _of_job(jobs.wasted()).then(f"{{}}\nor {jobs.idle()}"), size=65, decimals=1),
+        Column("Where", "where", link=common.TO_NODE, size=85),
+        Column("Node", "instance", hidden=True),
+        Column("Wasted", _of_job(jobs.wasted()).then(f"{{}}\nor {_IDLE}"), size=65, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=205),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
@@ -286,8 +287,6 @@ def _jobs() -> Panel:
         Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=90),
         Column("Program", "workload_command", size=110),
         Column("Namespace", "workload_namespace", hidden=True),
-        Column("Cluster", CLUSTER, size=65),
-        common.CHOICE,
         *dropped(places, Expr(_faster(), COUNT)),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Wasted", "level"),
@@ -333,24 +332,30 @@ def _wrong() -> Panel:
 
 def _told() -> Panel:
     ranks = {str(rank): (severity, color) for severity, (rank, color) in SEVERITIES.items()}
-    fires = common.with_cluster_choice(common.with_chapter(notifications(), "alertname"))
+    on = f"on ({jobs.JOB_KEY})"
+    places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({recorded(PROGRAMS)})")
+    places = places.then('label_replace({}, "node", "$1", "instance", "(.*)")')
+    others = f"group by ({jobs.JOB_KEY}) ({common.alerts()})"
+    fires = notifications().then(f"{{}} * {on} group_left (where, node) ({places} or {on} {others})")
+    for label in ("where", "node"):
+        fires = fires.then(f'label_replace({{}}, "{label}", "$1", "instance", "(.+)")')
+    fires = common.with_cluster_choice(common.with_chapter(fires, "alertname"))
     return table(
         "Notifications about firing alerts",
         "A line for each notification: its most severe alert, and the job that it is about, or that holds the GPU, or "
-        "held it before it was lost. Alert opens the chapter of the runbook.",
+        "held it before it was lost, with its node. Alert opens the chapter of the runbook.",
         Column("Severity", words.or_reason(fires, "alertname"), names={**ranks, "0": ("-", "")}, size=75),
         Column("Alert", "alertname", size=165, link=common.TO_RUNBOOK),
         Column("Job", jobs.SHOWN, link=common.TO_JOB),
         Column("User", "workload_user", size=70),
-        Column("Node", "instance", link=common.TO_NODE, size=110),
+        Column("Where", "where", link=common.TO_NODE, size=110),
+        Column("Node", "node", hidden=True),
         Column("GPU", "index", size=45),
         Column("Fires since", notifications_since(), size=115),
         Column("Pod", "workload_pod"),
         *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
-        Column("Cluster", CLUSTER, size=80),
         common.CHAPTER_COLUMN,
-        common.CHOICE,
-        *dropped("uuid", *JOB_LABELS_OF_RULES, _whose()),
+        *dropped("instance", "uuid", *JOB_LABELS_OF_RULES, _whose()),
         sort="Severity",
         width=16,
         height=7,
@@ -363,10 +368,6 @@ def _nodes() -> list[Panel]:
         return expr.by(gpus.NODE_KEY, operator=operator)
 
     held = f"group by ({gpus.GPU_KEY}) ({_S.select('gpu_process_memory_used_bytes')})"
-    used = _S.read("gpu_utilization_ratio").by(gpus.NODE_KEY, operator="avg")
-    held_now = f"group by ({gpus.NODE_KEY}) ({_S.select('gpu_process_memory_used_bytes')} @ end())"
-    busy_now = f"avg by ({gpus.NODE_KEY}) ({_S.select('gpu_utilization_ratio')} @ end())"
-    worst = f"bottomk(30, {busy_now} and on ({gpus.NODE_KEY}) {held_now})"
     return [
         table(
             "Nodes",
@@ -387,24 +388,7 @@ def _nodes() -> list[Panel]:
             Column("Memory", of_node(gpus.memory(_S), "avg"), size=75),
             Column("Power", of_node(gpus.power(_S), "sum"), size=75),
             Column("Hottest", of_node(_S.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=75),
-            Column("Cluster", CLUSTER, size=80),
-            common.CHOICE,
-            width=14,
-            height=9,
             empty_text="no exporter is scraped",
-        ),
-        status_history(
-            "Busy GPUs of the least busy nodes",
-            "The share of the time in which a kernel ran, mean over the GPUs of a node, for the 30 nodes with "
-            "the least now on whose GPUs a process holds memory. Free nodes are left out; empty: not seen.",
-            Query(
-                used.then(f"{{}}\nand on ({gpus.NODE_KEY}) {worst}"),
-                "{{cluster}} {{instance}}",
-            ),
-            steps=LOAD,
-            width=10,
-            height=9,
-            empty_text="no GPU reports its utilization (with MIG, see the node)",
         ),
     ]
 
@@ -429,8 +413,6 @@ def _unused() -> Panel:
         *common.job_columns(),
         Column("Namespace", "workload_namespace"),
         Column("Pod", "workload_pod"),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHOICE,
         *dropped(
             "uuid",
             words.or_reason(jobs.called(common.with_cluster_choice(unused)), "instance").then(f"{{}}\nor on () {none}"),
@@ -447,7 +429,8 @@ def _hours() -> list[Panel]:
     return [
         table(
             "GPU hours, by job",
-            "In the time shown, from the start of each training, also of those that ended. Cost: of the wasted hours.",
+            "In the time shown, from the start of each training, also of those that ended; of programs that hold GPUs "
+            "idle, that time. Cost: of the wasted hours.",
             *common.job_columns(size=200),
             Column("Namespace", "workload_namespace", size=120),
             Column("Held", held, size=90, decimals=1),
@@ -459,8 +442,6 @@ def _hours() -> list[Panel]:
             ),
             Column("Cost", common.cost(wasted), size=90, decimals=2),
             Column("Judged last", runs.by(*jobs.JOB_LABELS, operator="max"), size=120),
-            Column("Cluster", CLUSTER, size=80),
-            common.CHOICE,
             sort="Wasted",
             width=14,
             empty_text=_NO_TRAINING,
@@ -472,7 +453,6 @@ def _hours() -> list[Panel]:
             Column("User", "workload_user"),
             Column("Wasted", words.or_reason(by_user, "workload_user"), size=90, decimals=1),
             Column("Cost", common.cost(by_user), size=90, decimals=2),
-            Column("Cluster", CLUSTER, size=80),
             sort="Wasted",
             width=10,
             empty_text=_NO_TRAINING,

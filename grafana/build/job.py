@@ -164,14 +164,13 @@ def _header() -> Panel:
         Column("GPUs", held, size=70),
         Column("Trains since", since, size=130),
         Column("Seen last", Expr(end, "dateTimeFromNow"), size=130),
-        Column("Cluster", CLUSTER, size=90),
         *dropped(
             jobs.called(jobs.job_states()),
             _one(Expr(f"{jobs.last_known()} * on () group_left (cause) {_fault()}", COUNT)),
             most("workload_user"),
             most("workload_command"),
             jobs.places(jobs.last_known("instance")),
-            *("workload_job", "workload_job_kind"),
+            *("instance", "workload_job", "workload_job_kind"),
         ),
         height=4,
         empty_text="no such job in the time shown",
@@ -185,7 +184,7 @@ def _now() -> list[Panel]:
     age = f"round((time() - {start} / 1000) / 60)"
     minutes = f'count_values("minutes", ({age} < 15))'
     young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
-    chosen = recorded(HOURS_LOST, **jobs.JOB_MATCHERS, workload_job="$workload").by()
+    chosen = jobs.with_idle(HOURS_LOST, workload_job="$workload").by()
     lost = jobs.by_process(_S.steady(jobs.LOST_SECONDS, jobs.RANGE, cause="~$causes"), "cause").by()
     counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
@@ -485,8 +484,6 @@ def _places() -> Panel:
         Column("Busy", of(gpus.busy(_S)), size=80),
         Column("Temp.", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
         Column("uuid", "uuid"),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHOICE,
         order=("GPU", "Node", "level"),
         height=6,
         empty_text=_NO_GPU,
@@ -542,8 +539,6 @@ def _ranks() -> list[Panel]:
             Column("MFU", of(_S.read("training_mfu_ratio")), size=70),
             Column("GPUs wasted", of(lost).with_unit(COUNT), size=80, decimals=2),
             Column("Last step ago", of(_S.age("training_last_step_timestamp_seconds")), size=90),
-            Column("Cluster", CLUSTER, size=80),
-            common.CHOICE,
             *dropped(
                 of(_S.read("training_loader_limited_by").then("({} == 1)"), "reason"),
                 of(still, "position", "function"),

@@ -118,11 +118,14 @@ def called(expr: Expr) -> Expr:
 
 
 def places(of_jobs: str) -> Expr:
-    """Return the jobs with the label `where`: their node, or the number of their nodes, of series by job and node."""
-    number = f"count by ({JOB_KEY}) ({of_jobs})"
-    one = f'label_replace({of_jobs} and on ({JOB_KEY}) ({number} == 1), "where", "$1", "instance", "(.*)")'
-    many = f'label_replace(count_values by ({JOB_KEY}) ("where", {number} > 1), "where", "$1 nodes", "where", "(.*)")'
-    return Expr(f"(group by ({JOB_KEY}, where) ({one} or {many}))", COUNT)
+    """Return the jobs with a node, and with the label `where`: the node, or the number of their nodes, of series by job
+    and node.
+    """
+    number = f'count_values by ({JOB_KEY}) ("where", count by ({JOB_KEY}) ({of_jobs}))'
+    found = f"topk by ({JOB_KEY}) (1, {of_jobs}) * on ({JOB_KEY}) group_left (where) {number}"
+    found = f'label_join(label_replace({found}, "where", "$1 nodes", "where", "(.*)"), "one", "@", "where", "instance")'
+    found = f'label_replace({found}, "where", "$1", "one", "1 nodes@(.*)")'
+    return Expr(f"(group by ({JOB_KEY}, instance, where) ({found}))", COUNT)
 
 
 def _of_judged(name: str) -> Expr:
@@ -162,11 +165,17 @@ def by_user(of_jobs: Expr) -> Expr:
     return of_jobs.then(f"({share} * on ({JOB_KEY}) group_left () {{}} or on ({JOB_KEY}) {{}})")
 
 
+def with_idle(name: str, **of: str) -> Expr:
+    """Return HOURS_LOST or HOURS_HELD, and the GPUs that other programs hold idle, by job."""
+    every, idle_ = (recorded(each, **JOB_MATCHERS, **of) for each in (name, IDLE))
+    return every.then(f"({{}} or {idle_.by(*JOB_LABELS)})")
+
+
 def gpu_hours(name: str, of: Callable[[Expr], Expr] = lambda expr: expr) -> Expr:
     """Return the GPU hours of HOURS_LOST or HOURS_HELD in the time shown, by job and what `of` adds: from the start of
-    each training that has given evidence of one by now.
+    each training that has given evidence of one by now, and of programs that hold GPUs idle.
     """
-    found = rules.gpu_hours(f"({of(recorded(name, **JOB_MATCHERS))})", "$__range")
+    found = rules.gpu_hours(f"({of(with_idle(name))})", "$__range")
     evidence = (recorded(ARMED), recorded(PROBLEM), recorded(NOW, hook="true"))
     trained = " or ".join(f"last_over_time({each}[$__range])" for each in evidence)
     return Expr(f"({found} and on ({JOB_KEY}) group by ({JOB_KEY}) ({trained}))", "suffix: h")

@@ -7,7 +7,7 @@ from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
 from grafana.build.panels import BAD, HOT, Column, Query, dropped, stat, table, timeseries
-from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
+from grafana.build.queries import CLOCK, COUNT, SHARE, Expr, Scope, keys, share
 
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
 DEVICES = NODE.with_labels(uuid="~$uuid")
@@ -77,7 +77,6 @@ def _now() -> list[Panel]:
             "exporter fails, or GPUs are out of order.",
             Column("Node", "instance", size=100),
             Column("State", "state", names=gpus.NODE_NAMES, filled=True),
-            Column("Cluster", CLUSTER, size=70),
             *dropped(shown.then("sort_desc({})")),
             width=5,
             height=3,
@@ -184,8 +183,6 @@ def _gpus() -> Panel:
         Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
         Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
         Column("Model", "name", size=140),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHOICE,
         *dropped(
             why,
             jobs.called(holds),
@@ -257,8 +254,6 @@ def _processes() -> Panel:
         Column("Memory", on_device(on_devices), size=75),
         Column("Busy", on_device(shares), size=65),
         Column("pid", "pid", size=60),
-        Column("Cluster", CLUSTER, size=80),
-        common.CHOICE,
         *dropped(
             jobs.called(common.with_cluster_choice(Expr(f"{known}\nor {not_seen}", COUNT))),
             NODE.read("training_state").by(one, "state", operator="max").then("{} == 1"),
@@ -288,7 +283,6 @@ def _errors() -> Panel:
         Column("PCIe lanes", of(Expr(f"{current} / {most}", SHARE))),
         Column("NVLink errors", of(DEVICES.read("gpu_nvlink_errors_total"), "sum")),
         Column("NVLinks up", of(DEVICES.read("gpu_nvlink_active"), "avg").with_unit(SHARE)),
-        Column("Cluster", CLUSTER, size=80),
         *dropped("instance", "uuid"),
         sort="GPU",
         ascending=True,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from grafana.build.layout import Json, Panel
-from grafana.build.queries import COUNT, SHARE, Expr
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr
 from grafana.build.words import CODES
 
 Steps: TypeAlias = "Sequence[tuple[float | None, str]]"
@@ -97,28 +97,6 @@ def timeseries(
 
 
 _LINE: Json = {"custom.stacking": {"group": "B", "mode": "none"}, "custom.fillOpacity": 0, "custom.lineWidth": 2}
-
-
-def status_history(
-    title: str, description: str, query: Query, *, steps: Steps, width: int, height: int, empty_text: str = EMPTY
-) -> Panel:
-    """Return a line of coloured cells over time for each series."""
-    options: Json = {
-        "showValue": "never",
-        "rowHeight": 0.9,
-        "colWidth": 1,
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": False, "calcs": []},
-        "tooltip": {"mode": "single", "sort": "none"},
-    }
-    defaults = {
-        **_defaults(query.expr.unit, steps),
-        "color": {"mode": "thresholds"},
-        "custom": {"lineWidth": 0, "fillOpacity": 90},
-        "noValue": empty_text,
-    }
-    made = panel("status-history", title, description, _targets([query]), options, defaults, (), width, height)
-    # Each cell is at least a few pixels wide.
-    return Panel({**made.body, "maxDataPoints": 150}, width, height)
 
 
 def stat(
@@ -221,6 +199,12 @@ class Column:
     empty: str = "-"
 
 
+# The label with the value of the variable `cluster` that selects a line's cluster, also where there is no such label.
+CLUSTER_CHOICE = "cluster_choice"
+# Of each table.
+_CLUSTERS = Column("Cluster", CLUSTER, size=80), Column(CLUSTER_CHOICE, CLUSTER_CHOICE, hidden=True)
+
+
 def dropped(*sources: Expr | str) -> list[Column]:
     """Return columns that are not shown."""
     return [Column("", source, dropped=True) for source in sources]
@@ -245,6 +229,7 @@ def table(
     is shown in place of an empty table. `order` are titles of columns: the order of the last counts most, values from
     the highest on. `most` is the number of lines that are shown.
     """
+    columns += _CLUSTERS
     values = [column.source for column in columns if isinstance(column.source, Expr)]
     refs = {id(value): chr(ord("A") + number) for number, value in enumerate(values)}
 

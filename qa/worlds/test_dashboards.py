@@ -191,7 +191,7 @@ def gpu_hours_by_job(world: World) -> None:
     table = fleet.panel("GPU hours, by job").by(*JOB, of=1)
     by_user, by_namespace = (
         sum(float(series["value"][1]) for series in fleet.panel(title).results[0])
-        for title in ("GPU hours wasted by trainings, by user", "GPU hours wasted, by namespace and user")
+        for title in ("GPU hours wasted, by user", "GPU hours wasted, by namespace and user")
     )
     headline = fleet.panel("Hours wasted").number()
     for job, opened in each_job(world):
@@ -553,7 +553,7 @@ def test_without_rules_no_panel_is_calm(without_rules: World) -> None:
         (TRAININGS, "state"),
         (NOTIFICATIONS, "alertname"),
         ("GPUs wasted, by cause", "cause"),
-        ("GPU hours wasted by trainings, by user", "workload_user"),
+        ("GPU hours wasted, by user", "workload_user"),
         ("GPU hours, by job", "workload_job"),
         ("GPU hours wasted, by namespace and user", "workload_user"),
     ):

@@ -91,7 +91,13 @@ def test_the_fleet_wastes_what_its_nodes_waste(api: Api) -> None:
     assert sum(idle) == 1
     listed = [sum(node.panel("Processes").by("process").values()) for node in nodes]
     assert listed == pytest.approx([sum(both) for both in zip(wasted, idle, strict=True)])
-    fleet = Grafana(api, DASHBOARDS["fleet"]()).panel("GPUs wasted now")
+    opened = Grafana(api, DASHBOARDS["fleet"]())
+    held, hours = (opened.panel("GPU hours, by job").by("workload_job", of=of) for of in (0, 1))
+    (notebook,) = (job for (job,) in held if "ipykernel" in job)
+    assert held[notebook,] == hours[notebook,] > 0
+    users = opened.panel("GPU hours wasted, by user").by("workload_user")
+    assert sum(users.values()) == pytest.approx(sum(hours.values())) == opened.panel("Hours wasted").number()
+    fleet = opened.panel("GPUs wasted now")
     assert [fleet.number(of) for of in range(3)] == pytest.approx([sum(wasted) + 1, sum(wasted), 1], rel=0.02)
 
 
