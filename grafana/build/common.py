@@ -236,9 +236,9 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     told, whose = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem")), list[Column]()
     where = [Column("Node", "instance", link=TO_NODE, size=70)] * of_fleet
     if of_fleet:
-        told = told.then(reasons.short("{}", repair_first=True))
-        for words_, shown in ((f"{gpus.SLOWED}(.*)", gpus.SLOWED_BY + "$1"), ("([^:]*): .*", "$1")):
-            told = told.then(f'label_replace({{}}, "summary", "{shown}", "summary", "{words_}")')
+        told = told.then(
+            f'label_replace({reasons.short("{}", repair_first=True)}, "summary", "$1", "summary", "([^:]*): .*")'
+        )
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
         whose += [Column("Namespace", "workload_namespace", hidden=True)]
     else:
@@ -264,7 +264,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         *(dropped("ago") if of_fleet else [Column("Seen", "ago", size=100, empty="now")]),
         CHAPTER_COLUMN,
         Column(gpus.RANK, gpus.RANK, hidden=True),
-        *dropped("uuid", "problem", "state"),
+        *dropped("uuid", "problem", "state", "reason"),
         order=("GPU", *(each.title for each in where), gpus.RANK),
         **options,
     )

@@ -227,8 +227,10 @@ def listed(scope: Scope) -> Expr:
     the GPU. Of a node that is not seen, for those that it had, with the label `ago`. The value is since when.
     """
     fault = keys("instance", "uuid", "problem")
-    labels = f"{fault}, index, summary, advice"
+    labels = f"{fault}, index, summary, advice, reason"
     words = Expr(f"group by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
+    for reason, text in _SLOWED.items():
+        words = words.then(f'label_replace({{}}, "summary", "{text}", "reason", "{reason}")')
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
     if scope.many:
         first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in TIERS)
@@ -368,8 +370,11 @@ def in_lines(faults: Expr) -> Expr:
 
 
 _MOST_STEPS = 10
-# In a list the reason stands for both.
-SLOWED, SLOWED_BY = FAULTS["GpuThrottled"].summary + ": ", "lowers its clocks, "
+# By the reason for which a GPU lowers its clocks.
+_SLOWED = {
+    ".*thermal.*": "lowers its clocks because of heat",
+    ".*brake.*": "lowers its clocks because of a power brake",
+}
 
 
 GPU_NAMES = {
@@ -382,7 +387,7 @@ GPU_NAMES = {
         for fault in sorted(FAULTS.values(), key=lambda fault: -len(fault.summary))
         if "Xid" not in fault.name
     },
-    f"~{SLOWED_BY}.*": ("", "orange"),
+    **dict.fromkeys(_SLOWED.values(), ("", "orange")),
     "~had Xid.*": ("", "red"),
 }
 

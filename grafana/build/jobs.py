@@ -71,6 +71,7 @@ _PROBLEMS = {
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
 _NOT_SEEN = "not known: $1 min"
+_UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "red"), "~not known.*": ("", GREY)}
 _RESTARTED = "not known: gpugauge on $1 has just started"
 # By the labels `why` and `advice` of a job.
 WHY_NAMES = {
@@ -80,7 +81,7 @@ WHY_NAMES = {
     **{name: (words, "orange" if name in {"held_idle", "on_cpu"} else "red") for name, (words, _) in _PROBLEMS.items()},
     "~its GPU .*|its node .*": ("", "red"),
     **{cause.name: (cause.phrase, "orange" if cause.name != "unknown" else GREY) for cause in CAUSES.values()},
-    "~not known.*": ("", GREY),
+    **_UNSEEN_NAMES,
 }
 ADVICE_NAMES = {
     **dict.fromkeys((FINE, CPU, YOUNG), ("-", "")),
@@ -301,4 +302,4 @@ def job_states() -> Expr:
 
 
 FAULT_NAMES = {f"~GPU .*|{REBOOT}.*": ("", "red")}
-JOB_STATE_NAMES = {**STATE_NAMES, ENDED_TEXT: ("", GREY), "~not known.*": ("", GREY)}
+JOB_STATE_NAMES = {**STATE_NAMES, ENDED_TEXT: ("", GREY), **_UNSEEN_NAMES}

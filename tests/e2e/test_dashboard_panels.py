@@ -101,6 +101,16 @@ def test_the_fleet_wastes_what_its_nodes_waste(api: Api) -> None:
     assert [fleet.number(of) for of in range(3)] == pytest.approx([sum(wasted) + 1, sum(wasted), 1], rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [("fleet", "Out of order: GPUs, and nodes that are not seen"), ("node", "Faults of GPUs, and their repair")],
+)
+def test_heat_is_not_a_power_brake(api: Api, name: str, title: str) -> None:
+    faults = Grafana(api, DASHBOARDS[name](), {"instance": "causes"}).panel(title).by("instance", "summary")
+
+    assert ("causes", "lowers its clocks because of heat") in faults
+
+
 @pytest.mark.parametrize("name", ["fleet", "exporter"])
 def test_a_thousand_nodes_are_no_burden(api: Api, recorded: Hour, name: str) -> None:
     """The samples that a query loads grow with the nodes, the hours and the scrapes: 3 hours, one every 15 s."""
