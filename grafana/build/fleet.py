@@ -187,10 +187,11 @@ def _faster() -> str:
     """Return the gain of each job in words, as the label `faster`, of a loader that limits a training on the CPU, too.
     What such a loader gains is not what the advice about the CPU gains.
     """
-    on = f"on ({jobs.JOB_KEY})"
+    on, gains = f"on ({jobs.JOB_KEY})", _S.select("training_loader_expected_speedup_ratio")
 
     def of(part: str, bound: str = "") -> str:
-        loader = jobs.of_jobs(f"({_S.select(f'training_loader_expected_speedup{part}_ratio')} > 1.05)")
+        loader = _S.select(f"training_loader_expected_speedup{part}_ratio")
+        loader = jobs.of_jobs(f"({loader} and on ({jobs.PROCESS_KEY}) {gains} > 1.05)")
         told = recorded(WHY, state="~on_cpu|" + "|".join(ON_CPU))
         return f"({_gain(bound)} or {on} {loader} unless {on} {told})"
 
@@ -201,6 +202,7 @@ def _faster() -> str:
     about = f"{text('faster', f'({expected} and {on} {upper} / {on} {lower} <= {NARROW})')}"
     both = f"{text('faster', lower)} * {on} group_left (upper) {text('upper', upper)}"
     both = f'label_join({both}, "faster", " to ", "faster", "upper")'
+    both = f'label_replace({both}, "faster", "up to $1", "faster", "1 to (.*)")'
     shown = f'label_replace(({about} or {on} {both}), "faster", "$1 \u00d7", "faster", "(.*)")'
     return f"group by ({jobs.JOB_KEY}, faster) ({shown})"
 
