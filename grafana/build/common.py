@@ -67,32 +67,13 @@ class Variable:
         }
 
 
-@dataclass(frozen=True)
-class TextBox:
-    """A variable whose value the user types."""
-
-    name: str
-    label: str
-    default: str
-
-    def as_dict(self) -> Json:
-        """Return the variable in Grafana's JSON form."""
-        chosen = {"text": self.default, "value": self.default}
-        return {
-            "type": "textbox",
-            "name": self.name,
-            "label": self.label,
-            "query": self.default,
-            "current": chosen,
-            "options": [{"selected": True, **chosen}],
-        }
-
-
 # What a user types as the price of a GPU hour, as a number: "1,5" is 1.5, "2.5 €" is 2.5. Without a number it is NaN.
 _TYPED = 'label_replace(label_replace(vector(1), "typed", "$price", "", ""), "number", "NaN", "", "")'
 _NUMBER = f'label_replace({_TYPED}, "number", "${{1}}.${{2}}0", "typed", "[^0-9]*([0-9]+)(?:[.,]([0-9]+))?.*")'
+_ONE = {"text": "1", "value": "1"}
+_PRICE: Json = {"type": "textbox", "name": "price", "label": "Price of a GPU hour", "query": "1"}
 PRICE = (
-    TextBox("price", "Price of a GPU hour", "1"),
+    {**_PRICE, "current": _ONE, "options": [{"selected": True, **_ONE}]},
     Variable("cost", "Cost", f"query_result({_NUMBER})", '/number="([^"]+)"/', False, False, hidden=True),
 )
 
@@ -194,10 +175,13 @@ def not_seen(title: str, scope: Scope, **options: Any) -> Panel:
     )
 
 
-def job_columns(**options: Any) -> list[Column]:
-    """Return the columns of a job: what people call it, with a link to it, and its identity, which the link needs."""
+def job_columns(*, namespace: int = 0, **options: Any) -> list[Column]:
+    """Return the columns of a job: what people call it, with a link to it, and its identity, which the link needs. Its
+    `namespace` is shown in this width.
+    """
     return [
         Column("Job", SHOWN, link=TO_JOB, **options),
+        Column("Namespace", "workload_namespace", size=namespace, hidden=not namespace),
         Column("workload", "workload_job", hidden=True),
         Column("Kind", "workload_job_kind", hidden=True),
     ]
@@ -240,7 +224,6 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
             f'label_replace({reasons.short("{}", repair_first=True)}, "summary", "$1", "summary", "([^:]*): .*")'
         )
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
-        whose += [Column("Namespace", "workload_namespace", hidden=True)]
     else:
         told = gpus.in_lines(told)
     told = gpus.when_back(told).then(f"{{}}\nor {_not_seen(s)}")
@@ -274,7 +257,7 @@ def make_dashboard(
     uid: str,
     title: str,
     description: str,
-    variables: Sequence[Variable | TextBox],
+    variables: Sequence[Variable | Json],
     rows: Sequence[Row],
     annotation: Expr,
     start: str = "now-3h",
@@ -293,7 +276,9 @@ def make_dashboard(
         "refresh": "1m",
         "timezone": "browser",
         "time": {"from": start, "to": "now"},
-        "templating": {"list": [source, *(variable.as_dict() for variable in variables), filters]},
+        "templating": {
+            "list": [source, *(each.as_dict() if isinstance(each, Variable) else each for each in variables), filters]
+        },
         "annotations": {"list": [_alert_annotation(annotation)]},
         "links": [_links_to_dashboards()],
         "panels": place(rows),

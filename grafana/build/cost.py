@@ -157,9 +157,8 @@ def _jobs() -> Panel:
     return table(
         "By job",
         "In the time shown, also those that ended.",
-        *common.job_columns(),
+        *common.job_columns(namespace=100),
         Column("User", "workload_user", size=100),
-        Column("Namespace", "workload_namespace", size=100),
         Column("Held", named, size=80, decimals=1),
         *columns[1:],
         sort="Lost",

@@ -288,7 +288,6 @@ def _jobs() -> Panel:
         Column("Frees", _of_job(Expr(_freed(), COUNT)), size=55, decimals=1),
         Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=100),
         Column("Program", "workload_command", size=120),
-        Column("Namespace", "workload_namespace", hidden=True),
         *dropped(places, Expr(_faster(), COUNT)),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Wasted", "level"),
@@ -412,8 +411,7 @@ def _unused() -> Panel:
         Column("Node", "instance", link=common.TO_NODE),
         Column("GPU", "index", size=60),
         Column("User", "workload_user", size=90),
-        *common.job_columns(),
-        Column("Namespace", "workload_namespace"),
+        *common.job_columns(namespace=120),
         Column("Pod", "workload_pod"),
         *dropped(
             "uuid",
@@ -433,8 +431,7 @@ def _hours() -> list[Panel]:
             "GPU hours, by job",
             "In the time shown, from the start of each training, also of those that ended; of programs that hold GPUs "
             "idle, that time. Cost: of the wasted hours.",
-            *common.job_columns(size=200),
-            Column("Namespace", "workload_namespace", size=120),
+            *common.job_columns(size=200, namespace=120),
             Column("Held", held, size=90, decimals=1),
             Column(
                 "Wasted",

@@ -1,7 +1,7 @@
 """Draw the dashboards on an hour of simulated nodes with the rules, in states that contradict each other easily.
 
-Grafana's components come from npm, once, into ~/.cache/gpugauge-boards (a minute, 600 MB). Drawn by main.jsx itself are
-the grid and the status history; there are no links, annotations and filters.
+Grafana's components come from npm, once, into ~/.cache/gpugauge-boards (a minute, 600 MB). Drawn by main.jsx itself is
+the grid; there are no links, annotations and filters. docs/dashboard.png is the fleet in the state `busy`.
 """
 
 from __future__ import annotations
