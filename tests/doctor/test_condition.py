@@ -128,7 +128,7 @@ def test_condition(
     assert (finding.level, finding.cause, finding.found) == (level, cause, text)
     in_the_plan = any(words in text for words in ("a reboot", "remapping of", "be retired", "are retired"))
     assert bool(finding.advice) == (level in {"warning", "failure"})
-    assert (finding.advice == "see the repair") == in_the_plan
+    assert (finding.advice == "its steps are below") == in_the_plan
 
 
 def processes(*pids: int, kind: Any = "compute") -> tuple[ProcessReading, ...]:
@@ -184,7 +184,7 @@ def test_a_gpu_with_several_faults_has_one_line_with_one_advice(tmp_path: Path) 
     broken = found(tmp_path, condition.health, recovery_action="node_reboot", remapped_rows_pending=True)
 
     assert broken.found.endswith("after an error; also: a faulty memory row waits to be remapped")
-    assert broken.advice == "see the repair"
+    assert broken.advice == "its steps are below"
 
 
 def test_the_faults_are_those_that_the_daemon_lists(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_the_faults_are_those_that_the_daemon_lists(tmp_path: Path) -> None:
         unread = [f.found for f in findings(machine.devices, here)]
 
     shown = [(problem_words(replace(p, detail=None)), p) for p in problems if p.kind != "repair"]
-    listed = [(words, p.advice or "see the repair", p.grave) for words, p in shown]
+    listed = [(words, p.advice or "its steps are in gpugauge status", p.grave) for words, p in shown]
     assert len(listed) == 4
     assert [(f.found, f.advice, f.level == "failure") for f in lines[0]] == listed
     assert lines[1:] == [[], lines[0]]

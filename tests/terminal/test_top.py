@@ -85,7 +85,7 @@ def test_first_the_answer_then_problems_gpus_and_processes() -> None:
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
         lines = screen(app)
         place = [next(i for i, line in enumerate(lines) if words in line) for words in (
-            f"node-7: {FACTS['answer'][:40]}", "→ ", "GPU  STATE", "3 processes, sorted by lost", "PID  GPU"
+            f"node-7: {FACTS['answer'][:40]}", "  1. ", "GPU  STATE", "3 processes, sorted by lost", "PID  GPU"
         )]  # fmt: skip
         assert place == sorted(place)
         row = lines[place[-1] + 2]

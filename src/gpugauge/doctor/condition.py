@@ -60,7 +60,8 @@ def _listed(case: Case, kinds: Collection[str], title: str, cause: str | None = 
     found = [problem for problem in case.gpu_problems if problem.kind in kinds]
     if case.reported and case.options.pid is None:  # gpugauge status has all
         found = [replace(problem, detail=None) for problem in found]
-    repair = "see the repair" if any(problem.steps for problem in case.gpu_problems) else ""
+    where = "in gpugauge status" if case.reported else "below"
+    repair = f"its steps are {where}" if any(problem.steps for problem in case.gpu_problems) else ""
     return [(failure if p.grave else warning)(title, problem_words(p), p.advice or repair, cause) for p in found]
 
 
