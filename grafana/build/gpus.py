@@ -380,6 +380,7 @@ _SLOWED = {
 GPU_NAMES = {
     **dict.fromkeys((_USED, _FREE), ("", "green")),
     _WASTED: ("", "orange"),
+    "~not seen.*, had: .*": ("", "orange"),
     **dict.fromkeys(("~not seen.*", "not listed any more", _NOT_JUDGED), ("", GREY)),
     # Some have more words behind, and some begin as others do.
     **{
