@@ -226,6 +226,8 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
     else:
         told = gpus.in_lines(told)
+    for reason, text in gpus.SLOWED.items():
+        told = told.then(f'label_replace({{}}, "summary", "{text}", "reason", "{reason}")')
     told = gpus.when_back(told).then(f"{{}}\nor {_not_seen(s)}")
     told = words.or_reason(told, "summary") if of_fleet else told
     return table(

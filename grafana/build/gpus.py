@@ -229,8 +229,6 @@ def listed(scope: Scope) -> Expr:
     fault = keys("instance", "uuid", "problem")
     labels = f"{fault}, index, summary, advice, reason"
     words = Expr(f"group by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
-    for reason, text in _SLOWED.items():
-        words = words.then(f'label_replace({{}}, "summary", "{text}", "reason", "{reason}")')
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
     if scope.many:
         first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in TIERS)
@@ -371,7 +369,7 @@ def in_lines(faults: Expr) -> Expr:
 
 _MOST_STEPS = 10
 # By the reason for which a GPU lowers its clocks.
-_SLOWED = {
+SLOWED = {
     ".*thermal.*": "lowers its clocks because of heat",
     ".*brake.*": "lowers its clocks because of a power brake",
 }
@@ -388,7 +386,7 @@ GPU_NAMES = {
         for fault in sorted(FAULTS.values(), key=lambda fault: -len(fault.summary))
         if "Xid" not in fault.name
     },
-    **dict.fromkeys(_SLOWED.values(), ("", "orange")),
+    **dict.fromkeys(SLOWED.values(), ("", "orange")),
     "~had Xid.*": ("", "red"),
 }
 
