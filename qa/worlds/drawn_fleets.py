@@ -251,7 +251,9 @@ def _advise(dice: random.Random, job: DrawnJob) -> None:
         return [dice.choice(values) if dice.random() < known else None for _ in job.places]
 
     known = dice.choice((0.0, 0.7, 1.0, 1.0))
-    job.left = {cause: drawn(known, (0.2, 0.4, 0.65, 0.9)) for cause in job.lost if cause != "unknown"}
+    job.left = {
+        cause: drawn(known, (0.2, 0.4, 0.65, 0.9)) for cause, lost in job.lost.items() if lost and cause != "unknown"
+    }
     job.after = dice.choice(("gpu", "cpu", "throttled"))
     some = dice.choice((0.0, 0.5, 1.0))
     job.mistakes = {mistake: drawn(some, (False, False, True)) for mistake in ("profiler", "empty_cache")}

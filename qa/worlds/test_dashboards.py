@@ -97,10 +97,8 @@ def wasted_gpus(world: World) -> None:
     assert shown == pytest.approx(truth, abs=0.02) if world.fleet.judged else str(int(shown)) in CODES
     graph = fleet.panel("GPUs wasted, by cause")
     last = [[each["values"][-1] for each in curves] for curves in graph.results]
-    # A curve may have ended.
-    held, answer, by_cause = (
-        sum(float(value) for second, value in curves if second > world.api.end - 2 * MINUTE) for curves in last[:3]
-    )
+    now = max(second for curves in last[:3] for second, _ in curves)  # a curve may have ended
+    held, answer, by_cause = (sum(float(value) for second, value in curves if second == now) for curves in last[:3])
     assert by_cause == pytest.approx(truth, abs=0.02)
     assert answer == sum(
         node.faults.get(uuid) != "lost"
@@ -309,8 +307,15 @@ def each_gpu_has_its_state_and_its_owner(world: World) -> None:
             for where, uuid in job.places
             if where is node and not node.blind and (job.ended <= node.down if node.down else not job.ended)
         }
+        # Who held a GPU when it was lost stays its owner.
+        lost = {
+            uuid: job.id.name
+            for job in world.fleet.jobs
+            for where, uuid in job.places
+            if where is node and not (node.blind or node.down) and node.faults.get(uuid) == "lost"
+        }
         owners = opened.panel("GPUs").by("uuid", "workload_job", "workload_user", of=-2)
-        assert set(owners) == {(uuid, name, "ann") for uuid, name in holders.items()}, node
+        assert set(owners) == {(uuid, name, "ann") for uuid, name in {**lost, **holders}.items()}, node
         processes = opened.panel("Processes").by("workload_job", "unseen", of=-3)
         unseen = "not seen; this was its last" if node.down else ""
         assert set(processes) == {(name, unseen) for name in holders.values()}, node
@@ -392,11 +397,16 @@ def the_job_dashboard_says_what_the_job_wastes(world: World, with_rules: bool = 
         assert opened.panel("GPUs wasted").number() == pytest.approx(job.wasted, abs=0.02)
         if not job.not_seen() and with_rules:
             assert set(opened.panel("Judged").by("state")) == {("yes",)}
-        places = {(node.name, uuid) for node, uuid in job.places if not (node.down or node.blind)}
-        assert set(opened.panel("Its GPUs").by("instance", "uuid")) == places
+        of_job = opened.panel("Its GPUs")
+        busy = {
+            (node.name, uuid)
+            for node, uuid in job.places
+            if not (node.down or node.blind) and node.faults.get(uuid) != "lost"
+        }
+        assert set(of_job.by("instance", "uuid", of=-2)) == busy
         if not job.ended:
             last = {(node.name, uuid) for node, uuid in job.places if not node.blind}
-            assert set(opened.panel("Its GPUs").by("instance", "uuid", of=-2)) == last
+            assert set(of_job.by("instance", "uuid")) == last
 
 
 def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> None:

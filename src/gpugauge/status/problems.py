@@ -18,7 +18,7 @@ from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
 from gpugauge.status.use import gpus_words, in_use, is_idle, judging, on_gpus, silent, unhooked, used_well
-from gpugauge.status.words import percent, plural, since_words
+from gpugauge.status.words import SEE_FAULT, percent, plural, since_words
 
 _CLOSE = 0.1  # shares of lost time that differ by less are the same
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
@@ -81,8 +81,8 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     slowed = [gpu for gpu in held if any(fault.kind == "gpu_slowed" for fault in gpu.faults)]
     advice = first.advice
     if first.limited_by == "throttled" and slowed:
-        fault = f"the fault{'s' if len(slowed) > 1 else ''} of {gpus_words(slowed)}"
-        text, advice = f"{text}: {fault}", f"see {fault}"
+        advice = f"{SEE_FAULT}{'s' if len(slowed) > 1 else ''} of {gpus_words(slowed)}"
+        text += f": {advice.removeprefix('see ')}"
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""

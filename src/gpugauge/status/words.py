@@ -118,6 +118,10 @@ def quantity(value: float) -> str:
     return factor(value) if value < 9.95 else f"{value:,.0f}"
 
 
+SEE_FAULT = "see the fault"
+"""The begin of the advice on a program that a fault of its GPU slows: that fault has the advice."""
+
+
 def numbered(steps: Sequence[str]) -> str:
     """Return what to do as one text, in which several steps have numbers."""
     return "; ".join(f"{n}. {step}" for n, step in enumerate(steps, 1)) if len(steps) > 1 else steps[0]

@@ -89,7 +89,8 @@ def _notes(process: ProcessStatus, key: str, links: Links, now: float, below: st
     """Return a row with what limits the process, with the advice where no problem has it, and what the hook reports;
     "" if nothing is known.
     """
-    listed = links.listed.get((process.process, process.advice), "")
+    found = ((process.process, advice) for advice in (process.advice, None))
+    listed = next((links.listed[key] for key in found if key in links.listed), "")
     limit = text(remark(process, listed=bool(listed)))
     evidence = f" ({text(process.evidence)})" if limit and process.evidence else ""
     # The evidence has the waits.
