@@ -27,7 +27,8 @@ _UNSEEN = "not known: its node is not seen"
 # In several clusters, namespaces or of several kinds.
 _SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
 _LOST_WITH_NODE = (
-    "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint"
+    "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
+    "the last one before memory errors of its GPUs"
 )
 _NEW = "not yet: it is seen for less than 15 minutes"
 _CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"

@@ -432,7 +432,8 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
 def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJob, opened: Grafana) -> None:
     shown = opened.panel("What to do").by("cause", "advice")
     ask = "replace it. save a checkpoint, stop it, and ask the administrators for the repair, now: systemctl reboot"
-    look = "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint"
+    look = "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
+    look += "the last one before memory errors of its GPUs"
     # One that has ended may have lost a GPU of a node that is seen.
     if any(not node.down and node.faults.get(uuid) == "lost" for node, uuid in job.places):
         return

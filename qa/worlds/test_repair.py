@@ -71,6 +71,7 @@ ON_HOST = (
     "import runpy, sys; import gpugauge.workload.users as users; users._IN_CONTAINER = (); "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
+LATER = "later, if that reboot was not possible: when all programs of the node have ended, "
 
 
 def device(index: int, uuid: str = "") -> Device:
@@ -130,7 +131,7 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
         assert [step for step in steps[: len(now) + 1] if step != once] == now
         assert steps.index(once) < min(n for n, step in enumerate(steps) if "reset" in step.split(":")[0])
         later = steps[len(now) + 1]
-        assert later.startswith("without that reboot, when all programs of the node have ended: systemctl reboot")
+        assert later.startswith(f"{LATER}systemctl reboot")
         assert all(re.search(rf"GPU {need.name}\b", each) for need in waiting for each in (once, later))
         return
     holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in found))
@@ -451,7 +452,7 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         *_, facts = looks(load_scenario(scenario), tmp_path / scenario, 400, 401, 1)
         *faults, last = (problem for problem in facts.problems if problem.gpus)
         assert last.subject == f"Repair of GPU{heading}"
-        apart = "^without that reboot, when all programs of the node have ended: systemctl reboot, which "
+        apart = f"^{LATER}systemctl reboot, which "
         apart = apart if "card" in scenario else "it also "
         assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12] \(narrow link\)", s) for s in last.steps)
         assert re.search(

@@ -181,9 +181,9 @@ class Site(NamedTuple):
         if apart and (not users or any(found for uuid, found in users.items() if uuid not in repaired)):
             # Programs on other GPUs may go on, as no manager has ended them; if they can end, one reboot does it all.
             also = f"systemctl reboot, which {_also(waiting)}"
-            once = f"if all other programs of the node can end now, too: {also}, in place of all until the check"
+            once = f"if all other programs of the node can end now, too: {also}, in place of the steps until the check"
             yield from self.plan(now, users, simulated=simulated, instead=once)
-            yield f"without that reboot, when all programs of the node have ended: {also}"
+            yield f"later, if that reboot was not possible: when all programs of the node have ended, {also}"
             yield from _under_load(waiting)
             return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
