@@ -1,7 +1,7 @@
 """A simulated fleet for a real Prometheus: the cost of scrapes, of our rules and of the dashboards for 8,000 GPUs.
 
 `python -m qa.bench.fleet` simulates 100 nodes in about 4 minutes and is part of `make bench`,
-`python -m qa.bench.fleet --nodes 1000 --interval 30 --evaluations 2` a whole fleet in about 8 minutes.
+`python -m qa.bench.fleet --nodes 1000 --interval 30 --evaluations 2` a whole fleet in about 11 minutes.
 One process serves all nodes: the bodies of our own simulated daemon, with other GPUs, processes and jobs for each node.
 """
 
