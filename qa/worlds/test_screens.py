@@ -324,6 +324,26 @@ def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], sc
         watched([as_json(replace(status, problems=tuple(shown)))], steps, size)
 
 
+def test_steps_of_a_repair_that_do_not_fit_are_counted(tmp_path: Path) -> None:
+    *_, status = looks(load_scenario("failing-card"), tmp_path / "node", 100, 101, 1)
+    faults = [problem for problem in status.problems if not problem.steps]
+    repair = next(problem for problem in status.problems if problem.steps)
+
+    for count in (3, 8, 14, 40):
+        plan = replace(repair, steps=tuple(f"step {n}" for n in range(1, count + 1)))
+
+        async def steps(pilot: Any, app: Any, feed: Feed) -> None:
+            lines = screen(app)
+            hidden = [
+                found for line in lines if (found := re.match(r" (\d+) more steps?, 1 more fault: p lists all", line))
+            ]
+            begun = sum(bool(re.match(r" +\d+\. step", line)) for line in lines)
+            assert begun + sum(int(found[1]) for found in hidden) == count  # noqa: B023  (called before the loop goes on)
+            assert len(hidden) == (count > 8)  # noqa: B023  (called before the loop goes on)
+
+        watched([as_json(replace(status, problems=(*faults, plan)))], steps, (80, 24))
+
+
 def test_equal_processes_are_one_line_as_in_status(tmp_path: Path) -> None:
     *_, status = looks(load_scenario("bench-64"), tmp_path / "node", 100, 101, 1)
     shown = chosen(status, "pid", True, "")

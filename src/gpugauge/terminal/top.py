@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar
@@ -28,6 +29,7 @@ _STYLES = {"bad": "#ff6b6b", "poor": "#ffb454", "good": "#6fcf6f"}  # readable o
 _MIN_WIDTH = 60
 _ANSWER_ROWS = 3
 _LARGE_ROWS = 30  # of a terminal where also the usual order of the processes is said
+_STEP = re.compile(r" *\d+\. ")
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
 
@@ -289,15 +291,17 @@ class Top(App[None]):
         heading = 0 if self._all else 1 + self._says_order()
         space = self.size.height - self._head_rows - heading - self.query_one("#filter").display - 1  # the keys
         given = {name: min(wanted[name], rows) for name, rows in self._least().items()}
-        given["more"] = int(bool(wanted["problems"]))  # their number, where not all have a line
+        given["more"] = int(bool(wanted["problems"] or wanted["repair"]))  # their number, where not all have a line
         if self._opened:
             given["details"] = min(wanted["details"], max(space // 2, space - sum(given.values())))
         for name in ("repair", "gpus", "problems", "processes", "details"):
             less = given.get(name, 0)
             given[name] = less + max(0, min(wanted[name] - less, space - sum(given.values())))
-            if name == "problems" and given[name] + 1 >= wanted[name]:
+            if name == "problems" and given[name] + 1 >= wanted[name] and given["repair"] == wanted["repair"]:
                 given |= {"problems": wanted[name], "more": 0}
-        self.query_one("#more", Static).update(Text(_more(status.problems, given["problems"]), "bold"))
+        self.query_one("#more", Static).update(
+            Text(_more(status.problems, given["problems"], self._steps[given["repair"] :]), "bold")
+        )
         in_short = given["gpus"] == 1
         given["gpus"] = max(0, given["gpus"] - 1)
         for name, keys in (("gpus", "Shift+Tab, ↓"), ("processes", "↓")):
@@ -352,12 +356,16 @@ class Top(App[None]):
         return [line for gpu in gpus for fact in screen.gpu_details(gpu) for line in wrap(fact, self._width, "", "  ")]
 
 
-def _more(problems: Sequence[Problem], listed: int) -> str:
-    """Return how many problems have no line, beside the first and those of the list."""
+def _more(problems: Sequence[Problem], listed: int, steps: Iterable[tuple[str, str]]) -> str:
+    """Return how many problems have no line, beside the first and those of the list, and how many `steps` begin below
+    the last line of the repair.
+    """
+    later = sum(bool(_STEP.match(line)) for line, _ in steps)
     hidden = [problem for problem in problems if not problem.steps][1 + listed :]
     faults = sum(problem.kind not in WASTE for problem in hidden)
     count = plural(len(hidden), "more fault" if faults == len(hidden) else "more problem")
-    return f"{count}{f', {faults} of them faults' if 0 < faults < len(hidden) else ''}: p lists all"
+    words = f"{count}{f', {faults} of them faults' if 0 < faults < len(hidden) else ''}" if hidden else ""
+    return f"{', '.join(filter(None, (plural(later, 'more step') if later else '', words)))}: p lists all"
 
 
 def _chosen_key(widget: OptionList) -> str | None:
