@@ -63,6 +63,7 @@ def test_bad_arguments_are_usage_errors() -> None:
     nowhere = doctor("--simulate", "nowhere")
 
     assert (nowhere.exit_code, "there is no scenario 'nowhere'" in nowhere.stderr) == (2, True)
+    assert ((result := doctor("--url", "n7.invalid")).exit_code, "n7.invalid" in result.stderr) == (2, True)
     assert (doctor("0").exit_code, "'fit.py' is no process id" in doctor("fit.py").stderr) == (2, True)
 
 

@@ -10,6 +10,7 @@ from gpugauge.doctor import condition, machine
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.table import Check
 from gpugauge.driver.api import ProcessReading
+from gpugauge.faults.repair import SEE
 from gpugauge.status.model import Status, decoded
 from gpugauge.terminal.rows import problem_words
 from tests.doctor.cases import NO_DRIVER, case, device, driver, findings, lost
@@ -128,7 +129,7 @@ def test_condition(
     assert (finding.level, finding.cause, finding.found) == (level, cause, text)
     in_the_plan = any(words in text for words in ("a reboot", "remapping of", "be retired", "are retired"))
     assert bool(finding.advice) == (level in {"warning", "failure"})
-    assert (finding.advice == "its steps are below") == in_the_plan
+    assert (finding.advice == SEE) == in_the_plan
 
 
 def processes(*pids: int, kind: Any = "compute") -> tuple[ProcessReading, ...]:
@@ -184,7 +185,7 @@ def test_a_gpu_with_several_faults_has_one_line_with_one_advice(tmp_path: Path) 
     broken = found(tmp_path, condition.health, recovery_action="node_reboot", remapped_rows_pending=True)
 
     assert broken.found.endswith("after an error; also: a faulty memory row waits to be remapped")
-    assert broken.advice == "its steps are below"
+    assert broken.advice == SEE
 
 
 def test_the_faults_are_those_that_the_daemon_lists(tmp_path: Path) -> None:
@@ -199,8 +200,8 @@ def test_the_faults_are_those_that_the_daemon_lists(tmp_path: Path) -> None:
         lines = [[f for check in checks for f in findings(check, of) if f.severity] for of in (here, elsewhere, bare)]
         unread = [f.found for f in findings(machine.devices, here)]
 
-    shown = [(problem_words(replace(p, detail=None)), p) for p in problems if p.kind != "repair"]
-    listed = [(words, p.advice or "its steps are in gpugauge status", p.grave) for words, p in shown]
+    shown = [(problem_words(p), p) for p in problems if p.kind != "repair"]
+    listed = [(words, p.advice or SEE, p.grave) for words, p in shown]
     assert len(listed) == 4
     assert [(f.found, f.advice, f.level == "failure") for f in lines[0]] == listed
     assert lines[1:] == [[], lines[0]]

@@ -42,7 +42,10 @@ def test_gpus_that_only_the_daemon_has(tmp_path: Path) -> None:
         assert not re.search("no GPU answers|train on the CPU|driver reports none|not installed", text)
     levels = [finding.level for several in found for finding in several if finding.title in {"Faults", "Clocks"}]
     assert levels == ["failure", "warning", "pass", "pass"]
-    assert re.search(rf"1 of 2 GPUs .* Next: the repair of GPU 1, .*: gpugauge status --url {url}$", summary)
+    assert re.search(
+        rf"1 of 2 GPUs .* Repair of GPU 1, now: in this order .*1[.] .* Next: .*: gpugauge doctor 7 --url {url}$",
+        summary,
+    )
 
 
 def test_a_process_whose_pid_differs_is_known_by_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import socket
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
-from gpugauge.cli.common import url_option, wants_colour
+from gpugauge.cli.common import fail, url_option, wants_colour
 from gpugauge.doctor import report
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.answer import answer as ask
@@ -21,6 +23,8 @@ from gpugauge.doctor.table import Entry, examine, exit_code
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.scenario.load import load_scenario
+
+_HERE = {"127.0.0.1", "::1", "localhost", socket.gethostname(), ""}
 
 
 def _pid(_context: click.Context, _parameter: click.Parameter, value: str | None) -> int | None:
@@ -72,6 +76,8 @@ def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> 
         raise click.UsageError(str(error)) from None
     options = Options(simulation=simulation, **given)
     case = Case(replace(options, worker=WORKER) if simulation else options)
+    if urlsplit(options.url).hostname not in _HERE and case.daemon[0] is None:
+        fail(2, f"{case.daemon[1]}; the checks are of the machine on which they run, without a daemon: gpugauge doctor")
     entries, kept = itertools.tee(examine(case))
     said = ask(case) if options.pid is not None else None
     if as_json:

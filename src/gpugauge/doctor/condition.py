@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from gpugauge.doctor.case import OF_GPU, Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import computing, name_of
 from gpugauge.driver import codes
 from gpugauge.driver.api import Device
+from gpugauge.faults.repair import SEE
 from gpugauge.terminal.rows import problem_words
 
 # Codes of a call that should have worked. Others: a library that is too old, a value that this GPU or this user
@@ -58,10 +58,7 @@ def health(case: Case) -> Sequence[Finding]:
 def _listed(case: Case, kinds: Collection[str], title: str, cause: str | None = None) -> list[Finding]:
     """Return the problems of some kinds in the words of the daemon, with its advice: one line for each GPU."""
     found = [problem for problem in case.gpu_problems if problem.kind in kinds]
-    if case.reported and case.options.pid is None:  # gpugauge status has all
-        found = [replace(problem, detail=None) for problem in found]
-    where = "in gpugauge status" if case.reported else "below"
-    repair = f"its steps are {where}" if any(problem.steps for problem in case.gpu_problems) else ""
+    repair = SEE if any(problem.steps for problem in case.gpu_problems) else ""
     return [(failure if p.grave else warning)(title, problem_words(p), p.advice or repair, cause) for p in found]
 
 

@@ -15,7 +15,7 @@ from gpugauge.doctor.answer import StatusReply
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Level
 from gpugauge.doctor.table import Entry, exit_code
-from gpugauge.status.words import HOOK_COMMAND, plural
+from gpugauge.status.words import HOOK_COMMAND
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import problem_words, processes, to_do
 from gpugauge.terminal.style import BOLD, DIM, GREEN, RED, YELLOW
@@ -54,7 +54,7 @@ def lines(case: Case, entries: Iterable[Entry], colour: bool, *, answered: bool 
         yield writer.paint(heading, BOLD)
         reported += (ordered := sorted(found, key=_place))
         yield from (line for entry in ordered for line in _entry(entry, writer))
-    for problem in () if case.process or case.reported else case.gpu_problems:  # gpugauge status has the steps
+    for problem in () if case.process else case.gpu_problems:  # the answer about a process has the steps
         if problem.steps:
             yield from ("", *writer.text(problem_words(problem)))
             yield from (line for step in to_do(problem) for line in writer.text(step, "  ", hanging=3))
@@ -96,10 +96,6 @@ def _next(entries: Iterable[Entry], case: Case) -> str:
     status = case.reported
     if status is None:
         return "" if severe else f"see what trainings do: gpugauge serve, and in another terminal {HOOK_COMMAND}"
-    repair = next((problem for problem in status.problems if problem.steps), None)
-    if repair:
-        steps = f"{repair.subject[0].lower()}{repair.subject[1:]}, in {plural(len(repair.steps), 'step')}"
-        return f"the {printable(steps)}: gpugauge status{at}"
     ill = [p.facts for p in processes(status) if any(p.facts.process in each.processes for each in status.problems)]
     pid = next((facts.pid for facts in ill if facts.pid is not None), None)
     if severe or pid is None:

@@ -42,7 +42,9 @@ def daemon(case: Case) -> Finding:
 
 def not_reported(case: Case) -> str:
     """Return why the daemon has no data on the process, or ""."""
-    return "" if case.process else "not available without the daemon"
+    if case.process:
+        return ""
+    return "not available without the daemon" if case.daemon[0] is None else "the daemon does not report this process"
 
 
 def state(case: Case) -> Finding:
