@@ -66,10 +66,10 @@ def reset_with_users() -> Case:
     ]
     rows = [replace(row, labels={**row.labels, "instance": "node-1:10478"}) for row in rows]
     description = (
-        "Do not wait for its jobs: they may hang or fail, and the repair ends them. Also: had Xid 48 (Double "
-        f"bit ECC error), had uncorrected memory errors.{TO_DO} "
+        "Do not wait for its jobs: they may hang or fail, and the repair ends them. "
         "Used by fit.py (pid 4, pod ml/train-0), a process (pid 6, Slurm job 7, user ann), a.py (pid 7, user 1000). "
-        f"Allocated to pod ml/train-2.{SINCE_THE_FIRST_SCRAPE}"
+        "Allocated to pod ml/train-2. Also: had Xid 48 (Double bit ECC error), had uncorrected memory errors."
+        f"{TO_DO}{SINCE_THE_FIRST_SCRAPE}"
     )
 
     expected = texts(
@@ -81,8 +81,8 @@ def reset_with_users() -> Case:
 def known_xid() -> Case:
     story = BY_NAME["GpuXidNode"]
     description = (
-        f"The GPU is off the bus, or power or firmware failed.{TO_DO} "
-        "Allocated to Slurm job 7, user ann. Since 1970-01-01 00:10:00 UTC."
+        "The GPU is off the bus, or power or firmware failed. Allocated to Slurm job 7, user ann."
+        f"{TO_DO} Since 1970-01-01 00:10:00 UTC."
     )
     named = {**UUID, "class": "node", "xid": "79"}
     rows = [*story.rows, Row("gpu_xid_unrepaired_timestamp_seconds", named, 600, None)]
@@ -141,8 +141,8 @@ def lost_gpu() -> Case:
         Row("gpu_process_memory_used_bytes", {"process": "p0", **UUID}, None, 1e9),
     ]
     description = (
-        "It is lost, its driver calls hang, or the driver does not list it. Reason: gpu_is_lost. Also: had Xid "
-        f"48 (Double bit ECC error).{TO_DO} Used by a process (pid 6, Slurm job 7, user ann). "
+        "It is lost, its driver calls hang, or the driver does not list it. Reason: gpu_is_lost. Used by a "
+        f"process (pid 6, Slurm job 7, user ann). Also: had Xid 48 (Double bit ECC error).{TO_DO} "
         "Since 1970-01-01 00:22:00 UTC."
     )
 

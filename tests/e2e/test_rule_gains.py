@@ -79,7 +79,7 @@ class Job:
         if least < 1.05 and not narrow:
             return at_most
         words = f"about {number(expected)}" if narrow else f"at least {number(least)}"
-        return f"\nExpected: steps {words} times as fast, then {LIMITS[self.after]}. "
+        return f"\nExpected: {words} times as fast, then {LIMITS[self.after]}. "
 
     def rows(self) -> Iterator[Row]:
         """Yield the series of its processes."""

@@ -27,7 +27,8 @@ WHERE = (
     "limits it. "
 )
 FURTHER = (
-    "\n`gpugauge report 'llm'` shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
+    "\n`gpugauge report 'llm' --prometheus.url ` shows what it used and lost in all, and `gpugauge status` on a node "
+    "what limits it now. "
 )
 LOST = "It waits for its data loader (70% of its GPU time is lost), and loses GPU time, the cause is not known (5%)"
 
@@ -96,7 +97,7 @@ def gain_after_the_advice() -> Case:
     texts = {
         "summary": f"Training jobset ml/llm in cluster {HERE} "
         "uses 25% of its GPU time, less than 50%: it waits for its data loader, on node-1",
-        "description": f"{LOST}. \nWhat to do: num_workers=18 in the DataLoader (now 4). \nExpected: steps at least "
+        "description": f"{LOST}. \nWhat to do: num_workers=18 in the DataLoader (now 4). \nExpected: at least "
         f"2.1 times as fast, then it {CAUSES['host_bound'].phrase}. 0.8 GPU hours lost so far. "
         f"{FURTHER}Mean over 15m. On node-1. Since {LOW_BEGIN}.",
         "runbook_url": f"{RUNBOOK_URL}#trainingloadlow",
@@ -110,9 +111,7 @@ def narrow_gain() -> Case:
     rows = [*LOW.rows, *gain("data_loading", 4.4, 4.3, 4.5, "gpu")]
     known = gain_after_the_advice().expected[0]
     texts = known["exp_alerts"][0]["exp_annotations"]
-    text = (
-        f"{CAUSES['data_loading'].advice}. \nExpected: steps about 3.3 times as fast, then limited by {LIMITS['gpu']}. "
-    )
+    text = f"{CAUSES['data_loading'].advice}. \nExpected: about 3.3 times as fast, then limited by {LIMITS['gpu']}. "
     texts["description"] = f"{LOST}. \nWhat to do: {text}0.8{texts['description'].rpartition(' 0.8')[2]}"
     return case("a gain with narrow bounds is one number, within the lost time", rows, known)
 
@@ -276,8 +275,7 @@ def command_of_the_hook(command: str, line: str, load: float, shown: int) -> Cas
         "summary": f"Training jobset ml/llm ({command}) in cluster {HERE} "
         f"uses {shown}% of its GPU time, less than 40%: it loses GPU time, the cause is not known, on node-1",
         "description": f"It loses GPU time, the cause is not known ({100 * (1 - load):.0f}% of its GPU time is lost). "
-        "\nWhat to do: no measured value explains it: "
-        "`gpugauge doctor PID` on the node shows what is missing. \nProcesses without the hook: 1; of these only the "
+        "\nProcesses without the hook: 1; of these only the "
         f"load is known. Start it under the hook to see why: `gpugauge run -- {line} …`. "
         f"{1 - load:.1f} GPU hours lost so far. {FURTHER}Mean over 15m. On node-1; programs {command}. "
         f"Since {LOW_BEGIN}.",

@@ -50,7 +50,7 @@ def alerts(s: Selectors) -> list[Alert]:
         hold = _LOST_SECONDS if name == "GpuLost" else s.settle if name in _WAITING else 0
         ends = "" if name in PASSING else f"\nThe alert ends about {format_duration(s.keep_firing)} after the repair."
         lost = name == "GpuLost"
-        text = description + t.figures(name) + t.other_faults(name) + _TO_DO + ends + t.users(lost=lost)
+        text = description + t.users(lost=lost) + t.figures(name) + t.other_faults(name) + _TO_DO + ends
         summary = f"{t.gpu()} {{{{ $labels.summary }}}}"
         expr = _of_gpu(s, _judged(s, name, hold, *own))
         more: dict[str, Any] = {"words": _WORDS, "users": t.owners(lost=lost)}
@@ -85,7 +85,7 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "the driver requires a reset of a GPU, or more than that",
         ),
         "GpuResetPending": (
-            "It can wait until its jobs end.",
+            "By itself it can wait until its jobs end.",
             "faulty memory of a GPU is replaced at the next reset",
         ),
         "GpuRowRemapFailed": (
@@ -93,7 +93,8 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a faulty memory row could not be replaced, or nearly all pages that can be retired are",
         ),
         "GpuUncorrectedEcc": (
-            "A program that read this memory was ended, or has computed with wrong data.",
+            "A program that read this memory was ended, or has computed with wrong data. The GPU needs a reset when "
+            "its jobs have ended.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (

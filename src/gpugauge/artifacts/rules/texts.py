@@ -43,7 +43,8 @@ _COMMAND = (
 
 
 # Each change of an advice in a line of its own.
-_STEPS = '{{ reReplaceAll "; (also|then) " ";\\n- $1 " .Labels.advice }}'
+_STEPS = '{{ if match "; (also|then) " .Labels.advice }}\n- {{ end }}'
+_STEPS += '{{ reReplaceAll "; (also|then) " ";\\n- $1 " .Labels.advice }}'
 _FACTOR = '{{ printf "%.1f" .Value }}'
 _VALUE = '{{ printf "%.0f" .Value }}'
 # Metric, matchers and words of what was measured, by alert.
@@ -219,15 +220,23 @@ class Texts:
         none = "No cause takes 5% of its GPU time now. "
         if not self._queries:
             none = f"What to do: {UNEXPLAINED}. Without the hook only the load is known: `gpugauge run -- …`. "
-        advice = self._largest(lambda cause: f"\nWhat to do: {self.change(cause)}. ", none)
         if not self.selectors.training_matchers:
-            return advice
+            return self._largest(lambda cause: f"\nWhat to do: {self.change(cause)}. ", none)
+        found = self._query(f"{rec.OUTSIDE}{{@job}}")
+
+        def known(cause: str) -> str:
+            text = f"\nWhat to do: {self.change(cause)}. "
+            if not self._queries:
+                return text
+            # What is not known without the hook, no command shows.
+            shown = f'not (and $hookless (eq {cause} "unknown"))'
+            return f"{{{{ $hookless := {found} }}}}{{{{ if {shown} }}}}{text}{{{{ end }}}}"
+
+        advice = self._largest(known, none)
         by_command = "sum by (workload_command) "
         launcher = f'{by_command}({rec.PROGRAMS}{{@job,workload_command=~"{LAUNCHERS}"}})'
         command = self._query(f"topk(1, {launcher} or on () {by_command}({rec.PROGRAMS}{{@job}}))")
-        return advice + self._each(
-            self._query(f"{rec.OUTSIDE}{{@job}}"), f"{outside}{self._each(command, _COMMAND)}`. "
-        )
+        return advice + self._each(found, f"{outside}{self._each(command, _COMMAND)}`. ")
 
     def change(self, cause: str) -> str:
         """Return what removes a cause, whose name is the value of an expression: the advice of most processes."""
@@ -330,7 +339,8 @@ class Texts:
 
     def further(self) -> str:
         """Return the commands that show more of the job."""
-        report = "\n`gpugauge report '{{ $labels.workload_job }}'`"
+        where = " --prometheus.url {{ $externalURL }}" if self._queries else ""
+        report = f"\n`gpugauge report '{{{{ $labels.workload_job }}}}'{where}`"
         return f"{report} shows what it used and lost in all, and `gpugauge status` on a node what limits it now. "
 
     def stack(self) -> str:
@@ -442,7 +452,7 @@ def _host(instance: str) -> str:
 
 
 def _gain(factor: str, limit: str, bound: str = "at least") -> str:
-    return f"\nExpected: steps {bound} {factor} times as fast{limit}. "
+    return f"\nExpected: {bound} {factor} times as fast{limit}. "
 
 
 def _next(limit: str) -> str:
