@@ -92,7 +92,7 @@ def test_a_node_is_drained_only_for_a_gpu_that_is_broken(tmp_path: Path, scenari
         change.partition("Reason=")[2] for change in changes if change.startswith("update NodeName=n7 State=DRAIN")
     ]
     # `sinfo -R` shows 20 characters.
-    assert [reason[:20].strip() for reason in reasons] == (["GPU 1 needs a reset"] if reason else [])
+    assert [reason[:20].strip() for reason in reasons] == (["GPU 1 needs recovery"] if reason else [])
     assert all(reason.endswith(" (gpugauge)") for reason in reasons)
     assert [f"log -t gpugauge-check -- drained n7: {reason}" for reason in reasons] == changes[1:] or code == 2
     assert drained == []

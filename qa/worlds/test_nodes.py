@@ -67,7 +67,7 @@ def state(node: Node, gpu: Gpu) -> tuple[str, str]:
         (not gpu.up, ("bad", "down")),
         (gpu.xid == 79, ("bad", "errors")),
         (gpu.remapping_failed, ("bad", "faulty memory")),
-        (gpu.reset, ("bad", "needs reset")),
+        (gpu.reset, ("bad", "needs recovery")),
         (wasted, ("bad", "wasted")),
         (gpu.uncorrected, ("poor", "memory errors")),
         (gpu.xid == 48, ("poor", "errors")),

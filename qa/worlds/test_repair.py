@@ -71,7 +71,7 @@ ON_HOST = (
     "import runpy, sys; import gpugauge.workload.users as users; users._IN_CONTAINER = (); "
     "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 )
-LATER = "later, if that reboot was not possible: when all programs of the node have ended, "
+LATER = "later, if you did not reboot it: when all programs of the node have ended, "
 
 
 def device(index: int, uuid: str = "") -> Device:
@@ -127,7 +127,7 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     if apart and others:
         # A reboot that can wait ends no program of another GPU now, unless these can end: then it does all at once.
         now = list(place.plan(rest, users))
-        (once,) = (step for step in steps if step.startswith("if all other programs of the node can end now, too: "))
+        (once,) = (step for step in steps if step.startswith("if all other programs of the node can end now, too, "))
         assert [step for step in steps[: len(now) + 1] if step != once] == now
         assert steps.index(once) < min(n for n, step in enumerate(steps) if "reset" in step.split(":")[0])
         later = steps[len(now) + 1]
@@ -179,11 +179,13 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
             "switch the machine off and on" if "power" in marks else next(s for s in steps if "systemctl reboot" in s)
         )
         assert last in steps
-        named = {f"GPU {need.name}" for need in found if need.mark == "reboot"} if "power" not in marks else set()
-        for_others = "; it also re" in last or "services of the cluster" in last
-        assert for_others == ("in place of the reset" in last) == ("power" not in marks and bool(marks & RESETS))
-        assert not for_others or all(re.search(rf"GPUs? [\d, ]*{name[4:]}\b", last) for name in named)
-        assert "power" in marks or last.endswith("ends every program of the node")
+        if "power" not in marks:
+            repaired = {str(need.name) for need in found if need.mark != "hand"}
+            assert last.startswith("systemctl reboot, which ends every program of the node and re")
+            assert {one for each in re.findall(r"GPUs? ([\d, ]+)", last) for one in re.findall(r"\d", each)} == repaired
+            rebooted = {need.name for need in found if need.mark == "reboot"}
+            assert ("resets GPU" in last) == any(n.mark in RESETS and n.name not in rebooted for n in found)
+            assert ("services of the cluster" in last) == ("reboot" not in marks)
         assert ("power" in marks) != (order.count(4) == 1)
     elif "reset_all" in marks:
         assert resets == ["nvidia-smi --gpu-reset"]
@@ -269,7 +271,7 @@ def test_a_reboot_ends_the_programs_of_all_gpus_a_reset_those_of_its_own() -> No
         begin = f"start nothing new on the node, ask the owners to end their programs ({named})"
         pids = re.findall(r"\d", named)
         assert next(Site().plan(wanted, users)) == f"{begin}, otherwise kill {' '.join(sorted(pids))}"
-        assert next(Site().plan(wanted, users, simulated=True)) == begin
+        assert next(Site().plan(wanted, users, simulated=True)) == f"{begin}, otherwise end them"
     later = f"start nothing new on the node, go on when its programs have ended ({every})"
     assert next(Site().plan(needs(device(0), ["{later}; {reboot}"]), users)) == later
     assert next(Site().plan(needs(device(0), ["{reset}"]))).endswith("to end their programs (see gpugauge status)")
@@ -424,8 +426,8 @@ def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
     assert text.partition("Repair of GPUs ")[2].startswith(
         "0, 1, now: in this order "
         "1. start nothing new on the node, ask the owners to end their programs (owner unknown: pid 7), otherwise kill "
-        "7 2. systemctl reboot, in place of the reset; it also repairs GPU 1 (down); it ends every program of the node "
-        "3. check that all is well: gpugauge doctor "
+        "7 2. systemctl reboot, which ends every program of the node and resets GPU 0 and repairs GPU 1 "
+        "3. check that all is well before you give the node back to its users: gpugauge doctor "
     )
     assert "systemctl stop" not in text
 
@@ -453,8 +455,8 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         *faults, last = (problem for problem in facts.problems if problem.gpus)
         assert last.subject == f"Repair of GPU{heading}"
         apart = f"^{LATER}systemctl reboot, which "
-        apart = apart if "card" in scenario else "it also "
-        assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12] \(narrow link\)", s) for s in last.steps)
+        apart = apart if "card" in scenario else " and "
+        assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12]", s) for s in last.steps)
         assert re.search(
             r"^GPU [12] \(narrow link\), under load, expect all lanes: nvidia-smi -q -i [12] \| grep -A2 Width$",
             last.steps[-1],
@@ -514,5 +516,4 @@ def test_the_printed_commands_work_on_the_daemon_that_printed_them(lifecycle: bo
 def test_without_a_manager_the_node_is_given_back_by_hand() -> None:
     steps = list(Site().plan(needs(device(0), ["{reset}"])))
 
-    assert steps[-2].startswith("check that all is well")
-    assert steps[-1] == "only if so: give the node back to its users"
+    assert steps[-1] == "check that all is well before you give the node back to its users: gpugauge doctor"

@@ -92,7 +92,7 @@ def test_what_was_bad_before_the_first_scrape_fires_with_xid_node_and_index(chai
     assert alerts.keys() - wanted == {"GpuXidReset 2", "GpuResetPending 4"}  # the failed remap is Xid 64
     assert reset["annotations"]["summary"].startswith("GPU 4 on ")
     host, _, _ = chain.bad.rpartition(":")
-    summary = f"on {host} needs a reset: the driver requires a reboot of the node after an error"
+    summary = f"on {host} needs recovery: the driver requires a reboot of the node after an error"
     assert reset["annotations"]["summary"].endswith(summary)
     others = "Also: a faulty memory row waits to be remapped, had Xid 48 (Double bit ECC error), had unc"
     assert others in reset["annotations"]["description"]

@@ -9,14 +9,15 @@ import pwd
 import shutil
 import sys
 import time
+from operator import itemgetter
 from typing import NoReturn, TextIO
 
 import click
 
 from gpugauge.cli.common import OfDaemon, fail, url_option, wants_colour
 from gpugauge.cli.lifecycle import started
-from gpugauge.faults.table import FAULTS
-from gpugauge.status.model import WASTE, Status
+from gpugauge.faults.table import FAULTS, REASONED, order
+from gpugauge.status.model import WASTE, FaultStatus, Status
 from gpugauge.status.model import as_json as as_document
 from gpugauge.status.problem import BROKEN
 from gpugauge.status.use import gpus_words
@@ -127,13 +128,19 @@ def repairs(status: Status) -> list[str]:
     """Return what needs a reset or a repair, the gravest first, each in words that say most at their begin."""
     broken = [problem for problem in status.problems if problem.kind in BROKEN]
     words = [f"{problem.subject} {problem.text}" for problem in broken]
-    for gpu in sorted(status.gpus, key=lambda gpu: not any(each.grave for each in gpu.faults)):
-        known = [(each, FAULTS.get(each.runbook or "")) for each in gpu.faults]
-        explained = {name for _, fault in known if fault for name in fault.explains}
-        for each, fault in known:
+    found = list[tuple[int, str]]()
+    for gpu in status.gpus:
+        explained = {name for each in gpu.faults if each.runbook in FAULTS for name in FAULTS[each.runbook].explains}
+        for each in gpu.faults:
             if each.action and each.kind != "gpu_down" and each.runbook not in explained:
-                words.append(f"{gpus_words([gpu])} {fault.summary if fault and each.kind != 'xid' else each.text}")
-    return list(dict.fromkeys(map(safe, words)))
+                found.append((order(each.runbook or ""), f"{gpus_words([gpu])} {_said(each)}"))
+    return list(dict.fromkeys(map(safe, [*words, *(text for _, text in sorted(found, key=itemgetter(0)))])))
+
+
+def _said(fault: FaultStatus) -> str:
+    if fault.kind == "xid" or fault.runbook not in FAULTS:
+        return fault.text
+    return FAULTS[fault.runbook].summary + (f": {fault.text}" if fault.runbook in REASONED else "")
 
 
 def fetch(url: str) -> reply.Reply:

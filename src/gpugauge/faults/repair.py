@@ -37,6 +37,7 @@ COMMANDS = "|".join(
 _LAST = f"ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
 _BACK = "give the node back to its users"
 _MAX_PIDS = 8  # in a plan
+_RESETS = {"reset", "reset_all"}
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _UNIT = re.compile(r"/([\w@.:-]+)\.service$", re.MULTILINE)
@@ -180,14 +181,17 @@ class Site(NamedTuple):
         repaired = {need.device.uuid for need in now}
         if apart and (not users or any(found for uuid, found in users.items() if uuid not in repaired)):
             # Programs on other GPUs may go on, as no manager has ended them; if they can end, one reboot does it all.
-            also = f"systemctl reboot, which {_also(waiting)}"
-            once = f"if all other programs of the node can end now, too: {also}, in place of the steps until the check"
+            # Views show the first command of a plan alone: that is the reset.
+            also = _does(waiting)
+            once = "if all other programs of the node can end now, too, reboot it instead and go on with the check: it"
+            once += f" {also}"
             yield from self.plan(now, users, simulated=simulated, instead=once)
-            yield f"later, if that reboot was not possible: when all programs of the node have ended, {also}"
+            when = "later, if you did not reboot it: when all programs of the node have ended"
+            yield f"{when}, systemctl reboot, which {also}"
             yield from _under_load(waiting)
             return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
-        reboot = "reboot" in marks or ("pod" in kinds and bool(marks & {"reset", "reset_all"}))
+        reboot = "reboot" in marks or ("pod" in kinds and bool(marks & _RESETS))
         ended = users if reboot or marks & {"reset_all", "power"} else {need.device.uuid for need in needs}
         later = all(need.later for need in needs)
         others = [user for uuid in ended for user in users.get(uuid, ()) if user.kind not in _MANAGERS]
@@ -198,7 +202,7 @@ class Site(NamedTuple):
         resets = dict.fromkeys(
             need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)
             for need in needs
-            if need.mark in {"reset", "reset_all"}
+            if need.mark in _RESETS
         )
         yield from _shown(needs, lambda fault: fault.before, "note what the repair clears")
         yield from drain
@@ -206,7 +210,8 @@ class Site(NamedTuple):
         if "power" in marks:
             yield "switch the machine off and on"
         elif reboot:
-            yield _reboot(needs, len(resets)) if resets else _REBOOT
+            why = "" if "reboot" in marks else ", as services of the cluster hold GPUs after a drain, too"
+            yield f"{_REBOOT} and {_does(needs)}{why}"
         elif resets:
             if instead:
                 yield instead
@@ -216,8 +221,9 @@ class Site(NamedTuple):
         if back and ": " not in self.check:
             yield f"give the node back if all is well: {' && '.join((self.check, *back))}"
         else:
-            yield f"check that all is well{', ' if ': ' in self.check else ': '}{self.check}"
-            yield from (f"only if so: {each}" for each in back or [_BACK])
+            before = "" if back else f" before you {_BACK}"
+            yield f"check that all is well{before}{', ' if ': ' in self.check else ': '}{self.check}"
+            yield from (f"only if so: {each}" for each in back)
         yield from _under_load(needs)
 
     def _drained(self, kinds: Collection[str], programs: str, *, later: bool) -> tuple[list[str], list[str]]:
@@ -252,7 +258,8 @@ def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> str:
     said = "; ".join(f"{owner}: pid {' '.join(found)}" for owner, found in pids.items())
     said += f"; and {more} more" if (more := len(owners) - len(named)) else ""
     ask = "go on when its programs have ended" if later else "ask the owners to end their programs"
-    kill = "" if more or simulated or later or not named else f", otherwise kill {' '.join(map(str, named))}"
+    kill = "" if more or later or not named else f", otherwise kill {' '.join(map(str, named))}"
+    kill = ", otherwise end them" if kill and simulated else kill
     return f"{ask}{f' ({said})' if said else ''}{kill}"
 
 
@@ -268,18 +275,13 @@ def _shown(needs: Iterable[Need], command: Callable[[Fault], str], when: str) ->
     )
 
 
-def _also(needs: Iterable[Need]) -> str:
-    """Return what a reboot does for GPUs."""
-    also = (f"{n.text or 'repairs'} GPU {n.name}{f' ({n.fault.word})' if n.fault else ''}" for n in needs)
-    return " and ".join(dict.fromkeys(also))
-
-
-def _reboot(needs: Sequence[Need], resets: int) -> str:
-    """Return the step that reboots a node of which other GPUs need resets."""
-    words = _also(need for need in needs if need.mark == "reboot")
-    why = f"it also {words}" if words else "services of the cluster read the GPUs, too"
-    ends = _REBOOT.partition("which ")[2]
-    return f"systemctl reboot, in place of the reset{'s' if resets > 1 else ''}; {why}; it {ends}"
+def _does(needs: Sequence[Need]) -> str:
+    """Return what a reboot does for GPUs, for each the gravest alone."""
+    does = {need.name: "resets" for need in needs if need.mark in _RESETS}
+    does |= {need.name: need.text or "repairs" for need in reversed(needs) if need.mark == "reboot"}
+    verbs = {verb: [str(name) for name in does if does[name] == verb] for verb in does.values()}
+    found = (f"{verb} GPU{'s' if len(names) > 1 else ''} {', '.join(names)}" for verb, names in verbs.items())
+    return " and ".join(found)
 
 
 ANY_SITE = Site()

@@ -46,7 +46,7 @@ _ROWS = (
     Fault(
         "GpuRowRemapFailed", "critical", "faulty memory", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS
     ),
-    Fault("GpuNeedsReset", "critical", "needs reset", "needs a reset", "reset", _RESET_EXPLAINS),
+    Fault("GpuNeedsReset", "critical", "needs recovery", "needs recovery", "reset", _RESET_EXPLAINS),
     Fault("GpuXidReset", "critical", "errors", "had an Xid error", "reset", _LINKS),
     Fault(
         *("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),

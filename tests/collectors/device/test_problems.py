@@ -42,7 +42,7 @@ def test_a_fault_is_exported_while_it_is_there() -> None:
     assert found["gpu_problem"] == {("GPU-a", *each): 1 for each in severities.items()}
     assert found["gpu_problems"] == {("GPU-a",): 3}
     assert [labels[1:6] for labels in found["gpu_problem_info"]] == [
-        ("GpuNeedsReset", "", "", "gpu_reset", "needs reset"),
+        ("GpuNeedsReset", "", "", "gpu_reset", "needs recovery"),
         ("GpuResetPending", "", "", "row_remap_pending", "reset pending"),
         ("GpuHot", "", "", "", "hot"),
     ]

@@ -62,7 +62,8 @@ NVIDIA = Vendor(
     in_log=IN_LOG,
     error_advice={
         # Others are not affected.
-        "94": "restart the program that has ended: its pid is in `dmesg | grep Xid`; {later}; {reset}",
+        "94": "restart the program that has ended, on another GPU until the repair: its pid is in `dmesg | grep Xid`; "
+        "{later}; {reset}",
         "reset": "{reset}",
         "workflow": "follow NVIDIA's workflow for this code: "
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
