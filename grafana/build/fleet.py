@@ -31,7 +31,6 @@ from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import LABELS, SEVERITIES, notifications
 from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import (
-    BAD,
     HOT,
     LOAD,
     ONLY_NAME,
@@ -166,7 +165,7 @@ def _now() -> list[Panel]:
             Query(words.coded(missed), "all"),
             Query(trained, "with trainings"),
             mode="value_and_name",
-            colors={"all": WARN, "with trainings": BAD},
+            colors={"all": WARN, "with trainings": WARN},
             width=3,
         ),
     ]

@@ -130,8 +130,8 @@ def before_lost(scope: Scope) -> str:
 
 def owners(scope: Scope, *labels: str) -> str:
     """Return whose process holds most memory of each GPU, by these labels; of a GPU that is lost, or whose node is not
-    seen, held it last. Of many nodes, the owners of GPUs with a fault or an alert: of a GPU that has not answered for
-    hours, which only a reboot may repair, the only job of the node.
+    seen, held it last; of a GPU that has not answered for hours, which only a reboot may repair, the only job of the
+    node. Of many nodes, the owners of GPUs with a fault or an alert.
     """
     process, names_ = keys("process"), ", ".join(labels)
     holders = f"{last(scope, HOLDS) if scope.many else known(scope, HOLDS)} or {before_lost(scope)}"
@@ -140,8 +140,6 @@ def owners(scope: Scope, *labels: str) -> str:
     every, by = replace(scope, own={}), keys("process", *labels)
     seen_ = f"count_over_time({every.back.select('gpu_process_info')}[{window(scope)}])"
     found = f"{one} * on ({process}) group_left ({names_}) topk by ({process}) (1, sum by ({by}) ({seen_}))"
-    if not scope.many:
-        return found
     jobs = every.select("gpu_process_info", workload_job="!")
     number = f"count by ({NODE_KEY}) (group by ({JOB_KEY}, instance) ({jobs}))"
     only = (
@@ -149,7 +147,8 @@ def owners(scope: Scope, *labels: str) -> str:
     )
     lost = f"max_over_time({every.back.select('gpu_up')}[{window(scope)}]) == 0"
     lost = f"group by ({GPU_KEY}) ({lost}) * on ({NODE_KEY}) group_left ({names_}) ({only})"
-    return f"({recorded(OWNER)} or on ({GPU_KEY}) {found} or on ({GPU_KEY}) {lost})"
+    found = f"{recorded(OWNER)} or on ({GPU_KEY}) {found}" if scope.many else found
+    return f"({found} or on ({GPU_KEY}) {lost})"
 
 
 def memory(scope: Scope) -> Expr:
@@ -359,9 +358,9 @@ def gpu_states(scope: Scope) -> Expr:
 
 
 def in_lines(faults: Expr) -> Expr:
-    """Return faults with a line for each step of a repair, and what stands before them behind them."""
+    """Return faults with a line for each step of a repair."""
     found = faults.then(f'label_replace({{}}, "advice", "$1", "advice", "{SEE}; (.*)")')
-    found = found.then('label_replace({}, "advice", "$2\\n$1", "advice", "(.*[.]) (Repair of GPU.*)")')
+    found = found.then('label_replace({}, "advice", "$1\\n$2", "advice", "(.*[.]) (Repair of GPU.*)")')
     for number in range(1, _MOST_STEPS):
         found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "(?s)(.*?) ({number}[.] .*)")')
     return found
@@ -465,6 +464,6 @@ NODE_NAMES = (
         for code, words in _REASONS.items()
         if not words.endswith(code)
     }
-    | {"~trainings not seen for .*": ("", "red"), "~not seen for .*": ("", "orange")}
+    | {"~(trainings )?not seen for .*": ("", "orange")}
     | names(*_with_gpus(Scope()))
 )

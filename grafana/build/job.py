@@ -397,7 +397,7 @@ def _what_to_do() -> Panel:
         Column(
             "What",
             "cause",
-            names={**jobs.CAUSE_NAMES, **mistakes, **jobs.FAULT_NAMES, _UNSEEN: ("", "red")},
+            names={**jobs.CAUSE_NAMES, **mistakes, **jobs.FAULT_NAMES, _UNSEEN: ("", "orange")},
             size=230,
         ),
         Column("Since", faults, names={_NO_TIME: ("-", "")}, size=95),

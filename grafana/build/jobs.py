@@ -71,7 +71,7 @@ _PROBLEMS = {
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
 _NOT_SEEN = "not known: $1 min"
-_UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "red"), "~not known.*": ("", GREY)}
+_UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "orange"), "~not known.*": ("", GREY)}
 _RESTARTED = "not known: gpugauge on $1 has just started"
 # By the labels `why` and `advice` of a job.
 WHY_NAMES = {

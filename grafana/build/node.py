@@ -45,9 +45,7 @@ def dashboard() -> Json:
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row(
-                "", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, sizes=((6, 10), *[(8, 12)] * 3)), _processes()]
-            ),
+            Row("", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, sizes=((6, 8), *[(8, 12)] * 3)), _processes()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -139,7 +137,7 @@ def _now() -> list[Panel]:
 def _faults() -> Panel:
     title = "Faults of GPUs, and their repair"
     return common.faults(
-        DEVICES, title, of_fleet=False, width=18, height=10, empty_text="no GPU that reports has a fault"
+        DEVICES, title, of_fleet=False, width=18, height=8, empty_text="no GPU that reports has a fault"
     )
 
 
@@ -175,7 +173,7 @@ def _gpus() -> Panel:
         Column("Xid at", xid, size=75),
         Column("Why", "cause", names=jobs.WHY_NAMES),
         Column("User", "workload_user", size=60),
-        *common.job_columns(size=135),
+        *common.job_columns(size=175),
         Column("Busy", of(gpus.busy(DEVICES)), size=65),
         Column("SM", of(_profiled("sm")), size=55),
         Column("Memory", of(gpus.memory(DEVICES)), size=75),
@@ -189,7 +187,7 @@ def _gpus() -> Panel:
             *("instance", "uuid", "process"),
         ),
         order=("GPU", "level"),
-        height=8,
+        height=10,
         empty_text="no GPU was seen in the time shown",
     )
 
