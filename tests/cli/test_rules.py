@@ -84,6 +84,15 @@ def test_duration_of_a_file(text: str, file: Path) -> None:
         ("patience: 0s\n", "FILE:1: patience: must be greater than 0, not '0s'"),
         ("threshold: high\n", f"FILE:1: threshold: {SHARE}, not 'high'"),
         ("threshold: 140%\n", f"FILE:1: threshold: {SHARE}, not '140%'"),
+        ("threshold: {a: 60%, default: 140%}\n", f"FILE:1: threshold.default: {SHARE}, not '140%'"),
+        ("threshold:\n  a: 60%\n  b: 7,5\n", f"FILE:3: threshold.b: {SHARE}, not '7,5'"),
+        ("for: grafana\n", "FILE:1: for: unknown key; did you mean engine?"),
+        (
+            "severities:\n  GpuHott: info\n  GpuHot: page\n  Foo: info\n",
+            "FILE:2: severities.GpuHott: there is no such alert; did you mean GpuHot?\n"
+            "gpugauge: FILE:4: severities.Foo: there is no such alert\n"
+            "gpugauge: FILE:3: severities.GpuHot: must be 'info', 'warning' or 'critical', not 'page'",
+        ),
         ("threshold: 100\n", f"FILE:1: threshold: {SHARE}, not 100"),
         ("threshold: yes\n", f"FILE:1: threshold: {SHARE}, not 'yes'"),
         ("critical: true\n", f"FILE:1: critical: {SHARE}, not True"),

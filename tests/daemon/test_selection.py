@@ -32,6 +32,18 @@ def test_unknown_name_is_an_error_with_the_nearest() -> None:
         Selection(NAMES, exclude=("gpu_powr_watts",))
 
 
+def test_each_wrong_pattern_has_a_line_with_its_place() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Selection(NAMES, ("gpu_*", "a"), ("b", "c"), places={"metrics.exclude": "FILE:2"})
+
+    lines = [line.partition("; ")[0] for line in str(caught.value).splitlines()]
+    assert lines == [
+        "metrics.include: no metric matches 'a'",
+        "FILE:2: metrics.exclude: no metric matches 'b'",
+        "FILE:2: metrics.exclude: no metric matches 'c'",
+    ]
+
+
 def test_same_section_stays_the_same_object() -> None:
     selection = Selection(NAMES, include=("gpu_up",))
 

@@ -31,8 +31,9 @@ and what was expected. For an unknown key it also names the nearest valid key. A
 and that no part of gpugauge reads is refused in the same way. Only the variables that Kubernetes sets for a service
 named gpugauge are ignored.
 
-`gpugauge serve --config.check` with the same flags, variables and file only checks them, and the files that they name.
-It prints a line for each mistake, and exits with 0 if the daemon can start with them, else with 2.
+`gpugauge serve --config.check` with the same flags, variables and file only checks them. If they are valid, it also
+checks the patterns of `metrics` and the files that settings name, such as `web.config.file`. It prints a line for each
+mistake, and exits with 0 if the daemon can start with them, else with 2.
 """
 
 

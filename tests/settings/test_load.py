@@ -252,6 +252,8 @@ def test_given_keys_are_recorded_and_pickled(file: Path) -> None:
 
     assert handed_over == settings == Settings()
     assert handed_over.given == settings.given == {"path.pod_logs", "log.level", "collector.device"}
+    assert handed_over.places["path.pod_logs"] == f"{file}:2"
+    assert handed_over.places["log.level"] == "GPUGAUGE_LOG_LEVEL"
     assert refused(file, "given: [log.level]\n").startswith("FILE:1: given: unknown key")
 
 

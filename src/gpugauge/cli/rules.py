@@ -13,6 +13,7 @@ from gpugauge.base.duration import format_duration
 from gpugauge.cli.common import fail
 from gpugauge.report.prices import read as read_prices
 from gpugauge.settings.kinds import ConfigError
+from gpugauge.settings.yaml_text import Document
 
 _SEVERITIES = "severities"
 _IN_FILES = (_SEVERITIES, "thresholds")  # which other flags set
@@ -55,7 +56,8 @@ def _shown(default: object) -> str:
     "config_file",
     type=click.Path(path_type=Path),
     metavar="PATH",
-    help="YAML file with the same parameters: threshold, patience, severities and so on. Flags take precedence.",
+    help="YAML file with the same parameters: threshold, patience and so on; severities: {ALERT: SEVERITY}, and engine "
+    "for --for. Flags take precedence.",
 )
 @click.option(
     "--format",
@@ -92,7 +94,7 @@ def command(
     flags = {name: value for name, value in values.items() if value is not None}
     try:
         document = read(config_file, flags | _severities(severity))
-        parameters = validate(document)
+        parameters = validate(document, _unknown_alerts(document))
         if of_cost or prices:
             text = _cost(parameters, form, prices)
         else:
@@ -111,6 +113,14 @@ def _cost(parameters: Parameters, form: str, prices: Path | None) -> str:
     known = {"prices": found.gpu_hour, "currency": found.currency, "pue": found.pue}
     tree = pack.cost_groups(parameters, **known, grams=found.co2e_grams_per_kilowatt_hour)
     return pack.FORMATS[form](parameters, tree)
+
+
+def _unknown_alerts(document: Document) -> list[str]:
+    """Return a sentence for each alert in `severities` that exists with no parameters."""
+    named = document.tree.get(_SEVERITIES)
+    known = [alert.name for alert in pack.alerts(Parameters(critical=0.1, per_cause=True))]
+    unknown = [UnknownAlertError(name, known) for name in named if name not in known] if isinstance(named, dict) else []
+    return [f"{document.place((_SEVERITIES, each.alert))}: {each}" for each in unknown]
 
 
 def _severities(texts: tuple[str, ...]) -> dict[str, object]:

@@ -54,7 +54,8 @@ def command(url: str, verbose: bool, mine: bool, as_json: bool, watch: bool, fai
     """Show whether the GPUs do useful work, what to change, and a line for each GPU and process.
 
     The values come from the running daemon. The first line is the answer, and the last one, too, if the terminal is
-    lower than the text. The problems follow, those that need a repair in red, those that waste GPU time in orange.
+    lower than the text. The problems follow: in red what must be repaired at once, in orange other faults and wasted
+    GPU time.
     BUSY is the share of the time in which a kernel ran, LOST the share of its GPU time that a process does not use.
     The lines fit the terminal, or COLUMNS; NO_COLOR switches colours off.
 

@@ -306,7 +306,8 @@ def _error(part: Callable[[], object]) -> ConfigError | None:
 
 def _selection(settings: Settings) -> Selection:
     names = [row.name for row in catalog.metrics()]
-    return Selection(names, settings.metrics.include, settings.metrics.exclude, settings.metrics.preset)
+    metrics = settings.metrics
+    return Selection(names, metrics.include, metrics.exclude, metrics.preset, settings.places)
 
 
 def _reading_intervals(settings: Settings) -> ReadingIntervals:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from gpugauge.collectors.device import device, events, mig, problems, utilization
 from gpugauge.collectors.exporter import exporter
@@ -37,14 +38,23 @@ LEAN = {row.name: part for part, rows in _LEAN.items() for row in rows}
 
 
 class Selection:
-    """Keeps the families that match `include` and not `exclude`. Raises ConfigError if a pattern matches none."""
+    """Keeps the families that match `include` and not `exclude`. Raises ConfigError with a line for each pattern that
+    matches none; `places` are those of the settings.
+    """
 
     def __init__(
-        self, names: Sequence[str], include: Sequence[str] = (), exclude: Sequence[str] = (), preset: str = "full"
+        self,
+        names: Sequence[str],
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        preset: str = "full",
+        places: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        for setting, patterns in (("metrics.include", include), ("metrics.exclude", exclude)):
-            for pattern in patterns:
-                _check(setting, pattern, names)
+        patterns = [("metrics.include", pattern) for pattern in include]
+        patterns += [("metrics.exclude", pattern) for pattern in exclude]
+        wrong = [each for each in patterns if not any(fnmatchcase(name, each[1]) for name in names)]
+        if wrong:
+            raise ConfigError("\n".join(_sentence(*each, names, places) for each in wrong))
         self._all = not include and not exclude and preset == "full"
         chosen = {name for name in names if any(fnmatchcase(name, p) for p in include)}
         chosen |= {name for name in names if not include and preset == "full"}
@@ -81,9 +91,9 @@ class Selection:
         return family._replace(samples=tuple(sample for sample in family.samples if sample[0][place] in kept))
 
 
-def _check(setting: str, pattern: str, names: Sequence[str]) -> None:
-    if not any(fnmatchcase(name, pattern) for name in names):
-        from gpugauge.settings.yaml_model import nearest  # noqa: PLC0415  (needed only for this error)
+def _sentence(setting: str, pattern: str, names: Sequence[str], places: Mapping[str, str]) -> str:
+    from gpugauge.settings.yaml_model import nearest  # noqa: PLC0415  (needed only for this error)
 
-        near = nearest(pattern, names, cutoff=0.0) or "none"
-        raise ConfigError(f"{setting}: no metric matches {pattern!r}; the nearest name is {near}")
+    place = places.get(setting, "").removeprefix(f"--{setting}")
+    near = nearest(pattern, names, cutoff=0.0) or "none"
+    return f"{f'{place}: ' if place else ''}{setting}: no metric matches {pattern!r}; the nearest name is {near}"

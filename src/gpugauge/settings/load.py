@@ -26,7 +26,9 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, obje
     unknown = [(name, nearest(name, known_variables())) for name in unknown_variables(environ)]
     sentences = [f"{name}: unknown variable" + (f"; did you mean {near}?" if near else "") for name, near in unknown]
     settings = _FILE.validate(document, sentences)
-    object.__setattr__(settings, "given", frozenset(_keys(document.tree)))  # the class is frozen
+    given = frozenset(_keys(document.tree))
+    object.__setattr__(settings, "given", given)  # the class is frozen
+    object.__setattr__(settings, "places", {key: document.place(tuple(key.split("."))) for key in given})
     return settings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -393,6 +394,8 @@ class Settings(Section):
     )
     given: frozenset[str] = field(default=frozenset(), init=False, compare=False)
     """The keys that are set, such as `path.pod_logs`. This is not a setting."""
+    places: Mapping[str, str] = field(default_factory=dict, init=False, compare=False)
+    """By key that is set, file and line, flag or variable, if they are known. This is not a setting."""
 
     def collectors(self) -> frozenset[str]:
         """Return the names of the collectors to run."""

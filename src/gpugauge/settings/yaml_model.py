@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
@@ -63,6 +63,8 @@ class YamlModel(Generic[_T]):
     """Keys of which no value is ever shown, nor of any key below them."""
     null_is_unset: bool = True
     """Whether a key without a value is left to its default."""
+    synonyms: Mapping[str, str] = field(default_factory=dict)
+    """The key that is meant, by names that people write for it: such as that of its flag."""
 
     def read(self, file: Path) -> Document:
         """Return the content of a file. Raises ConfigError."""
@@ -121,7 +123,7 @@ class YamlModel(Generic[_T]):
         """Return the nearest valid key: beside the wrong one, else anywhere in the file; else the keys beside it."""
         wrong = str(path[-1])
         beside = [name for model in _models_at(self.model, loc[:-1]) for name in _fields(model)]
-        if near := nearest(wrong, beside):
+        if near := self.synonyms.get(wrong) or nearest(wrong, beside):
             return f"; did you mean {_written((*path[:-1], near))}?"
         # Elsewhere are other things with similar names: only the same name counts, or the whole one without its dots.
         everywhere = {key.rpartition(".")[2]: key for key in _keys(self.model)}

@@ -229,11 +229,13 @@ class Parameters(BaseModel):
         if not isinstance(found, Mapping):
             return tree
         others = {key: value for key, value in tree.items() if key != "threshold"}
-        default = {"threshold": found["default"]} if "default" in found else {}
+        named, name = {}, ""
         try:
-            named = {name: _share(value) for name, value in found.items() if name != "default"}
+            for name, value in found.items():
+                named[name] = _share(value)
         except ValueError as error:
-            raise _error(str(error), ["threshold"]) from None
+            raise _error(str(error), ["threshold", name]) from None
+        default = {"threshold": named.pop("default")} if "default" in named else {}
         return others | default | {"thresholds": {**tree.get("thresholds", {}), **named}}
 
     @model_validator(mode="after")
@@ -306,7 +308,7 @@ class Parameters(BaseModel):
         return max(300, 4 * self.scrape_interval)
 
 
-_FILE = YamlModel(Parameters, "rules file")
+_FILE = YamlModel(Parameters, "rules file", synonyms={"for": "engine"})
 
 
 def read(file: Path | None, flags: Mapping[str, object]) -> Document:
@@ -322,6 +324,6 @@ def flag_of(name: str) -> str:
     return {"severities": "--severity", "engine": "--for"}.get(name, "--" + name.replace("_", "-"))
 
 
-def validate(document: Document) -> Parameters:
-    """Return the parameters of a document. Raises ConfigError."""
-    return _FILE.validate(document)
+def validate(document: Document, others: Sequence[str] = ()) -> Parameters:
+    """Return the parameters of a document. Raises ConfigError with a line for each error, also for `others`."""
+    return _FILE.validate(document, others)
