@@ -14,6 +14,9 @@ from tests.e2e.browsing import launched, opened
 from tests.e2e.pages import simulated
 
 from gpugauge.cli.status import fetch
+from gpugauge.faults.repair import Site, site
+from gpugauge.settings.kinds import DEFAULT_PORT, ListenAddress
+from gpugauge.settings.model import Settings, Web
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.terminal.feed import Feed
 from gpugauge.web.client import RequestError
@@ -45,11 +48,21 @@ def take(folder: Path) -> None:
     """Write the pictures of the page and of `gpugauge top`."""
     with patch("socket.gethostname", lambda: "node-7"), tempfile.TemporaryDirectory() as files:
         for name, scenario, seconds, height in _PICTURES:
-            with simulated(load_scenario(scenario), Path(files) / name, seconds) as page:
+            with simulated(load_scenario(scenario), Path(files) / name, seconds, of_unit(Path(files))) as page:
                 if name == "page.png":
                     (folder / "top.svg").write_text(asyncio.run(_terminal(page.url)), encoding="utf-8")
                 with launched() as browser, opened(browser, page.url, _WIDTH, height) as tab:
                     tab.screenshot(path=folder / name)
+
+
+def of_unit(folder: Path) -> Site:
+    """Return the place of the daemon that the systemd unit starts on a node without a manager of jobs."""
+    cgroup = folder / "proc/self/cgroup"
+    cgroup.parent.mkdir(parents=True, exist_ok=True)
+    cgroup.write_text("0::/system.slice/gpugauge.service\n")
+    settings = Settings(web=Web(listen_address=(ListenAddress("", DEFAULT_PORT),)))
+    with patch("gpugauge.faults.repair.shares_host_users", lambda: True):  # also if they are taken in a container
+        return site(settings, "http", folder / "cgroups", {"NOTIFY_SOCKET": "/run/systemd/notify"}, folder)
 
 
 async def _terminal(url: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.simulator.scenario.load import Scenario
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
@@ -32,14 +33,20 @@ class Page:
 
 
 @contextmanager
-def served(snapshot: Snapshot, history: History, scenario: str | None = None, links: Links = LINKS) -> Iterator[Page]:
-    """Serve the page of a snapshot on a free port."""
+def served(
+    snapshot: Snapshot,
+    history: History,
+    scenario: str | None = None,
+    links: Links = LINKS,
+    place: Site = ANY_SITE,
+) -> Iterator[Page]:
+    """Serve the page of a snapshot on a free port. `place` is that of the daemon, for the steps of a repair."""
     page = Page("", snapshot, lambda _: None)
 
     def current() -> Snapshot:
         return replace(page.snapshot, monotonic=time.monotonic())
 
-    view = partial(build, history=history)
+    view = partial(build, history=history, site=place)
     routes = page_routes(current, view, lambda: None, "/metrics", scenario, links)
     routes[PATH] = status_route(current, partial(status, history=history))
     server = Server([("127.0.0.1", 0)], routes)
@@ -52,13 +59,13 @@ def served(snapshot: Snapshot, history: History, scenario: str | None = None, li
 
 
 @contextmanager
-def simulated(scenario: Scenario, folder: Path, seconds: float) -> Iterator[Page]:
+def simulated(scenario: Scenario, folder: Path, seconds: float, place: Site = ANY_SITE) -> Iterator[Page]:
     """Serve the page of a scenario after some seconds of virtual time; `advance` adds further ones."""
     folder.mkdir()
     daemon = VirtualDaemon(scenario, folder)
     try:
         snapshot = [daemon.second() for _ in range(int(seconds))][-1]
-        with served(snapshot, daemon.history, scenario.name) as page:
+        with served(snapshot, daemon.history, scenario.name, place=place) as page:
 
             def advance(more: float) -> None:
                 page.snapshot = [daemon.second() for _ in range(int(more))][-1]
