@@ -23,11 +23,12 @@ PLACEHOLDERS = {"PID": "1", "NODE": "node7", "FOLDER": "folder", "UUID": "GPU-1"
 # By program: why no test of this file runs it.
 NOT_RUN = {
     "amd-smi": "asks the driver of a machine with a GPU of AMD",
-    "amtool": "sends to an Alertmanager of the reader; tests/e2e/test_chain.py reads alerts from one",
+    "amtool": "asks an Alertmanager of the reader, or reads its file; tests/e2e/test_chain.py reads alerts from one",
     "cat": "reads files that not every kernel has",
     "chronyc": "asks the clock of a machine, which a container does not set",
     "curl": "asks a daemon at the default port; tests/web and tests/e2e/test_lifecycle.py send these requests",
     "dmesg": "reads the kernel log of a machine with a GPU",
+    "fuser": "lists what has the device files of a GPU open",
     "helm": "needs a cluster; tests/e2e/test_chart.py renders the chart with Helm's own code",
     "jb": "fetches from the forge; tests/artifacts/rules/test_mixin.py renders what it would fetch",
     "journalctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
@@ -35,7 +36,7 @@ NOT_RUN = {
     "nvidia-smi": "needs a GPU",
     "promtool": "tests/e2e/test_promtool.py checks the rules with it",
     "py-spy": "attaches to a process of the reader",
-    **dict.fromkeys(("scancel", "scontrol", "squeue"), "needs Slurm"),
+    **dict.fromkeys(("scancel", "scontrol", "sinfo", "squeue"), "needs Slurm"),
     "timedatectl": "asks the clock of a machine, which a container does not set",
     "systemctl": "needs a booted systemd: qa/deploy/test_systemd.py has one",
 }
