@@ -92,12 +92,17 @@ def test_each_section_of_the_runbook_begins_with_what_to_type() -> None:
 
 
 def test_the_page_for_the_paged_names_each_alert_once() -> None:
-    known = {alert.name for alert in alerts(Parameters(critical=0.2, per_cause=True))}
-    rows = re.findall(r"^\| ([A-Z][^|]*) \|", (ROOT / "docs/paged.md").read_text(), re.MULTILINE)
-    named = [name.replace("…", ".+") for row in rows for name in row.split(", ")]
+    known = {alert.name: alert.severity for alert in alerts(Parameters(critical=0.2, per_cause=True))}
+    rows = re.findall(r"^\| ([A-Z][^|]*) \| ([^|]*) \|", (ROOT / "docs/paged.md").read_text(), re.MULTILINE)
+    named = [name.replace("…", ".+") for row, _ in rows for name in row.split(", ")]
 
     assert [name for name in named if not any(re.fullmatch(name, alert) for alert in known)] == []
     assert [alert for alert in known if sum(bool(re.fullmatch(name, alert)) for name in named) != 1] == []
+    for row, when in rows:
+        for name in row.split(", "):
+            severities = {known[alert] for alert in known if re.fullmatch(name.replace("…", ".+"), alert)}
+            words = {"critical": "at once", "warning": "today", "info": "as you like"}
+            assert {severity for severity in words if words[severity] in when} == severities, name
 
 
 @pytest.fixture(scope="module")
