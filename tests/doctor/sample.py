@@ -21,8 +21,13 @@ def sample() -> str:
         environ |= with_torch(Path(folder))
         printed = CliRunner().invoke(main, [*COMMAND, "--python", PYTHON], env=environ).output
     first, *sections, last = printed.rstrip("\n").split("\n\n")
-    shown = [section if section.startswith(_SHOWN) else _failures(section) for section in sections]
+    shown = [_begin(section) if section.startswith(_SHOWN) else _failures(section) for section in sections]
     return "\n\n".join([f"```\n$ gpugauge {' '.join(COMMAND)}\n{first}", *filter(None, shown), f"{last}\n```"])
+
+
+def _begin(section: str) -> str:
+    """Return the heading of a repair and a line for its steps, which are others where a daemon runs."""
+    return "\n".join((section.split("\n")[0], "…"))
 
 
 def _failures(section: str) -> str:
