@@ -27,7 +27,7 @@ def sample() -> str:
 
 def _begin(section: str) -> str:
     """Return the heading of a repair and a line for its steps, which are others where a daemon runs."""
-    return "\n".join((section.split("\n")[0], "…"))
+    return "\n".join((section.split("\n", maxsplit=1)[0], "…"))
 
 
 def _failures(section: str) -> str:
