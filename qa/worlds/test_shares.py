@@ -1,9 +1,10 @@
-"""The shares of drawn trainings: all who state them state the same numbers."""
+"""The shares of drawn trainings: all who state them state the same numbers, the end line, the views and the report."""
 
 from __future__ import annotations
 
 import random
 import sys
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,10 +12,14 @@ import pytest
 from tests.drawn import seeds
 
 from gpugauge import catalog
+from gpugauge.exposition.trainings import _series as every_series
 from gpugauge.hook.clock import CLOCKS
 from gpugauge.hook.ends import recap
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.node.window import Window
+from gpugauge.report.build import _shares as shares_of
+from gpugauge.report.facts import Facts
+from gpugauge.report.source import Series
 from gpugauge.snapshot import Section
 from gpugauge.verdict.shares import step_shares
 from gpugauge.wire.record import PHASES, SPENT, WAITED, WORDS
@@ -68,8 +73,8 @@ class Drawn:
         state: Any = SimpleNamespace(recorder=recorder, record=record, local_work=local, loads=loads, facts=facts)
         return recap(state)
 
-    def window(self) -> Window:
-        """Return what the daemon exports of it."""
+    def families(self, *, exposed: bool) -> list[Family]:
+        """Return what the daemon exports of it; `exposed` is whether it uses a GPU."""
         found: dict[str, dict[tuple[str, ...], Any]] = {
             "torch_process_info": {("p", *("",) * (len(ROWS["torch_process_info"].labels) - 1)): 1.0},
             "torch_phase_seconds_total": {("p", phase): ns / NS for phase, ns in self.spent.items()},
@@ -88,10 +93,25 @@ class Drawn:
                 "torch_loader_measured_batches_total": {("p",): 8.0},
                 "torch_loader_seconds_total": {("p", "runqueue"): self.loaded[1]},
             }
-        window = Window()
-        families = tuple(Family(ROWS[name], tuple(series.items())) for name, series in found.items())
-        window.add(node_of([Section("training", families)], monotonic=0.0))
-        return window
+        if exposed:
+            found["torch_data_wait_exposed_seconds_total"] = {("p",): self.waited["training"] / NS}
+        return [Family(ROWS[name], tuple(series.items())) for name, series in found.items()]
+
+
+def in_views(families: Sequence[Family]) -> str:
+    """Return the shares as page and terminal state them."""
+    window = Window()
+    window.add(node_of([Section("training", tuple(families))], monotonic=0.0))
+    return sentence(*step_shares(window, "p"))
+
+
+def in_report(families: Sequence[Family]) -> str:
+    """Return the shares as a report states them, from the same series."""
+    series = [
+        Series({"__name__": name, **dict(labels)}, [(60.0, value)])
+        for _, (name, labels), value in every_series(families, {"p"})
+    ]
+    return sentence(*shares_of([Facts(series, 0.0)]))
 
 
 @seeds(range(50))
@@ -102,7 +122,7 @@ def test_the_line_at_the_end_and_the_daemon_state_the_same(seed: int, monkeypatc
     assert line is not None
 
     _, _, stated = line.partition("; of ")
-    expected = sentence(*step_shares(drawn.window(), "p"))
+    expected = in_views(drawn.families(exposed=False))
     assert stated.partition(": ")[2].removesuffix(", waits for data not known") == expected
     # Against the drawn numbers themselves: the start-up is no part of the whole, the queue for a CPU no wait for data.
     whole = sum(drawn.spent.values()) - drawn.spent["starting"]
@@ -110,3 +130,11 @@ def test_the_line_at_the_end_and_the_daemon_state_the_same(seed: int, monkeypatc
     if drawn.loaded and " waiting for a CPU" in line:
         share = max(0.0, share - drawn.loaded[1] * 10 / 8 * NS / whole)
     assert (f"{100 * round(share, 4):.0f} % waiting for data" in line) == (share >= 0.005)
+
+
+@seeds(range(50))
+def test_the_report_states_the_shares_of_the_views(seed: int) -> None:
+    drawn, exposed = Drawn(random.Random(seed)), bool(seed % 4 == 0)
+    families = drawn.families(exposed=exposed)
+
+    assert in_report(families) == in_views(families)

@@ -21,7 +21,7 @@ from gpugauge.verdict import loaders
 from gpugauge.verdict.loaders import Load, diagnose
 from gpugauge.web.page.links import NO_LINKS
 from gpugauge.web.page.render import content
-from gpugauge.wire.shares import rest, sentence
+from gpugauge.wire.shares import divided, sentence
 from qa.worlds.looks import looks
 
 
@@ -136,7 +136,7 @@ def test_a_training_without_its_cpus_says_so(tmp_path: Path) -> None:
 def test_the_rest_is_divided_where_it_is_known(
     found: dict[str, float], thread: dict[str, float], whole: float, words: str
 ) -> None:
-    assert sentence(found, rest(found, thread, whole)) == words
+    assert sentence(*divided(found, thread, whole)) == words
 
 
 def test_errors_of_the_allocator_are_facts() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.wire.shares import apart, sentence, shares
+from gpugauge.wire.shares import divided, sentence, shares
 from tests.drawn import cases
 
 
@@ -23,11 +23,11 @@ def test_parts_by_size(shares: dict[str, float], text: str) -> None:
 
 
 def test_a_thread_that_loads_batches_itself_and_is_queued_waits_for_a_cpu() -> None:
-    found, of_rest = {"data": 0.6, "rest": 0.4}, {"running": 0.1, "runnable": 0.3}
+    found, thread = {"data": 0.6, "rest": 0.4}, {"running": 10.0, "runnable": 30.0}
 
-    assert apart(found, of_rest, 50.0, 100.0) == ({"data": 0.1, "rest": 0.9}, {"running": 0.1, "runnable": 0.8})
-    assert apart(found, of_rest, 90.0, 100.0)[0] == {"data": 0.0, "rest": 1.0}
-    assert apart(found, {}, 50.0, 100.0) == (found, {})
+    assert divided(found, thread, 100.0, 50.0) == ({"data": 0.1, "rest": 0.9}, {"running": 0.1, "runnable": 0.8})
+    assert divided(found, thread, 100.0, 90.0)[0] == {"data": 0.0, "rest": 1.0}
+    assert divided(found, {}, 100.0, 50.0) == (found, {})
 
 
 def test_the_start_is_no_part_of_a_training() -> None:

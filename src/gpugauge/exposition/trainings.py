@@ -13,7 +13,7 @@ from gpugauge.collectors.device import device, utilization
 from gpugauge.collectors.exporter import exporter
 from gpugauge.collectors.process import host
 from gpugauge.collectors.process import process as on_gpu
-from gpugauge.collectors.training import advice, session_rows, verdict_rows
+from gpugauge.collectors.training import advice, loader_rows, session_rows, verdict_rows
 from gpugauge.exposition.render import gzipped
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.snapshot import Snapshot
@@ -23,7 +23,12 @@ CPU, CPUS = host.CPU.name, host.AFFINITY.name
 STEPS, STEP, PHASES = session_rows.STEPS.name, session_rows.STEP_DURATION.name, session_rows.PHASE_SECONDS.name
 DATA_WAIT, LOCAL_WORK = session_rows.DATA_WAIT.name, session_rows.LOCAL_WORK.name
 THREAD = session_rows.THREAD_SECONDS.name
-COUNTERS = HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", PHASES, DATA_WAIT, LOCAL_WORK, THREAD, CPU
+EXPOSED_WAIT, LOADING = session_rows.EXPOSED_WAIT.name, loader_rows.SECONDS.name
+LOADED, LOADED_MEASURED = loader_rows.BATCHES.name, loader_rows.MEASURED.name
+COUNTERS = (
+    *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", PHASES, DATA_WAIT, LOCAL_WORK, THREAD, CPU),
+    *(EXPOSED_WAIT, LOADED, LOADED_MEASURED, LOADING),
+)
 HOST_MEMORY, HOST_LIMIT = host.MEMORY.name, host.MEMORY_LIMIT.name
 LIMITED_BY, ADVICE, MISTAKE = verdict_rows.LIMITED_BY.name, advice.TEXT.name, session_rows.MISTAKE.name
 GAINS = verdict_rows.SPEEDUP.name, verdict_rows.SPEEDUP_LOWER.name, verdict_rows.SPEEDUP_UPPER.name

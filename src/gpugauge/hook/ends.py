@@ -23,7 +23,7 @@ from gpugauge.hook.workers import thread_seconds
 from gpugauge.hook.wrappers import attempt
 from gpugauge.wire import messages as wire
 from gpugauge.wire.record import PHASES, SPENT, STEPS, WAITED
-from gpugauge.wire.shares import apart, queued, rest, sentence, shares, with_waits
+from gpugauge.wire.shares import divided, queued, sentence, shares, with_waits
 
 TYPE_CHECKING = False  # the state needs torch
 if TYPE_CHECKING:
@@ -83,9 +83,10 @@ def recap(state: TrainingState) -> str | None:
     whole, parts = sum(phases.values()) - starting, shares(with_waits(phases, waits), data, peers)
     outside = (1.0 - parts.get("data", 0.0)) * whole
     thread = _of_thread(state, outside, phases.get("training", 0.0))
-    in_thread = _in_thread(state)
+    own = _in_thread(state)
+    loading = queued(own.queued_seconds, own.batches, own.measured) if own else 0.0
     listed = (
-        sentence(*apart(parts, rest(parts, thread, whole), queued(in_thread) if in_thread else 0.0, whole)),
+        sentence(*divided(parts, thread, whole, loading)),
         "waits for data not known" if data is None else "",
     )
     begun = f" after a start of {_time(starting)}" if starting >= _MIN_START_SECONDS else ""

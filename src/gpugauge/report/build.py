@@ -28,7 +28,7 @@ from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
 from gpugauge.verdict.loaders import FOR_CPUS
 from gpugauge.verdict.mistakes import MISTAKES
-from gpugauge.wire.shares import rest, shares, with_waits
+from gpugauge.wire.shares import divided, queued, shares, with_waits
 
 _NO_FACTOR = {"unknown", "unused_gpus"}  # what is advised does not remove the loss
 _LEAST = 0.02  # share of the held time below which nothing is advised
@@ -205,14 +205,24 @@ def _shares(facts: Iterable[Facts]) -> tuple[dict[str, float], dict[str, float]]
     thread: Counter[str] = Counter()
     waits: Counter[str] = Counter()
     peers: list[float] = []
+    loading = 0.0
     for each in facts:
         phases.update(each.by(names.PHASES))
         waits.update(each.by(names.DATA_WAIT))
         thread.update(each.of_thread())
         local, steps = each.sum(names.LOCAL_WORK), each.sum(f"{STEP}_sum")
         peers += [max(0.0, steps - local)] if local is not None and steps is not None else []
+        loading += _queued(each)
     found = shares(with_waits(phases, waits), waits.get("training"), sum(peers) if peers else None)
-    return found, rest(found, thread, sum(phases.values()))
+    return divided(found, thread, sum(phases.values()) - phases["starting"], loading)
+
+
+def _queued(facts: Facts) -> float:
+    """Return the seconds for which a thread that loads its batches itself waited for a CPU meanwhile; 0 with a GPU."""
+    if facts.info(names.LOADER).get("workers") != "0" or facts.sum(names.EXPOSED_WAIT) is not None:
+        return 0.0
+    counts = (facts.sum(name) or 0.0 for name in (names.LOADED, names.LOADED_MEASURED))
+    return queued(facts.by(names.LOADING).get("runqueue"), *counts)
 
 
 def _change(found: Found) -> Change | None:

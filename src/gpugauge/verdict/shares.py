@@ -8,7 +8,7 @@ from gpugauge.node import training
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.savings import ALWAYS_COPYING, COPYING
-from gpugauge.wire.shares import apart, queued, rest, shares, with_open, with_waits
+from gpugauge.wire.shares import divided, queued, shares, with_open, with_waits
 
 _RECENT_SECONDS = 10.0
 # Bytes per second of one PCIe lane in each direction, by generation, after encoding.
@@ -55,9 +55,11 @@ def step_shares(window: Window, process: str) -> tuple[dict[str, float], dict[st
     track = window.session(process)
     peers = _peers(track.rise(training.step_seconds), track.rise(training.local_work))
     peers = with_open(peers, min(window.span, training.open_wait(session)))
-    found = shares(seconds_in_window(window, process), track.rise(waited_for_training), peers, window.span)
+    seconds = seconds_in_window(window, process)
+    found = shares(seconds, track.rise(waited_for_training), peers, window.span)
     thread = {state: track.rise(_of(_thread, state)) or 0.0 for state in _thread(session)}
-    return apart(found, rest(found, thread, window.span), track.rise(queued_loading) or 0.0, window.span)
+    whole = window.span - seconds.get("starting", 0.0)
+    return divided(found, thread, whole, track.rise(queued_loading) or 0.0)
 
 
 def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
@@ -65,9 +67,8 @@ def life_shares(session: Session) -> tuple[dict[str, float], dict[str, float]]:
     phases, waited = training.phases(session), training.waits(session)
     peers = with_open(_peers(training.step_seconds(session), training.local_work(session)), training.open_wait(session))
     found = shares(with_waits(phases, waited), waited.get("training"), peers)
-    whole = sum(phases.values())
-    known = rest(found, _thread(session), whole)
-    return apart(found, known, queued_loading(session) or 0.0, whole - phases.get("starting", 0.0))
+    whole = sum(phases.values()) - phases.get("starting", 0.0)
+    return divided(found, _thread(session), whole, queued_loading(session) or 0.0)
 
 
 def queued_loading(session: Session) -> float | None:
@@ -77,7 +78,7 @@ def queued_loading(session: Session) -> float | None:
     loader = training.loader(session)
     if session.facts.get("loader_workers") != "0" or not loader or training.exposed_wait(session) is not None:
         return None
-    return queued(loader)
+    return queued(loader.queued_seconds, loader.batches, loader.measured)
 
 
 def _thread(session: Session) -> dict[str, float]:

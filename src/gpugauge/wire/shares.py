@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpugauge.wire.messages import Loader
-
 NAMED_PHASES = frozenset({"evaluating", "checkpointing", "compiling", "generating"})
 
 # Words by part, the parts that take equal shares in this order.
@@ -62,35 +60,30 @@ def shares(
     return {part: round(share, _DIGITS) for part, share in found.items()}
 
 
-def rest(found: Mapping[str, float], thread: Mapping[str, float], whole: float) -> dict[str, float]:
-    """Return the rest of the shares of `whole` seconds by what the training thread does in it; `thread` are its seconds
-    by state. {} if most was not seen, and where ranks wait for each other: in which state they do is not known.
+def divided(
+    found: Mapping[str, float], thread: Mapping[str, float], whole: float, loading: float = 0.0
+) -> tuple[dict[str, float], dict[str, float]]:
+    """Return the shares of `whole` seconds, and their rest by what the training thread does in it: `thread` are its
+    seconds by state outside of its waits for batches. The seconds for which a thread that loads its batches itself was
+    queued for a CPU, `loading`, are waits for a CPU, not for data. The rest is {} if most of it was not seen, and where
+    ranks wait for each other: in which state they do is not known.
     """
     left, seen = found.get("rest", 0.0), sum(thread.values())
     if not left or not seen or seen < left * whole / 2 or found.get("peers", 0.0) >= _MIN_SHARE:
-        return {}
-    return {state: round(left * spent / seen, _DIGITS) for state, spent in thread.items()}
+        return dict(found), {}
+    rest, moved = {state: left * spent / seen for state, spent in thread.items()}, 0.0
+    if loading > 0.0:
+        moved = min(found.get("data", 0.0), loading / whole)
+        rest["runnable"] = rest.get("runnable", 0.0) + moved
+    changed = {"data": found["data"] - moved, "rest": left + moved} if moved else {}
+    both = {**found, **changed}, rest
+    shares, of_rest = ({part: round(share, _DIGITS) for part, share in each.items()} for each in both)
+    return shares, of_rest
 
 
-def queued(loader: Loader) -> float:
+def queued(seconds: float | None, batches: float, measured: float | None) -> float:
     """Return the seconds for which the loading of all batches waited for a CPU, from those of the measured ones."""
-    return (loader.queued_seconds or 0.0) * loader.batches / loader.measured if loader.measured else 0.0
-
-
-def apart(
-    found: Mapping[str, float], of_rest: Mapping[str, float], seconds: float, whole: float
-) -> tuple[dict[str, float], dict[str, float]]:
-    """Return the shares, and their rest as of rest(), with the seconds for which a thread that loads batches itself
-    was queued for a CPU as waits for a CPU, not for data. The same where the rest is not known.
-    """
-    moved = min(found.get("data", 0.0), seconds / whole) if of_rest and whole > 0.0 else 0.0
-    if not moved:
-        return dict(found), dict(of_rest)
-    changed = {"data": found["data"] - moved, "rest": found.get("rest", 0.0) + moved}
-    divided = {**of_rest, "runnable": of_rest.get("runnable", 0.0) + moved}
-    return {**found, **{part: round(share, _DIGITS) for part, share in changed.items()}}, {
-        state: round(share, _DIGITS) for state, share in divided.items()
-    }
+    return (seconds or 0.0) * batches / measured if measured else 0.0
 
 
 def parts(found: Mapping[str, float], of_rest: Mapping[str, float] | None = None) -> list[tuple[str, str, float]]:

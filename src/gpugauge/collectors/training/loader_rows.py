@@ -39,19 +39,19 @@ LIVE: tuple[Metric, ...] = (
 )
 
 LASTING: tuple[Metric, ...] = (
-    _process.counter(
+    BATCHES := _process.counter(
         "torch_loader_batches_total",
         "Batches that were loaded for the training, in loader workers or in the training thread. Absent while several "
         "loaders serve it at the same time.",
         _loader(lambda loader: loader.batches),
         source="torch.utils.data._utils.fetch",
     ),
-    _process.counter(
+    MEASURED := _process.counter(
         "torch_loader_measured_batches_total",
         "Part of torch_loader_batches_total that torch_loader_seconds_total covers: all but the first of each worker.",
         _loader(lambda loader: loader.measured),
     ),
-    _process.counter(
+    SECONDS := _process.counter(
         "torch_loader_seconds_total",
         "Time of loading batches, by part: CPU time of the loading thread (cpu), waits for a CPU (runqueue), waits "
         "in batches that read from storage (storage), all other waits (blocked); beside them the CPU time of other "

@@ -330,7 +330,7 @@ LASTING: tuple[Metric, ...] = (
         *("phase", "state"),
         source="/proc/PID/task/TID/schedstat",
     ),
-    _process.counter(
+    EXPOSED_WAIT := _process.counter(
         "torch_data_wait_exposed_seconds_total",
         "Part of the waits for batches in which the device was idle; absent if that cannot be determined.",
         training.exposed_wait,
