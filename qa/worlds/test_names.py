@@ -360,6 +360,8 @@ def test_settings_that_explain_a_slower_step_in_their_order(part: str) -> None:
     one, two = (Report.__new__(Report) for _ in range(2))
     object.__setattr__(one, "step_seconds", 1.0)
     object.__setattr__(two, "step_seconds", 2.0)
+    for each in (one, two):
+        object.__setattr__(each, "steps", 100)
     for first, second in pairwise(CHANGES[part]):
         changed = dict.fromkeys((second, first), ("1", "2"))
         listed = ", ".join(f"{name} 1 → 2" for name in (first, second))

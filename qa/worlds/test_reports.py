@@ -361,6 +361,13 @@ PLANTED: dict[str, tuple[str, str, str, str, float]] = {
     "sharding": ("torch_parallel_info", "sharding", "", "full_shard", 0.15),
     "": ("torch_process_info", "python", "3.12.1", "3.12.2", 0.0),
 }
+# A setting, with a value that only one of two runs reports.
+NOT_REPORTED = (
+    ("torch_loader_info", "batch_size", "32"),
+    ("torch_loader_info", "prefetch", "2"),
+    ("torch_settings_info", "deterministic", "yes"),
+    ("torch_build_info", "cudnn", "91002"),
+)
 OF_PART = {"loader workers": "data", "autocast": "rest", "matmul dtype": "rest", "sharding": "peers", "": "rest"}
 
 
@@ -418,6 +425,13 @@ def check_named(draw: random.Random, name: str) -> None:
         run_of("1", {metric: {label: before}}, parts, draw.randrange(1000, 5000)),
         run_of("2", {metric: {label: after}, **other}, changed, draw.randrange(1000, 5000)),
     ]
+    # What one of them has not reported is no change, whatever the other has.
+    unknown = draw.choice([each for each in NOT_REPORTED if each[0] != metric])
+    at = draw.randrange(2)
+    runs[at] = [
+        Series({**s.labels, unknown[1]: unknown[2]}, s.points) if s.labels["__name__"] == unknown[0] else s
+        for s in runs[at]
+    ]
     if draw.random() < 0.5:
         runs.reverse()
     double: Prometheus = Double([series for run in runs for series in run])  # type: ignore[assignment]  # as above
@@ -428,6 +442,11 @@ def check_named(draw: random.Random, name: str) -> None:
     both = compare.compare(*reports)
     answer = " ".join(both.answer)
 
+    assert unknown[1].replace("_", " ") not in f"{answer} {[*both.settings]}"
+    least = replace(reports[1], steps=draw.choice([4, 0.99 * 10 / (reports[1].step_seconds or 1.0)]))
+    short = " ".join(compare.compare(*(reports[0], least) if draw.random() < 0.5 else (least, reports[0])).answer)
+    assert short.startswith("Too short to compare: "), short
+    assert "explains" not in short
     if not name:
         assert "No change" in answer, answer
         return

@@ -9,12 +9,15 @@ from typing import TypeVar
 from gpugauge.report.jobs import ReportError
 from gpugauge.report.model import VERSION, Report
 from gpugauge.report.render import Block, listed, when
-from gpugauge.status.words import SIMULATED, cause_phrase, duration, factor, percent
+from gpugauge.status.words import SIMULATED, cause_phrase, duration, factor, percent, plural
 from gpugauge.wire.shares import parts as worded
 
 _Value = TypeVar("_Value")
 _UNEXPLAINED = "No setting that was reported explains it: look for a change in the data, the model or the node."
 _SAME = 0.05  # share by which the steps of two equal jobs may differ
+_LEAST_STEPS, _LEAST_SECONDS = 5, 10.0  # of each run; a shorter one may have ended before all settings were reported
+# The settings that are not reported while they are not in use. Of others, no value is known.
+_UNUSED = frozenset({"backend", "parallel", "sharding", "compiled", "grad scaler", "alloc conf", "world size"})
 # By part of a step: what the names of the settings that change it begin with, those that change it most first.
 _CHANGES: Mapping[str, tuple[str, ...]] = {
     "data": ("loader workers", "loader batch size", "loader "),
@@ -30,14 +33,14 @@ _CHANGES: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Pairs of values, the first of job A; a setting that only one has is "" in the other."""
+    """Pairs of values, the first of job A; a setting that one does not use is ""."""
 
     a: str
     b: str
     step_seconds: tuple[float | None, float | None]
     parts: Mapping[str, tuple[float, float]]  #: seconds of a step by part
     lost: Mapping[str, tuple[float, float]]  #: share of the held GPU time by cause
-    settings: Mapping[str, tuple[str, str]]  #: those that differ
+    settings: Mapping[str, tuple[str, str]]  #: those that differ, and are known of both
     answer: Sequence[str]  #: in sentences
     version: int = VERSION
 
@@ -59,7 +62,8 @@ def compare(a: Report, b: Report) -> Comparison:
     lost = ({cause: lost / of.held for cause, lost in of.lost.items()} if of and of.held else {} for of in hours)
     of_gpus = ({"GPUs": str(each.devices), "GPU": ", ".join(filter(None, each.products))} for each in both)
     settings = ({**gpus, **each.settings} for gpus, each in zip(of_gpus, both, strict=True))
-    changed = {name: pair for name, pair in _both(settings, "").items() if pair[0] != pair[1]}
+    pairs, unused = _both(settings, "").items(), _UNUSED if a.settings and b.settings else ()
+    changed = {name: (x, y) for name, (x, y) in pairs if x != y and ((x and y) or name in unused)}
     a_words, b_words = (f"{each.title}, {duration(each.end - each.begin)} from {when(each.begin)}" for each in (a, b))
     answer = _answer(a, b, parts, changed)
     if a.programs and b.programs and not {*a.programs} & {*b.programs}:
@@ -85,6 +89,14 @@ def _answer(
 ) -> list[str]:
     if not a.step_seconds or not b.step_seconds:
         return ["The steps cannot be compared: those of one job are not known."]
+    short = [
+        f"{name} made {plural(round(each.steps or 0), 'step')} in {duration(_spent(each))}"
+        for name, each in (("A", a), ("B", b))
+        if (each.steps or 0) < _LEAST_STEPS or _spent(each) < _LEAST_SECONDS
+    ]
+    if short:
+        needed = f"each run needs {_LEAST_STEPS} steps and {duration(_LEAST_SECONDS)} of them"
+        return [f"Too short to compare: {', '.join(short)}; {needed}."]
     times = b.step_seconds / a.step_seconds
     if abs(times - 1) < _SAME:
         return [f"No change: a step takes as long ({duration(b.step_seconds)})."]
@@ -111,14 +123,16 @@ def _answer(
         for name in changed
         if name.startswith(prefix)
     ]
-    if "loader workers" in found:  # a loader without workers prefetches nothing
-        found = [name for name in found if name != "loader prefetch"]
     if found:
         each = [f"{name} {changed[name][0] or 'none'} → {changed[name][1] or 'none'}" for name in dict.fromkeys(found)]
         lines.append(f"The change that explains it: {', '.join(each[:3])}.")
     else:
         lines.append(_UNEXPLAINED)
     return lines
+
+
+def _spent(of: Report) -> float:
+    return (of.steps or 0.0) * (of.step_seconds or 0.0)
 
 
 def _words(parts: Iterable[str]) -> dict[str, str]:
