@@ -51,9 +51,9 @@ def command(subject: str, url: str) -> None:
             lines += _lines(ranks, one or ranks, status.timestamp)
     if not lines:
         ranked, last = any((p.world_size or 1) > 1 for p in chosen), max(p.last_step or 0.0 for p in chosen)
-        why = "its ranks make progress" if ranked else "it is no rank of a distributed training with the hook"
-        now = f"; its last step was {duration(max(0.0, status.timestamp - last))} ago" if last else ""
-        other = "" if chosen[0].pid is None else f"; py-spy dump --pid {chosen[0].pid} shows that of any program"
+        now = f" (last step {duration(max(0.0, status.timestamp - last))} ago)" if last else ""
+        why = "its ranks make progress" if ranked else "only ranks of a distributed training send theirs"
+        other = "" if chosen[0].pid is None else f"; to see it: py-spy dump --pid {chosen[0].pid}"
         fail(1, f"{subject} has no stack: {why}{now}{other}")
     for line in lines[1:]:
         click.echo(safe(line))
