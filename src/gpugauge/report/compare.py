@@ -14,6 +14,7 @@ from gpugauge.wire.shares import parts as worded
 
 _Value = TypeVar("_Value")
 _UNEXPLAINED = "No setting that was reported explains it: look for a change in the data, the model or the node."
+_OF_REST = frozenset({"running", "asleep"})  # its thread runs or sleeps, also while it waits for its kernels
 _SAME = 0.05  # share by which the steps of two equal jobs may differ
 _LEAST_STEPS, _LEAST_SECONDS = 5, 10.0  # of each run; a shorter one may have ended before all settings were reported
 # The settings that are not reported while they are not in use. Of others, no value is known.
@@ -119,7 +120,7 @@ def _answer(
         lines.append(f"{share} of the difference is {words.get(part, part)}: {before} → {after}.")
     found = [
         name
-        for prefix in _CHANGES.get("rest" if part == "running" else part, ())
+        for prefix in _CHANGES.get("rest" if part in _OF_REST else part, ())
         for name in changed
         if name.startswith(prefix)
     ]
