@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 from tests.collectors.proctree import CPU, write
 from tests.collectors.training.test_advice import node
+from tests.drawn import seeds
+from tests.status.test_advice import host
 from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
 
 from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.collectors.training.advice import Advices
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.judged import Diagnosis, Judged, Verdict
+from gpugauge.node.judged import Diagnosis, Gain, Judged, Verdict
 from gpugauge.node.node import Node
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
@@ -33,10 +35,12 @@ from gpugauge.terminal.rows import Process
 from gpugauge.terminal.screen import process_lines
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.loader_facts import load
-from gpugauge.verdict.loaders import BUSY_CPUS, CHANGES, TRAINING_THREAD
+from gpugauge.verdict.loaders import BUSY_CPUS, CHANGES, TOO_FEW_CPUS, TRAINING_THREAD
+from gpugauge.web.page.links import Links
+from gpugauge.web.page.process import advice_words
 from gpugauge.wire import messages as wire
 from gpugauge.workload.identity import Workload
-from gpugauge.workload.processfiles import HostProcess
+from gpugauge.workload.processfiles import Bounds, HostProcess
 from gpugauge.workload.procfs import Procfs, Stat
 from qa.worlds.nodes import NOW
 from qa.worlds.processes import Drawn
@@ -120,7 +124,56 @@ def test_the_waits_of_a_training_on_the_cpu_are_named_in_every_view(data: float,
     if all(named):
         assert (places[0] < places[1]) == (data > cpu)
     assert problem.advice == process.advice
+    assert (
+        process.runbook == f"TrainingLimitedBy{'DataLoading' if words.startswith('waits for data') else 'CpuLimited'}"
+    )
     assert shown.index("  1. ") + len("  1. ") == shown.index(process.changes[0].change)
+
+
+def waiting(dice: random.Random) -> tuple[ProcessStatus, int, int]:
+    """Return a training on the CPU that waits for most of its time, with the CPUs that it may use and that it needs."""
+    threads, workers, cpus = dice.randint(1, 4), dice.choice([0, 0, 1, 4]), dice.randint(1, 9)
+    data = dice.uniform(0.05, 0.9)
+    cpu = dice.uniform(max(0.0, 0.55 - data), 0.95 - data)
+    reason = dice.choice([None, BUSY_CPUS, TOO_FEW_CPUS, TRAINING_THREAD])
+    judged = Judged(
+        Verdict("training_on_cpu", "inside"),
+        {"data": data, "rest": 1 - data},
+        rest={"runnable": cpu, "running": 1 - data - cpu},
+        gains={"cpu_limited": Gain(1.5, 1.4, 1.6, "cpu")} if dice.random() < 0.2 else {},
+        loader=Diagnosis(reason, workers + 1, 1.4, 1.4) if reason == TRAINING_THREAD else reason and Diagnosis(reason),
+    )
+    facts = {"command": "a.py", "torch_threads": f"{threads}", "loader_workers": f"{workers}"}
+    session = Session(wire.Hello("s", 0, facts=facts), 1, 0, wire.Snap("s", 1))
+    here = Node(NOW, 100.0, sessions={"p": session}, judged={"p": judged}, hosts={"p": host(bounds=Bounds(cpus))})
+    history = History()
+    for at in (0.0, 100.0):
+        history.feed(Snapshot(NOW, at, (), {}, node=replace(here, monotonic=at)))
+    (process,) = processes_of(here, history, NOW)
+    return process, cpus, threads + workers
+
+
+@seeds(range(100))
+def test_the_link_of_a_training_on_the_cpu_is_about_its_advice(seed: int) -> None:
+    process, cpus, need = waiting(random.Random(seed))
+    first, _, of_cpus = process.changes[0], *("TrainingLimitedByDataLoading", "TrainingLimitedByCpuLimited")
+    page = advice_words(process, Links("https://runbook"))
+    shown = " ".join("\n".join(process_screen(Process(process), NOW, 400, colour=False)).split())
+
+    about_cpus = first.topic == "crowded" or first.cause == "cpu_limited"
+    assert (process.runbook == of_cpus) == about_cpus == ("CPU" in first.change), first
+    assert f"#{(process.runbook or '').lower()}" in page
+    assert not about_cpus or "num_workers" not in first.change
+    if first.topic == "crowded" and " need " in first.change:
+        assert f"need {need}" in first.change
+        assert first.change.startswith(("at least", "fewer programs")[need <= cpus]), first
+        assert f" {cpus} CPU" in first.change
+    # A gain, or the most that the waits allow, which are all of its steps but its own work.
+    waits = process.data_wait_ratio or 0.0, process.rest_shares["runnable"]
+    assert "not decided" not in shown
+    assert first.most is None or 1 < first.most <= 1 / (1 - sum(waits)) + 1e-9
+    assert process.gain_words
+    assert all(shown.count(step) == 1 for step in first.steps)
 
 
 def test_waits_of_about_half_of_the_time_do_not_come_and_go() -> None:

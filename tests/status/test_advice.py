@@ -15,7 +15,7 @@ from gpugauge.status import advice
 from gpugauge.status.advice import advice_of, gain_words, words, words_of_gain
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import Advice, ProcessStatus
-from gpugauge.status.words import RUN_ADVICE, state_words
+from gpugauge.status.words import RUN_ADVICE, factor, state_words
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.memory.trend import Growth
@@ -25,7 +25,7 @@ from gpugauge.workload.processfiles import Bounds, HostProcess
 from gpugauge.workload.procfs import Stat
 
 GAIN = Gain(2.6, 2.2, 3.1, "gpu")
-LOADING = "1. {}; 2. {}".format(*CAUSES["data_loading"].advice.split("; also "))
+LOADING = "1. {}; 2. {}".format(*CAUSES["data_loading"].steps)
 
 
 def subject(process: str = "p", gpus: Any = (), **facts: Any) -> Subject:
@@ -40,10 +40,13 @@ def session(loader: wire.Loader | None = None, *, mistakes: Any = (), **facts: s
     return Session(wire.Hello("s", 0, facts=facts), 1, 0, wire.Snap("s", 1, loader=loader), mistakes=dict(mistakes))
 
 
+LOADER = CAUSES["data_loading"]
+
+
 def test_the_main_cause_has_its_gain() -> None:
     (found,) = advice_of(subject(gains={"data_loading": GAIN}, limited_by="data_loading"))
 
-    assert found == Advice("data_loading", "limit", CAUSES["data_loading"].advice, GAIN)
+    assert found == Advice("data_loading", "limit", LOADER.advice, GAIN, LOADER.steps)
 
 
 def test_the_gain_of_another_process_or_cause_is_not_shown() -> None:
@@ -154,7 +157,8 @@ def test_the_diagnosis_of_the_loader_replaces_the_general_advice(reason: str) ->
     gains, loader = {"data_loading": GAIN}, {"workers": "2"}
     (found,) = advice_of(subject(gains=gains, diagnosis=found_by, loader=loader, limited_by="data_loading"))
 
-    assert (found.cause, found.topic) == ("data_loading", "loader")
+    topic = "crowded" if reason in loaders.FOR_CPUS else "loader"
+    assert (found.cause, found.topic) == ("data_loading", topic)
     assert ("num_workers=8 in the DataLoader (now 2)" in found.change) == numbered
     assert found.gain == (Gain(2.0, 2.0, 2.0, "gpu") if numbered else None)
 
@@ -165,12 +169,10 @@ def test_the_number_of_workers_in_words() -> None:
     useless: dict[str, Any] = {"diagnosis": Diagnosis(loaders.TOO_FEW_CPUS, 2, 1.0, 1.0), "loader": {"workers": "2"}}
 
     assert words(advice_of(subject(**few))) == "num_workers=8 in the DataLoader (now 2)"
-    assert words_of_gain(advice_of(subject(**few))[0], None) == "steps about 2.6 times as fast"
+    assert words_of_gain(advice_of(subject(**few))[0]) == "steps about 2.6 times as fast"
     with_next = advice_of(subject(**few, gains={"data_loading": GAIN}))
     assert words(with_next) == "num_workers=8 in the DataLoader (now 2)"
-    assert (
-        words_of_gain(with_next[0], None) == "steps about 2.6 times as fast, then limited by its computation on the GPU"
-    )
+    assert words_of_gain(with_next[0]) == "steps about 2.6 times as fast, then limited by its computation on the GPU"
     assert (words(advice_of(subject(**none))) or "").startswith("load the batches in other processes")
     assert (words(advice_of(subject(**useless))) or "").startswith("more CPUs, or cheaper decoding")
 
@@ -202,7 +204,7 @@ def test_a_batch_that_takes_too_long_for_any_sensible_number_of_workers(workers:
     text = words(advice_of(subject(diagnosis=slow, loader={"workers": workers}, sessions=queued))) or ""
     assert text.startswith("more CPUs, not more loader workers: a batch takes 4.1 s to load (2 % on a CPU, 98 % wai")
     gain = "steps about 227 times as fast, then it still waits for its data loader"
-    assert words_of_gain(found[0], None) == (gain if workers == "0" else None)
+    assert words_of_gain(found[0]) == (gain if workers == "0" else None)
 
 
 @pytest.mark.parametrize("pageable", [False, True])
@@ -237,10 +239,10 @@ def test_known_mistakes_follow_what_limits_the_process() -> None:
     healthy = advice_of(subject(**made))
     assert [row.topic for row in limited] == ["limit", "profiler"]
     assert words(limited) == f"{LOADING}; 3. {profiler}"
-    assert words_of_gain(limited[0], 0.5) == gain_words(GAIN, "data_loading")
+    assert words_of_gain(limited[0]) == gain_words(GAIN, "data_loading")
     undecided = replace(limited[0], gain=None)
-    assert words_of_gain(undecided, 0.5) == "steps up to 2 times as fast"
-    assert words_of_gain(undecided, None) is None
+    assert words_of_gain(replace(undecided, most=2.0)) == "steps up to 2 times as fast"
+    assert words_of_gain(undecided) is None
     assert words(healthy) == profiler
     assert words([]) is None
 
@@ -323,7 +325,8 @@ def test_a_training_that_waits_for_a_cpu_needs_one_first_and_gains_nothing_from_
     assert (words(found, of.mains) or "").startswith("more CPUs")
     assert "num_workers" not in (words(found, of.mains) or "")
     assert (words(found, of.mains) or "").count("more CPUs") == 1
-    assert words_of_gain(found[0], None) is None
+    assert words_of_gain(found[0]) == f"steps up to {factor(1 / (1 - cpu))} times as fast"
+    assert found[0].topic == "crowded"
 
 
 def test_a_training_whose_quota_is_used_up_needs_a_larger_one_first() -> None:
@@ -342,4 +345,4 @@ def test_no_gain_is_larger_than_the_share_of_its_cause_allows() -> None:
     assert found.gain is not None
     assert found.gain.upper == round(1 / (1 - 0.44), 3)
     # Where no gain is decided, the most is said.
-    assert words_of_gain(replace(found, gain=None), 0.6, lost["causes"]) == ("steps up to 1.8 times as fast")
+    assert words_of_gain(replace(found, gain=None)) == ("steps up to 1.8 times as fast")

@@ -201,7 +201,7 @@ def test_other_commands_do_not_load_textual() -> None:
 def test_a_long_answer_and_a_long_advice_end_with_an_ellipsis() -> None:
     facts = json.loads(json.dumps(FACTS))
     facts["answer"] = " ".join(f"word{n}" for n in range(99))
-    facts["problems"][0]["advice"] = " ".join(f"step{n}" for n in range(200))
+    facts["problems"][0] |= {"advice": " ".join(f"step{n}" for n in range(200)), "advice_steps": []}
 
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
         lines = screen(app)

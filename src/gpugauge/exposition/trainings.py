@@ -32,6 +32,7 @@ COUNTERS = (
 HOST_MEMORY, HOST_LIMIT = host.MEMORY.name, host.MEMORY_LIMIT.name
 LIMITED_BY, ADVICE, MISTAKE = verdict_rows.LIMITED_BY.name, advice.TEXT.name, session_rows.MISTAKE.name
 GAINS = verdict_rows.SPEEDUP.name, verdict_rows.SPEEDUP_LOWER.name, verdict_rows.SPEEDUP_UPPER.name
+LOADER_LIMIT = verdict_rows.LOADER_LIMIT.name
 LOADER_GAINS = verdict_rows.LOADER_SPEEDUP.name, verdict_rows.LOADER_SPEEDUP_LOWER.name
 NEXT = verdict_rows.SPEEDUP_NEXT.name
 PROCESS, END, DECIDED = session_rows.INFO.name, session_rows.END_INFO.name, verdict_rows.VERDICT.name
@@ -40,7 +41,7 @@ SETTINGS = session_rows.BUILD.name, session_rows.PARALLEL.name, session_rows.SET
 MEMORY, PEAK, LIMIT = on_gpu.MEMORY.name, session_rows.PEAK.name, session_rows.MEMORY_LIMIT.name
 GAUGES = (
     *(CPUS, HOST_MEMORY, HOST_LIMIT, MEMORY, PEAK, LIMIT, PROCESS, END, DECIDED, *SETTINGS),
-    *(*GAINS, NEXT, LIMITED_BY, ADVICE, MISTAKE, *LOADER_GAINS),
+    *(*GAINS, NEXT, LIMITED_BY, ADVICE, MISTAKE, LOADER_LIMIT, *LOADER_GAINS),
 )
 ENERGY, BUSY, OBSERVED = device.ENERGY.name, utilization.BUSY.name, utilization.OBSERVED.name
 INFO, TOTAL, POWER_LIMIT = device.INFO.name, device.MEMORY_TOTAL.name, device.POWER_LIMIT.name

@@ -26,7 +26,7 @@ from gpugauge.status.measured_advice import LARGER_BATCH
 from gpugauge.status.words import IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
-from gpugauge.verdict.loaders import FOR_CPUS
+from gpugauge.verdict.loaders import BUSY_CPUS, CHANGES, FOR_CPUS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.wire.shares import divided, queued, shares, with_waits
 
@@ -234,27 +234,31 @@ def _change(found: Found) -> Change | None:
     cause = next(known, None) or next(iter(hours.lost), None)
     useful = hours.used / hours.held if hours.held else 0.0  # share of the time that is left without any loss
     if not hours.held:
-        waits = _shares(facts)[0].get("data", 0.0)
-        cause = _usual(facts, LIMITED_BY) or ("data_loading" if waits >= _WORTH else None)
-        useful = 1 - waits if cause == "data_loading" else 0.0
+        of_step, of_rest = _shares(facts)
+        waits = {"data_loading": of_step.get("data", 0.0), "cpu_limited": of_rest.get("runnable", 0.0)}
+        longest = max(waits, key=lambda each: waits[each])
+        cause = _usual(facts, LIMITED_BY) or (longest if waits[longest] >= _WORTH else None)
+        useful = 1 - waits[cause] if cause in waits else 0.0
     share = hours.lost.get(cause or "", 0.0) / hours.held if hours.held else 0.0
     if cause is None or (hours.held and share < _LEAST):
         return None
     own = {p: each for p, each in found.facts.items() if cause in each.by(LIMITED_BY) or cause in each.by(LOST)}
     own = own or dict(found.facts)
     limited, owners = [*own.values()], [found.owners[process] for process in own]
-    gain, times = _gain(limited, cause), 1 / (1 - share) if share < 1 else 1.0
-    text = _usual(limited, names.ADVICE, cause) or (CAUSES[cause].advice if cause in CAUSES else cause)
+    left = 1 - share if hours.held else useful
+    gain, times = _gain(limited, cause), 1 / left if left > 0 else 1.0
+    general = CHANGES[BUSY_CPUS] if cause == "cpu_limited" else CAUSES[cause].advice if cause in CAUSES else cause
+    text = _usual(limited, names.ADVICE, cause) or general
     means = ([*chain(*(f.mean(name).values() for f in limited))] for name in names.LOADER_GAINS)
     least, lower = (min(each, default=None) for each in means)
-    if text in FOR_CPUS:  # another number of workers, which may have been advised for a while, gains nothing
+    if (
+        cause == "data_loading" and _usual(limited, names.LOADER_LIMIT) in FOR_CPUS
+    ):  # another number of workers, which may have been advised for a while, gains nothing
         gain = None
     elif cause == "data_loading" and least and lower:  # the advice is about its number of workers
         gain = Gain(least, lower, least, "") if least >= LEAST else None
     if gain and useful > 0 and cause != "precision_unused":
-        expected, lower, upper = (
-            min(each, times if hours.held else 1 / useful) for each in (gain.expected, gain.lower, gain.upper)
-        )
+        expected, lower, upper = (min(each, times) for each in (gain.expected, gain.lower, gain.upper))
         gain = Gain(expected, lower, upper, gain.next if upper * useful < 0.999 else "")
     at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     if cause == "unknown" and not _usual(limited, names.ADVICE, cause) and any(f.info(PROCESS) for f in limited):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,7 +28,7 @@ from gpugauge.status.words import (
     runs,
 )
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES, UNBOUNDED, Cause, missing
+from gpugauge.verdict.causes import CAUSES, UNBOUNDED, Cause, joined, missing
 from gpugauge.verdict.gain import LEAST, NARROW
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
@@ -48,19 +47,25 @@ def _without(cause: Cause, subject: Subject) -> Advice | None:
         return None
     gain = subject.gain(cause.name)
     change = _change(subject, cause)
-    return Advice(cause.name, "limit", change, gain) if change and (gain or named) else None
+    return _advice(cause.name, _GENERAL, change, gain) if change and (gain or named) else None
 
 
-def _change(subject: Subject, cause: Cause) -> str:
-    """Return what removes a cause, or makes an unknown one known; "" for this one if others gain something instead."""
+def _change(subject: Subject, cause: Cause) -> tuple[str, ...]:
+    """Return what removes a cause, or makes an unknown one known; () for this one if others gain something instead."""
     if cause.name == "unknown" and subject.process.hook:
         lacking = "; ".join(missing(subject.process.undecidable))
         if lacking:
-            return f"no measured value explains it; missing here, at least in part: {lacking}"
+            return (f"no measured value explains it; missing here, at least in part: {lacking}",)
         gained = any(subject.gain(name) for name in CAUSES if name != "unknown")
-        return "" if gained else "no measured value explains it: profile with torch.profiler"
+        return () if gained else ("no measured value explains it: profile with torch.profiler",)
     measured = measured_advice.BY_CAUSE.get(cause.name)
-    return (measured(subject) if measured else None) or cause.advice
+    found = measured(subject) if measured else None
+    return (found,) if isinstance(found, str) else found or cause.steps
+
+
+def _advice(cause: str | None, topic: str, steps: str | tuple[str, ...], gain: Gain | None = None) -> Advice:
+    steps = (steps,) if isinstance(steps, str) else steps
+    return Advice(cause, topic, joined(steps), gain, steps)
 
 
 def _loader(subject: Subject) -> Advice | None:
@@ -68,16 +73,16 @@ def _loader(subject: Subject) -> Advice | None:
     found, waits = subject.judged.loader if subject.judged else None, subject.process.data_wait_ratio
     if found is None or (waits is not None and waits < loaders.LEAST):
         return None
-    loading = training.loader(subject.session) if subject.session else None
-    change = measured_advice.diagnosed_change(subject.process.loader, found, loading)
+    change = measured_advice.diagnosed_change(subject, found)
+    topic = CROWDED if found.reason in loaders.FOR_CPUS else "loader"
     speedup, lower = found.speedup, found.lower
     if speedup is None or lower is None or speedup < LEAST:
-        return Advice("data_loading", "loader", change)
+        return _advice("data_loading", topic, change)
     without = subject.gain("data_loading")
     # The number of workers has a gain of its own, also where that of a loader without any wait is not decided.
     after = "data_loading" if found.reason == loaders.SLOW_BATCHES else without.next if without else ""
     gain = subject.within("data_loading", Gain(speedup, lower, speedup, after))
-    return Advice("data_loading", "loader", change, gain)
+    return _advice("data_loading", topic, change, gain)
 
 
 def _stalled(subject: Subject) -> Advice | None:
@@ -90,7 +95,7 @@ def _stalled(subject: Subject) -> Advice | None:
     elif pid and subject.process.standstill:
         other = "" if subject.complete else "they may wait for one on another node, which TrainingRankBehind names; "
         text = f"{other}see where each rank is: {subject.site.command(f'stack {pid}')}"
-    return Advice(None, "stalled", text)
+    return _advice(None, "stalled", text)
 
 
 def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
@@ -115,29 +120,29 @@ def _of_ranks(behind: Sequence[ProcessStatus], site: Site) -> str:
 
 
 def _crowded(subject: Subject) -> Advice | None:
-    return Advice(None, CROWDED, loaders.CHANGES[loaders.BUSY_CPUS]) if CROWDED in subject.mains else None
+    return _advice(None, CROWDED, measured_advice.crowded(subject)) if CROWDED in subject.mains else None
 
 
 def _idle(subject: Subject) -> Advice | None:
     idle = subject.process.state == "held_idle" and subject.process.level == "bad"
-    return Advice(None, "idle", IDLE_ADVICE) if idle else None
+    return _advice(None, "idle", IDLE_ADVICE) if idle else None
 
 
 def _hook(subject: Subject) -> Advice | None:
-    return Advice(None, "hook", RUN_ADVICE) if subject.process.state_words == "no hook" else None
+    return _advice(None, "hook", RUN_ADVICE) if subject.process.state_words == "no hook" else None
 
 
 def _known(mistake: Mistake, subject: Subject) -> Advice | None:
-    return Advice(None, mistake.name, mistake.change) if subject.makes(mistake.name) else None
+    return _advice(None, mistake.name, mistake.change) if subject.makes(mistake.name) else None
 
 
 def _on_memory(
-    topic: str, cause: str | None, change: Callable[[Subject], str | None], subject: Subject
+    topic: str, cause: str | None, change: Callable[[Subject], str | tuple[str, ...] | None], subject: Subject
 ) -> Advice | None:
     """Return a row about the memory. `cause` is what the change removes, or a cause of small batches if `""`."""
     text = change(subject)
     removed = next(filter(FILLED_BY_BATCH.__contains__, subject.mains), None) if cause == "" else cause
-    return Advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
+    return _advice(removed, topic, text, subject.gain(removed) if removed else None) if text else None
 
 
 SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
@@ -156,9 +161,7 @@ _WIDE = 4.0  # upper bound by lower bound of a gain from which on the upper one 
 _LITTLE = 1.2  # a lower bound below this one says no more than 1
 _LARGE = 2.0  # a gain that is worth a change beside the first one
 _GENERAL = "limit"  # the topic that says least: another advice on the same cause replaces it
-_NEXT = re.compile("; (?:also|then) ")  # between the steps of an advice
-# What limits the loader, and the cause whose advice says the same.
-_SAME = {loaders.TOO_FEW_CPUS: "cpu_limited", loaders.MEMORY: "memory_swap_io"}
+_SAME = {CROWDED: "cpu_limited", "loader": "memory_swap_io"}  # by topic, the cause whose advice says the same
 
 
 def advice_of(subject: Subject) -> list[Advice]:
@@ -166,11 +169,16 @@ def advice_of(subject: Subject) -> list[Advice]:
     found = [advice for source in SOURCES if (advice := source(subject))]
     special = {advice.cause for advice in found if advice.topic != _GENERAL}
     kept = [advice for advice in found if advice.topic != _GENERAL or advice.cause not in special]
-    loader = subject.judged.loader if subject.judged else None
-    if loader and loader.reason in _SAME and any(_SAME[loader.reason] == advice.cause for advice in kept):
-        kept = [advice for advice in kept if advice.topic != "loader"]
-    if any(advice.topic != CROWDED and advice.change in loaders.FOR_CPUS for advice in kept):
-        kept = [advice for advice in kept if advice.topic != CROWDED]
+    for_cpus = {measured_advice.crowded(subject), measured_advice.cpu_limited(subject)}
+    about_loading = [a.cause == "data_loading" and a.change in for_cpus for a in kept]
+    kept = [replace(a, topic=CROWDED) if same else a for a, same in zip(kept, about_loading, strict=True)]
+    loader, causes = subject.judged.loader if subject.judged else None, {advice.cause for advice in kept}
+    said = {topic for topic, cause in _SAME.items() if cause in causes}
+    if not loader or loader.reason != loaders.MEMORY:
+        said.discard("loader")
+    if any(advice.topic == CROWDED and advice.cause for advice in kept):
+        kept = [advice for advice in kept if advice.topic != CROWDED or advice.cause]
+    kept = [replace(advice, most=_most(advice, subject)) for advice in kept if advice.topic not in said]
     places = {cause: place for place, cause in enumerate(subject.mains)}
     return sorted(
         kept, key=lambda a: (places.get(a.cause or a.topic, len(places)), -a.gain.expected if a.gain else 0.0)
@@ -204,34 +212,49 @@ def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> 
     return found
 
 
-def words(found: Sequence[Advice], mains: Sequence[str] = ()) -> str | None:
-    """Return the text of the first advice, of those on other causes that are named, of those that gain much more, and
-    of known mistakes, numbered where it has several steps; None without advice.
+def steps_of(found: Sequence[Advice], mains: Sequence[str] = ()) -> list[str]:
+    """Return the steps of the first advice, of those on other causes that are named, of those that gain much more, and
+    of known mistakes.
     """
     if not found:
-        return None
+        return []
     first, *others = found
     known, mistakes = first.gain.expected if first.gain else 0.0, {mistake.name for mistake in MISTAKES}
-    shown, open_ = [first.change], {*mains} - {first.cause or first.topic}
+    shown, open_ = [*first.steps], {*mains} - {first.cause or first.topic}
     for advice in others:
         if (about := advice.cause or advice.topic) in open_:
             open_.remove(about)
-            shown.append(advice.change)
+            shown += advice.steps
         elif advice.gain and advice.gain.expected > max(known, _LARGE):
-            shown.append(f"{advice.change} ({gain_words(replace(advice.gain, next=''), advice.cause, advice.topic)})")
+            gain = gain_words(replace(advice.gain, next=""), advice.cause, advice.topic)
+            shown += (*advice.steps[:-1], f"{advice.steps[-1]} ({gain})")
         elif advice.topic in mistakes:
-            shown.append(advice.change)
-    return numbered([step for change in shown for step in _NEXT.split(change)])
+            shown += advice.steps
+    return shown
 
 
-def words_of_gain(advice: Advice, lost: float | None, causes: Mapping[str, float] | None = None) -> str | None:
-    """Return the gain of an advice in words, or the most that it can be for a process that loses a share of its GPU
-    time, by `causes` if they are known; None if neither is known.
-    """
-    lost = (causes or {}).get(advice.cause or "", lost)
-    gain, most = advice.gain, 1.0 / (1.0 - lost) if lost and lost < 1.0 else 0.0
-    if gain is None and most and advice.cause in CAUSES.keys() - UNBOUNDED:
-        gain = Gain(most, 1.0, most, "")
+def words(found: Sequence[Advice], mains: Sequence[str] = ()) -> str | None:
+    """Return the same as one text, numbered where there are several steps; None without advice."""
+    steps = steps_of(found, mains)
+    return "; ".join(numbered("".join(steps), steps)) or None
+
+
+def _most(advice: Advice, subject: Subject) -> float | None:
+    """Return the factor by which steps are faster at most, from the share of the time that the advice is about."""
+    process, share = subject.process, 0.0
+    if process.state == "training_on_cpu" and not process.limited_by:
+        # A thread that loads its batches itself does so with any number of CPUs.
+        own = advice.topic == CROWDED and process.loader.get("workers") == "0"
+        share += process.data_wait_ratio or 0.0 if advice.cause == "data_loading" and not own else 0.0
+        share += process.rest_shares.get("runnable", 0.0) if advice.topic == CROWDED else 0.0
+    elif advice.cause in CAUSES.keys() - UNBOUNDED:
+        share = (process.causes or {}).get(advice.cause, process.lost_ratio) or 0.0
+    return 1.0 / (1.0 - share) if 0.0 < share < 1.0 else None
+
+
+def words_of_gain(advice: Advice) -> str | None:
+    """Return the gain of an advice in words, or the most that it can be; None if neither is known."""
+    gain = advice.gain or (Gain(advice.most, 1.0, advice.most, "") if advice.most else None)
     return gain_words(gain, advice.cause, advice.topic) if gain else None
 
 

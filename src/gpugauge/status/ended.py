@@ -69,6 +69,7 @@ def with_end(process: ProcessStatus, session: Session) -> ProcessStatus:
         state="ended",
         state_words=_STATES.get(reason, "ended"),
         advice=advice or (process.advice and f"{NEXT_TIME}{process.advice}"),
+        advice_steps=() if advice else tuple(f"{NEXT_TIME * (n == 0)}{s}" for n, s in enumerate(process.advice_steps)),
         gain_words=None if advice else process.gain_words,
         step_shares=shares,
         rest_shares=rest,

@@ -9,16 +9,16 @@ from gpugauge.base.text import whole
 from gpugauge.driver.api import DeviceReading
 from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.faults.table import SLOWDOWNS
+from gpugauge.node import training
 from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
 from gpugauge.status.details import FOR_CPU, FOR_DATA, waits_longest
 from gpugauge.status.model import ProcessStatus
-from gpugauge.status.words import digits, duration, factor, largest, percent
+from gpugauge.status.words import digits, duration, factor, largest, percent, plural
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import COMPILE
 from gpugauge.verdict.loader_facts import PARTS
-from gpugauge.wire import messages as wire
 from gpugauge.workload.processfiles import HostProcess
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
@@ -74,6 +74,13 @@ class Subject(NamedTuple):
         return Gain(expected, lower, gain.upper if cause == "precision_unused" else upper, gain.next)
 
     @property
+    def cpus(self) -> float | None:
+        """The CPUs that it may use, None if they are not known."""
+        known = [training.cpus(self.session)] if self.session else []
+        known += [self.host.cgroup.cpus, self.host.bounds.cpus] if self.host else []
+        return min((cpus for cpus in known if cpus), default=None)
+
+    @property
     def mains(self) -> Sequence[str]:
         """The causes that the views name, the largest first; on the CPU the waits, by cause or topic of the advice."""
         main, throttled = self.process.limited_by, self.judged and "cpu_limited" in self.judged.gains
@@ -99,7 +106,7 @@ FILLED_BY_BATCH = frozenset({"underfilled", "host_bound"})
 """The causes that a larger batch removes."""
 
 
-def larger_batch(subject: Subject) -> str | None:
+def larger_batch(subject: Subject) -> tuple[str, ...] | None:
     """Return the change where the GPU has gaps or is not filled, and memory is left."""
     if not FILLED_BY_BATCH.intersection(subject.mains):
         return None
@@ -114,8 +121,8 @@ def larger_batch(subject: Subject) -> str | None:
         f"memory has room for up to {space} (an estimate)"
     )
     if "host_bound" in subject.mains:  # first what does not change the result
-        return f"{COMPILE}; then {text}"
-    return f"{text}; also fused kernels (torch.compile), or several processes on the GPU"
+        return (*COMPILE, f"then {text}")
+    return text, "also fused kernels (torch.compile), or several processes on the GPU"
 
 
 def fragmentation(subject: Subject) -> str | None:
@@ -164,8 +171,11 @@ def _size(size: float) -> str:
     return f"{factor(size / _GIB)} GiB" if size >= _GIB else f"{factor(size / _MIB)} MiB"
 
 
-def diagnosed_change(options: Mapping[str, str], found: Diagnosis, loader: wire.Loader | None) -> str:
+def diagnosed_change(subject: Subject, found: Diagnosis) -> str:
     """Return what to change by a diagnosis, the options of the loader, and how its batches were loaded."""
+    options, loader = subject.process.loader, training.loader(subject.session) if subject.session else None
+    if found.reason == loaders.BUSY_CPUS:
+        return crowded(subject)
     if found.reason in loaders.CHANGES:
         return loaders.CHANGES[found.reason]
     present, recommended, slow = options.get("workers", ""), found.workers, ""
@@ -184,14 +194,13 @@ def diagnosed_change(options: Mapping[str, str], found: Diagnosis, loader: wire.
     return text + loaders.MORE.get(found.reason, "") + slow
 
 
-def data_loading(subject: Subject) -> str:
+def data_loading(subject: Subject) -> str | tuple[str, ...]:
     """Return all that is not already so, without a diagnosis. Where a CPU is missing, another worker waits, too."""
     options, on_gpu = subject.process.loader, subject.process.state != "training_on_cpu"
     if not on_gpu and {CROWDED, "cpu_limited"}.intersection(subject.mains):
-        return cpu_limited(subject) or loaders.CHANGES[loaders.BUSY_CPUS]
+        return cpu_limited(subject) or crowded(subject)
     workers = options.get("workers")
-    known = (subject.host.cgroup.cpus, subject.host.bounds.cpus) if subject.host else ()
-    most = loaders.most_workers(min((cpus for cpus in known if cpus), default=None))
+    most = loaders.most_workers(subject.cpus)
     found = [f"more loader workers (now {workers})"] if 0 < (whole(workers or "") or 0) < most else []
     first = "load batches in workers: num_workers=2 in the DataLoader (now 0), then double it while samples/s grow"
     found += [first] if workers == "0" else []
@@ -202,7 +211,7 @@ def data_loading(subject: Subject) -> str:
     if not options.get("prefetch") and workers != "0":  # without workers there is no prefetching
         found.append("prefetching")
     first, *more = [*found, "faster storage or decoding"]
-    return f"{first}; also {', '.join(more)}" if more else first
+    return (first, f"also {', '.join(more)}") if more else first
 
 
 def transfer(subject: Subject) -> str | None:
@@ -236,6 +245,22 @@ def throttled(subject: Subject) -> str | None:
     return f"have {' and '.join(dict.fromkeys(checks))} checked: {'; '.join(gpus)}" if gpus else None
 
 
+def crowded(subject: Subject) -> str:
+    """Return what lets a process run that waits for a CPU: the CPUs that it has, and what its own threads need."""
+    facts = subject.session.facts if subject.session else {}
+    threads, workers = (
+        max(1, whole(facts.get("torch_threads", "")) or 1),
+        whole(subject.process.loader.get("workers", "")),
+    )
+    if subject.cpus is None or workers is None:
+        return loaders.CHANGES[loaders.BUSY_CPUS]
+    need, has = threads + workers, f"{digits(subject.cpus, 2)} CPU{'' if subject.cpus == 1 else 's'}"
+    own = f"its {plural(threads, 'thread')} and {plural(workers, 'loader worker')} need {need}"
+    if need <= subject.cpus:
+        return f"fewer programs on the {has} that it may use, or more CPUs: {own}, and other programs use them, too"
+    return f"at least {plural(need, 'CPU')} in place of {has}, or fewer threads and loader workers: {own}"
+
+
 def cpu_limited(subject: Subject) -> str | None:
     """Return the CPU limit and the least that the process needs, None if either is not known or it is enough."""
     limit = subject.host.cgroup.cpus if subject.host else None
@@ -256,7 +281,7 @@ def waiting_for_peers(subject: Subject) -> str | None:
     return f"{slow}; without Prometheus it is the one that does not wait, {subject.site.on_nodes('status')}"
 
 
-BY_CAUSE: Mapping[str, Callable[[Subject], str | None]] = {
+BY_CAUSE: Mapping[str, Callable[[Subject], str | tuple[str, ...] | None]] = {
     "data_loading": data_loading,
     "transfer": transfer,
     "throttled": throttled,

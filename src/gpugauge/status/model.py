@@ -30,6 +30,8 @@ class Advice:
     topic: str  #: the row of the table of advice
     change: str  #: what to change
     gain: Gain | None = None  #: the [expected gain](verdict.md#the-expected-gain), if it is known
+    steps: tuple[str, ...] = ()  #: the change, one step after the other; the first may be enough
+    most: float | None = None  #: the factor by which steps are faster at most, by the share of what the change removes
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class ProcessStatus:
     rest_shares: Mapping[str, float] = field(default_factory=dict)
     data_wait_ratio: float | None = None  #: the share of the waits for data
     advice: str | None = None  #: what to do: the first of `changes`; at its end about the reason, or for the next time
+    advice_steps: tuple[str, ...] = ()  #: the advice, one step after the other
     gain_words: str | None = None  #: the expected gain of the advice, if it is known
     changes: tuple[Advice, ...] = ()  #: all advice on it, the most useful first; at the end the last
     inside: Inside | None = field(default=None, metadata={"absent": True})  #: of a process with the hook
@@ -248,13 +251,16 @@ class Problem:
     subject: str = ""  #: the GPU or the program
     text: str = ""  #: what is wrong
     advice: str | None = None  #: what to do
+    advice_steps: tuple[str, ...] = ()  #: the advice on a program, one step after the other
+    of_fault: bool = False  #: whether it follows from a fault, which has the advice
     steps: tuple[str, ...] = ()  #: those of a `repair`, in their order
     since_words: str | None = None  #: since when it is there, if that is known
     detail: str | None = None  #: share, pid, owner and GPUs, or further errors and who uses the GPU
     gain_words: str | None = None  #: the expected gain of the advice, if it is known
     gpus: tuple[str, ...] = ()  #: the uuids
     processes: tuple[str, ...] = ()  #: the labels of the processes
-    ratio: float | None = None  #: the mean share of the GPU time that the processes lose
+    ratio: float | None = None  #: the mean share of the GPU time that the processes lose to this
+    lost_ratio: float | None = None  #: the mean share that they lose in all
     runbook: str | None = None  #: the section of [runbook.md](runbook.md)
 
     @property

@@ -18,7 +18,7 @@ from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
 from gpugauge.status.use import gpus_words, in_use, is_idle, judging, on_gpus, silent, unhooked, used_well
-from gpugauge.status.words import SEE_FAULT, percent, plural, since_words
+from gpugauge.status.words import percent, plural, since_words
 
 _CLOSE = 0.1  # shares of lost time that differ by less are the same
 _USED_LOAD = 0.01  # a GPU that is less busy over five minutes is not used
@@ -79,10 +79,10 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
         means = {words: sum(waits[words] for waits in of_all) / len(of_all) for words in of_all[0]}
         text = waits_words(named_waits(sorted(means.items(), key=lambda item: -item[1])))
     slowed = [gpu for gpu in held if any(fault.kind == "gpu_slowed" for fault in gpu.faults)]
-    advice = first.advice
-    if first.limited_by == "throttled" and slowed:
-        advice = f"{SEE_FAULT}{'s' if len(slowed) > 1 else ''} of {gpus_words(slowed)}"
-        text += f": {advice.removeprefix('see ')}"
+    advice, steps = first.advice, first.advice_steps
+    if of_fault := first.limited_by == "throttled" and bool(slowed):
+        fault = f"the fault{'s' if len(slowed) > 1 else ''} of {gpus_words(slowed)}"
+        advice, steps, text = f"see {fault}", (), f"{text}: {fault}"
     pid = f"pid {first.pid}" if first.pid is not None else "pid unknown"
     pid += f" and {plural(len(ranks) - 1, 'more process', 'es')}" if len(ranks) > 1 else ""
     lost = f"{percent(ratio)} of its GPU time is lost" if ratio is not None else ""
@@ -95,10 +95,13 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
         text,
         advice,
         detail=", ".join(filter(None, (lost, pid, owner, where))),
+        advice_steps=steps,
+        of_fault=of_fault,
         gain_words=first.gain_words,
         gpus=tuple(gpu.uuid for gpu in held),
         processes=tuple(rank.process for rank in ranks),
         ratio=ratio,
+        lost_ratio=total,
         runbook=first.runbook,
     )
 

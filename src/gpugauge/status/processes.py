@@ -11,15 +11,15 @@ from gpugauge.node import training
 from gpugauge.node.node import Node
 from gpugauge.sessions.inquiry import ENDED
 from gpugauge.sessions.session import Session
-from gpugauge.status.advice import advice_of, words, words_of_gain
+from gpugauge.status.advice import advice_of, steps_of, words, words_of_gain
 from gpugauge.status.details import JUDGED_SECONDS
 from gpugauge.status.ended import MAX_LISTED, with_end
 from gpugauge.status.history import History, is_wasted, lost_of
 from gpugauge.status.identity import identities, workload
-from gpugauge.status.measured_advice import Subject
+from gpugauge.status.measured_advice import CROWDED, Subject
 from gpugauge.status.model import Frame, Inside, ProcessStatus, Standstill, Use
 from gpugauge.status.problem import section_of_training
-from gpugauge.status.words import in_lines, largest, limit_words, state_words
+from gpugauge.status.words import largest, limit_words, state_words
 from gpugauge.verdict.causes import found_by
 from gpugauge.verdict.ranks import Position, behind
 from gpugauge.wire.shares import NAMED_PHASES
@@ -140,7 +140,7 @@ def _judging(process: ProcessStatus, seconds: float | None, now: float) -> Proce
     early = process.level == "none" or (seconds is not None and seconds < JUDGED_SECONDS)
     if process.limited_by or process.state in _DECIDED or not early:
         return process
-    plain = replace(process, advice=None, gain_words=None, changes=(), runbook=None)
+    plain = replace(process, advice=None, advice_steps=(), gain_words=None, changes=(), runbook=None)
     return replace(plain, judging_since=now - (seconds or 0.0), level="none")
 
 
@@ -215,14 +215,14 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
     subject = subject._replace(process=shown)
     found = advice_of(subject)
     # Where there is no GPU, training on the CPU is no trouble, but what it waits for may be.
-    trouble = (None, found[0].cause if found else None) if state == "training_on_cpu" and not name else (state, name)
+    waits = "cpu_limited" if found and found[0].topic == CROWDED else found[0].cause if found else None
+    trouble = (None, waits) if state == "training_on_cpu" and not name else (state, name)
     runbook = section_of_training(*trouble) if state else None
-    gain_words = words_of_gain(found[0], lost, shown.causes) if found else None
-    advice = words(found, subject.mains)
-    if gain_words and advice != (first := words(found[:1])):
-        count = len(in_lines(first or ""))
+    gain_words, steps = words_of_gain(found[0]) if found else None, tuple(steps_of(found, subject.mains))
+    if gain_words and 0 < (count := len(found[0].steps)) < len(steps):
         gain_words += f", with step{'s 1 to ' if count > 1 else ' '}{count} alone"
-    return replace(shown, advice=advice, gain_words=gain_words, changes=tuple(found), runbook=runbook)
+    shown = replace(shown, advice=words(found, subject.mains), advice_steps=steps, gain_words=gain_words)
+    return replace(shown, changes=tuple(found), runbook=runbook)
 
 
 def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
@@ -233,7 +233,8 @@ def _advised(process: ProcessStatus, history: History) -> ProcessStatus:
     owner = workload(subject.host.workload) if subject.host else {}
     process = replace(process, workload=owner | dict(process.workload))
     was = _judged(replace(process, loader=training.loader_options(subject.session)), history, subject)
-    return replace(process, advice=was.advice, gain_words=was.gain_words, changes=was.changes, runbook=was.runbook)
+    process = replace(process, advice=was.advice, advice_steps=was.advice_steps, gain_words=was.gain_words)
+    return replace(process, changes=was.changes, runbook=was.runbook)
 
 
 def level(state: str | None, cause: str | None, role: str | None, *, wasted: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import groupby
@@ -118,21 +117,9 @@ def quantity(value: float) -> str:
     return factor(value) if value < 9.95 else f"{value:,.0f}"
 
 
-SEE_FAULT = "see the fault"
-"""The begin of the advice on a program that a fault of its GPU slows: that fault has the advice."""
-
-
-def numbered(steps: Sequence[str]) -> str:
-    """Return what to do as one text, in which several steps have numbers."""
-    return "; ".join(f"{n}. {step}" for n, step in enumerate(steps, 1)) if len(steps) > 1 else steps[0]
-
-
-def in_lines(advice: str) -> list[str]:
-    """Return the steps of an advice, each with its number."""
-    return _NUMBER.split(advice)
-
-
-_NUMBER = re.compile(r"(?<=;) (?=\d+\. )")
+def numbered(advice: str | None, steps: Sequence[str]) -> list[str]:
+    """Return the lines of an advice: several steps have numbers. A daemon of an older version sends no steps."""
+    return [f"{n}. {step}" for n, step in enumerate(steps, 1)] if len(steps) > 1 else [advice] if advice else []
 
 
 def plural(count: int, noun: str, ending: str = "s") -> str:

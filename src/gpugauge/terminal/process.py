@@ -114,7 +114,11 @@ class _Screen:
                 yield from self._text(known, "  ", DIM)
             return
         if [name for name, _, _ in parts] in (["rest"], ["running"]) and self._facts.state != "training_on_cpu":
-            return  # its thread runs, too, while it waits for the GPU or for copies
+            text = (
+                "no wait is seen in it: its thread runs on a CPU, as it also does while it waits for the GPU or copies"
+            )
+            yield from self._text(text, "  ", DIM)
+            return
         widths = apportion([share for _, _, share in parts], self._writer.width - 2)
         filled = ((*_FILLS[name], cells) for (name, _, _), cells in zip(parts, widths, strict=True))
         yield "  " + "".join(self._writer.paint(sign * cells, colour) for sign, colour, cells in filled)
@@ -170,18 +174,22 @@ class _Screen:
                 yield from self._text(safe(line), "  ")
 
     def _changes(self) -> Iterator[str]:
-        found = [change for change in self._facts.changes if change.topic not in _MISTAKES]
-        for number, change in enumerate(found, 1):
-            yield from self._text(safe(change.change), f"  {number}. ")
-            yield from self._gain(change)
+        found, number = [change for change in self._facts.changes if change.topic not in _MISTAKES], 0
+        for change in found:
+            steps = change.steps or (change.change,)
+            for step in steps:
+                number += 1
+                yield from self._text(safe(step), f"  {number}. ")
+            first = number - len(steps) + 1
+            yield from self._gain(change, f"steps {first} to {number}: " if steps[1:] else "")
         if not found and self._facts.hook and not no_limit(self._facts, self._now):
             yield from self._text("nothing was found that makes its steps faster", "  ")
 
-    def _gain(self, change: Advice) -> list[str]:
-        known = words_of_gain(change, self._facts.lost_ratio, self._facts.causes)
+    def _gain(self, change: Advice, of: str) -> list[str]:
+        known = words_of_gain(change)
         why = {"unused_gpus": "its steps stay as fast, and GPUs are free", "unknown": "the cause is not known"}
         text = known or (why.get(change.cause, "the gain is not decided: too little is known") if change.cause else "")
-        return self._text(f"→ {safe(text)}", "     ", GREEN if change.gain else DIM, hanging=2) if text else []
+        return self._text(f"→ {of}{safe(text)}", "     ", GREEN if change.gain else DIM, hanging=2) if text else []
 
     def _mistakes(self) -> Iterator[str]:
         for change in self._facts.changes:

@@ -11,7 +11,7 @@ from gpugauge.status.details import details, remark
 from gpugauge.status.model import GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import owner_words
 from gpugauge.status.use import gpus_words, mig_name, total
-from gpugauge.status.words import duration, in_lines, percent, runs
+from gpugauge.status.words import duration, numbered, percent, runs
 from gpugauge.terminal.columns import Column
 
 _FOLDED = 3  # rows of processes that differ only in pid and figures, from which on they are one
@@ -48,7 +48,7 @@ def problem_words(problem: Problem) -> str:
 
 def to_do(problem: Problem) -> list[str]:
     """Return what to do about a problem, the steps of a repair, and what that gains."""
-    advice = in_lines(problem.advice or "")
+    advice = numbered(problem.advice, problem.advice_steps)
     advice = advice if advice[1:] else [f"→ {each}" for each in advice if each]
     steps = [f"{number}. {step}" for number, step in enumerate(problem.steps, 1)]
     gain = [f"Expected: {problem.gain_words}."] if problem.gain_words else []

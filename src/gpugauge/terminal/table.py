@@ -11,7 +11,7 @@ from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import WASTE, GpuStatus, MigStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import holders
 from gpugauge.status.use import MIG_LOAD_UNKNOWN, by_place, is_without_gpu, mig_loads_unknown, mig_name
-from gpugauge.status.words import HEADS, RUN_ADVICE, SIMULATED, in_lines, percent, plural
+from gpugauge.status.words import HEADS, RUN_ADVICE, SIMULATED, numbered, percent, plural
 from gpugauge.terminal import rows
 from gpugauge.terminal.columns import Column, Grid, Writer, cells, cut, row_of
 from gpugauge.terminal.rows import Process, folded, memory_of, problem_words, safe, to_do
@@ -189,8 +189,9 @@ class _View:
         if known and not listed:
             lines += write(known, _NOTE_INDENT, style)
         if process.advice and not listed and process.advice != RUN_ADVICE:
-            for step in in_lines(safe(process.advice)):
-                lines += write(step if step[0].isdecimal() else f"→ {step}", _NOTE_INDENT, DIM, hanging=2)
+            steps = numbered(process.advice, process.advice_steps)
+            for step in map(safe, steps):
+                lines += write(step if steps[1:] else f"→ {step}", _NOTE_INDENT, DIM, hanging=2)
             lines += write(f"Expected: {safe(process.gain_words)}.", _NOTE_INDENT, DIM) if process.gain_words else []
         return lines
 

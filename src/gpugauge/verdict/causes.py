@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from gpugauge.driver.vendors import VENDORS
@@ -19,7 +19,8 @@ _MIN_DRIVERS = ", ".join(f"{cuda}: {driver}" for v in VENDORS for cuda, driver i
 _Missing = Callable[[Evidence, DeviceEvidence], bool]
 _NAMES = re.compile(r"{(\w+)}")
 COMPILE = (
-    "torch.compile(model, mode='reduce-overhead'), which uses CUDA graphs; then no .item() and no printing in each step"
+    "torch.compile(model, mode='reduce-overhead'), which uses CUDA graphs",
+    "then no .item() and no printing in each step",
 )
 """The changes that take Python out of a step, the first of them first."""
 _LEAST_OFFLOADED = 0.3  # load of a GPU below which offloading alone does not explain its gaps
@@ -71,13 +72,14 @@ NEEDED: Mapping[str, tuple[str, _Missing]] = {
 
 
 class Cause(NamedTuple):
-    """`evidence` is required for the cause, `advice` is the change that removes it, `proven` are the kinds of machines
-    on which it was reported correctly, `phrase` follows the name of a process, and `colour` is that of charts.
+    """`evidence` is required for the cause, `change` is what removes it, a tuple if in several steps, `proven` are the
+    kinds of machines on which it was reported correctly, `phrase` follows the name of a process, and `colour` is that
+    of charts.
     """
 
     name: str
     evidence: str
-    advice: str
+    change: str | tuple[str, ...]
     proven: tuple[Proof, ...]
     phrase: str
     colour: str
@@ -85,6 +87,21 @@ class Cause(NamedTuple):
     needs: tuple[str, ...] = ()  # evidence that shows or excludes it; without it the cause is undecidable
     removed: Mapping[str, Any] = {}  # parts of a Step as they are without it
     measured: str = ""  # the evidence with values of Evidence.known(); its first part is needed
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """What removes it, one step after the other."""
+        return (self.change,) if isinstance(self.change, str) else self.change
+
+    @property
+    def advice(self) -> str:
+        """The same as one text."""
+        return joined(self.steps)
+
+
+def joined(steps: Sequence[str]) -> str:
+    """Return the steps of a change as one text, as the label `advice` has it."""
+    return "; ".join(steps)
 
 
 _ALL = (
@@ -138,7 +155,7 @@ _ALL = (
     Cause(
         "data_loading",
         "the training thread waits for batches while the GPU is idle",
-        "more loader workers; also pinned memory, prefetching, faster storage or decoding",
+        ("more loader workers", "also pinned memory, prefetching, faster storage or decoding"),
         ("cpu", "gpu", "simulated"),
         "waits for its data loader",
         "orange",
@@ -149,7 +166,7 @@ _ALL = (
     Cause(
         "host_bound",
         "gaps between kernels on the GPU, without waits for the loader",
-        f"{COMPILE}; then larger batches",
+        (*COMPILE, "then larger batches"),
         ("gpu", "simulated"),
         "waits for its own Python code",
         "yellow",

@@ -37,8 +37,7 @@ REASONS = {
 CHANGES = {
     TOO_FEW_CPUS: "more CPUs, or cheaper decoding and collate: the CPUs of the process are in use, and more loader "
     "workers will not help",
-    BUSY_CPUS: "more CPUs, fewer programs beside it, and no more threads and loader workers of its own than it has "
-    "CPUs: they wait for a CPU",
+    BUSY_CPUS: "more CPUs for it, or fewer programs beside it: it waits for a CPU",
     MEMORY: "more loader workers will not help, the memory is too small for them: give the job more memory, "
     "or keep less of the dataset in each worker",
     DELIVERY: "more loader workers will not help, the present ones are idle: raise prefetch_factor, return "
@@ -47,7 +46,8 @@ CHANGES = {
     "dataset, and the CPU it runs on",
     WORKER_START: "persistent_workers=True in DataLoader: its workers are started in each epoch",
 }
-FOR_CPUS = (CHANGES[TOO_FEW_CPUS], CHANGES[BUSY_CPUS])
+FOR_CPUS = frozenset({TOO_FEW_CPUS, BUSY_CPUS})
+"""The reasons for which another number of workers gains nothing."""
 MORE = {
     SLOW_BATCHES: "; more would be too many for this machine, so make the dataset faster, too",
     STORAGE: ", if the storage serves several reads at once; otherwise faster storage",

@@ -109,7 +109,7 @@ LIVE: tuple[Metric, ...] = (
         lambda j: {(cause, gain.next): 1 for cause, gain in j.gains.items()},
         *("cause", "next"),
     ),
-    _live.gauge(
+    LOADER_LIMIT := _live.gauge(
         "training_loader_limited_by",
         "1 for the limit of a loader for which the training waits (docs/verdict.md); absent while it does not wait, "
         "and where the evidence does not decide.",

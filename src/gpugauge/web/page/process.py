@@ -9,7 +9,7 @@ from gpugauge.status.details import details, remark
 from gpugauge.status.ended import FAILURES
 from gpugauge.status.model import Problem, ProcessStatus
 from gpugauge.status.owner import owner_words
-from gpugauge.status.words import RUN_ADVICE, duration, in_lines, percent
+from gpugauge.status.words import RUN_ADVICE, duration, numbered, percent
 from gpugauge.web.page.draw import ABSENT, mark, name, of_sizes, text
 from gpugauge.web.page.links import Links
 
@@ -117,7 +117,7 @@ def advice_words(about: ProcessStatus | Problem, links: Links) -> str:
     """Return the advice on a process or a problem with its expected gain, as HTML; "" without an advice."""
     if not about.advice:
         return ""
-    *steps, last = in_lines(about.advice)
+    *steps, last = numbered(about.advice, about.advice_steps)
     shown = [links.advice(step, None) for step in steps] + [links.advice(last, about.runbook, about.gain_words)]
     return f"<b>Advice:</b> {shown[0]}" + "".join(f'<span class="step">{step}</span>' for step in shown[1:])
 

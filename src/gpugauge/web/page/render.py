@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from gpugauge.driver.advice import NO_GPU_ADVICE
 from gpugauge.status.model import WASTE, Problem, Status, Totals
 from gpugauge.status.use import is_without_gpu, on_gpus, unhooked
-from gpugauge.status.words import HEADS, HOOK_COMMAND, SEE_FAULT, percent, plural
+from gpugauge.status.words import HEADS, HOOK_COMMAND, percent, plural
 from gpugauge.web.page.draw import bar, copy_button, mark, name, of_sizes, of_watts, text
 from gpugauge.web.page.gpus import gpu_table
 from gpugauge.web.page.links import Links
@@ -104,10 +104,7 @@ def content(status: Status, scenario: str | None, links: Links) -> tuple[str, st
     listed = {(key, p.advice): f"#problem-{number}" for number, p in shown for key in p.processes or p.gpus}
     # The details of what a fault slows have no advice either.
     listed |= {
-        (key, None): listed[key, p.advice]
-        for p in status.problems[:_MAX_PROBLEMS]
-        if (p.advice or "").startswith(SEE_FAULT)
-        for key in p.processes
+        (key, None): listed[key, p.advice] for p in status.problems[:_MAX_PROBLEMS] if p.of_fault for key in p.processes
     }
     links = replace(links, listed=listed, daemon=None if status.simulated else links.daemon)
     table = gpu_table(status, links)
