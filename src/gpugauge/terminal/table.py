@@ -101,16 +101,16 @@ class _View:
     def _in_short(self, problem: Problem) -> list[str]:
         words = problem_words(replace(problem, detail=None, since_words=None))
         if problem.ratio is not None:
-            lost, gain = f"{percent(problem.ratio)} lost", (problem.gain_words or "").partition(",")[0]
-            shorter = gain.removeprefix("steps ").replace("as many", "the")
-            known = [f" ({lost}; {text})" for text in (shorter, shorter.removeprefix("about ")) if text]
-            words += next((text for text in known if cells(words + text) <= self._writer.width - 2), f" ({lost})")
+            all_lost = percent(problem.ratio if problem.lost_ratio is None else problem.lost_ratio)
+            more = f" to this, {all_lost} in all" if all_lost != percent(problem.ratio) else ""
+            gain = (problem.gain_words or "").partition(",")[0]
+            words += f" ({'; '.join(filter(None, (f'{percent(problem.ratio)} lost{more}', gain)))})"
         advice, width = to_do(replace(problem, gain_words=None)), self._writer.width
         if not advice[1:] and cells(words) + cells("".join(advice)) + 3 <= width:
             short = self._writer.paint("".join(advice), DIM)
             return [f"  {self._writer.paint(words, LEVELS[problem.tone])} {short}".rstrip()]
-        first = self._writer.paint(cut(words, width - 2), LEVELS[problem.tone])
-        return [f"  {first}", *(line for text in advice for line in self._writer.text(text, "    ", DIM))]
+        first = self._writer.text(words, "  ", LEVELS[problem.tone], hanging=2)
+        return [*first, *(line for text in advice for line in self._writer.text(text, "    ", DIM))]
 
     def rows(self) -> list[str]:
         """Return one line for each GPU and for each process, those that lose most first."""
