@@ -551,7 +551,7 @@ def test_a_training_on_the_cpu_is_told_how_long_it_waits() -> None:
 
     text = render.as_text(render.blocks(report), 200)
     assert "held no GPU: for 75 % of its time it waited for data." in text
-    assert "How much that gains is not known." in text
+    assert "Steps up to 4 times as fast." in text
     assert "1 step of" in render.as_text(render.blocks(replace(report, steps=1.0)))
 
 

@@ -24,9 +24,10 @@ from gpugauge.faults.repair import Site, needs
 from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.model import Advice, Status, as_json, decoded
+from gpugauge.status.words import percent
 from gpugauge.terminal.feed import Feed
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.rows import processes
+from gpugauge.terminal.rows import processes, to_do
 from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, of_users, process_lines, sparkline
 from gpugauge.terminal.table import table
 from qa.worlds.looks import looks
@@ -269,11 +270,34 @@ def test_status_in_short_has_a_line_for_each_gpu_and_process(scenario: str, tmp_
         assert all(columns(line) <= width for line in lines)
         words = joined(" ".join(lines))
         assert joined(status.answer) in words
-        assert all(joined(problem.advice) in words for problem in status.problems if not problem.steps)
+        assert all(joined(line) in words for p in status.problems for line in to_do(replace(p, gain_words=None)))
         assert all(joined(problem.subject) in words for problem in status.problems)
+        # The gain is that of the doctor, but for what limits the steps next, and the loss that of the table below.
+        of_programs = [problem for problem in status.problems if problem.ratio is not None]
+        gains = [(p.gain_words or "").partition(",")[0].replace("as many", "the") for p in of_programs]
+        assert all(joined(re.sub("^steps |about ", "", gain)) in words for gain in gains)
+        lost = {p.facts.process: p.facts.lost_ratio for p in processes(status)}
+        for problem in (problem for problem in of_programs if len(problem.processes) == 1):
+            share = percent(lost[problem.processes[0]])
+            assert joined(f"{share} lost") in words or joined(f"to this, {share} in all") in words, problem
         rows = [line.split()[0] for line in lines if line.strip()]
         assert {str(gpu.index) for gpu in status.gpus} <= {*rows}
         assert {str(process.facts.pid) for process in chosen(status, "lost", False, "")} <= {*rows}
+
+
+@pytest.mark.parametrize("scenario", ["bottlenecks", "bench-64"])
+def test_each_process_has_a_step_bar_or_the_reason_why_not_and_numbered_steps(scenario: str, tmp_path: Path) -> None:
+    *_, status = looks(load_scenario(scenario), tmp_path / "node", 100, 101, 1)
+    for process in processes(status):
+        shown = "\n".join(process_screen(process, NOW, 120, colour=False))
+        assert "Where a step goes" in shown, shown
+        below = shown.partition("Where a step goes\n")[2]
+        assert below.strip(), shown
+        steps = [step for change in process.facts.changes for step in change.steps]
+        numbered = [line for line in shown.splitlines() if re.match(r"  \d+\. ", line)]
+        assert len(numbered) <= len(steps)
+        assert [line.split(". ")[0].strip() for line in numbered] == [f"{n}" for n in range(1, len(numbered) + 1)]
+        assert not any("; also " in step or "; then " in step for step in steps)
 
 
 def test_status_of_one_user(tmp_path: Path) -> None:

@@ -103,8 +103,10 @@ class _View:
         if problem.ratio is not None:
             all_lost = percent(problem.ratio if problem.lost_ratio is None else problem.lost_ratio)
             more = f" to this, {all_lost} in all" if all_lost != percent(problem.ratio) else ""
-            gain = (problem.gain_words or "").partition(",")[0]
-            words += f" ({'; '.join(filter(None, (f'{percent(problem.ratio)} lost{more}', gain)))})"
+            gain = (problem.gain_words or "").partition(",")[0].removeprefix("steps ").replace("as many", "the")
+            lost = f"{percent(problem.ratio)} lost{more}"
+            known = [f" ({'; '.join(filter(None, (lost, text)))})" for text in (gain, gain.removeprefix("about "))]
+            words += next((text for text in known if cells(words + text) <= self._writer.width - 2), known[-1])
         advice, width = to_do(replace(problem, gain_words=None)), self._writer.width
         if not advice[1:] and cells(words) + cells("".join(advice)) + 3 <= width:
             short = self._writer.paint("".join(advice), DIM)
