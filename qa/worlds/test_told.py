@@ -135,13 +135,14 @@ def waiting(dice: random.Random) -> tuple[ProcessStatus, int, int]:
     threads, workers, cpus = dice.randint(1, 4), dice.choice([0, 0, 1, 4]), dice.randint(1, 9)
     data = dice.uniform(0.05, 0.9)
     cpu = dice.uniform(max(0.0, 0.55 - data), 0.95 - data)
-    reason = dice.choice([None, BUSY_CPUS, TOO_FEW_CPUS, TRAINING_THREAD])
+    few = Diagnosis(TRAINING_THREAD, workers + 1, 1.4, 1.4)
+    loader = dice.choice([None, Diagnosis(BUSY_CPUS), Diagnosis(TOO_FEW_CPUS), few])
     judged = Judged(
         Verdict("training_on_cpu", "inside"),
         {"data": data, "rest": 1 - data},
         rest={"runnable": cpu, "running": 1 - data - cpu},
         gains={"cpu_limited": Gain(1.5, 1.4, 1.6, "cpu")} if dice.random() < 0.2 else {},
-        loader=Diagnosis(reason, workers + 1, 1.4, 1.4) if reason == TRAINING_THREAD else reason and Diagnosis(reason),
+        loader=loader,
     )
     facts = {"command": "a.py", "torch_threads": f"{threads}", "loader_workers": f"{workers}"}
     session = Session(wire.Hello("s", 0, facts=facts), 1, 0, wire.Snap("s", 1))

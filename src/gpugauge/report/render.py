@@ -101,11 +101,10 @@ def _seen(report: Report, words: str) -> str:
 def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
-        waits = [(report.step_shares.get("data", 0.0), "data"), (report.rest_shares.get("runnable", 0.0), "a CPU")]
-        named = [
-            f"for {percent(w)} of its time it waited for {what}" for w, what in sorted(waits)[::-1] if w >= _SLOWED
-        ]
-        waited = f": {', and '.join(named)}" if named else ""
+        shares = {"data": report.step_shares.get("data", 0.0), "a CPU": report.rest_shares.get("runnable", 0.0)}
+        waits = sorted(((share, what) for what, share in shares.items() if share >= _SLOWED), reverse=True)
+        words = ", and ".join(f"for {percent(share)} of its time it waited for {what}" for share, what in waits)
+        waited = f": {words}" if words else ""
         return Block() if report.devices else Block(lines=[f"It ran on the CPU and held no GPU{waited}."])
     held, lost = _rounded(found.held, found.held), _rounded(found.all_lost, found.held)
     if serving.only_serve(report.programs):

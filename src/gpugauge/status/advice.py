@@ -248,7 +248,7 @@ def _most(advice: Advice, subject: Subject) -> float | None:
         share += process.data_wait_ratio or 0.0 if advice.cause == "data_loading" and not own else 0.0
         share += process.rest_shares.get("runnable", 0.0) if advice.topic == CROWDED else 0.0
     elif advice.cause in CAUSES.keys() - UNBOUNDED:
-        share = (process.causes or {}).get(advice.cause, process.lost_ratio) or 0.0
+        share = (process.causes or {}).get(advice.cause, process.lost_ratio or 0.0)
     return 1.0 / (1.0 - share) if 0.0 < share < 1.0 else None
 
 
