@@ -10,10 +10,6 @@ import struct
 
 from gpugauge.sessions.receiver import protocol as p
 
-TYPE_CHECKING = False  # importing typing costs 1.3 MB
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
 
 class Channel:
     """Datagrams to and from the daemon. `running` is false once the daemon has closed its end."""
@@ -31,9 +27,9 @@ class Channel:
         """How many datagrams the daemon has not yet taken. Messages then stay in the sockets of the hooks."""
         return len(self._outbox)
 
-    def send(self, kind: int, number: int = 0, body: bytes = b"", descriptors: Iterable[int] = ()) -> None:
+    def send(self, kind: int, number: int = 0, body: bytes = b"", descriptors: list[int] | None = None) -> None:
         """Send a datagram now or later, and close the descriptors afterwards: a sealed memfd or a process only."""
-        self._outbox.append((p.HEADER.pack(kind, number) + body, list(descriptors)))
+        self._outbox.append((p.HEADER.pack(kind, number) + body, descriptors or []))
         if len(self._outbox) == 1:
             self._flush()
 
@@ -44,19 +40,18 @@ class Channel:
         self._flush()
         return not self._outbox
 
-    def commands(self) -> Iterator[tuple[int, int, bytes]]:
-        """Yield kind, number of the connection, and body of each command that has arrived."""
-        while self.running:
-            try:
-                data = self._sock.recv(p.MAX_DATAGRAM_BYTES)
-            except BlockingIOError:
-                return
-            except OSError:
-                data = b""
-            if not data:
-                self.running = False
-                return
-            yield (*p.HEADER.unpack_from(data), data[p.HEADER.size :])
+    def command(self) -> tuple[int, int, bytes] | None:
+        """Return kind, number of the connection, and body of the next command; None if none has arrived."""
+        try:
+            data = self._sock.recv(p.MAX_DATAGRAM_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        if not data:
+            self.running = False
+            return None
+        return (*p.HEADER.unpack_from(data), data[p.HEADER.size :])
 
     def _flush(self) -> None:
         sent = 0

@@ -8,11 +8,7 @@ import _thread
 import posix
 import time
 
-TYPE_CHECKING = False  # importing typing costs 1.3 MB
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from gpugauge.sessions.receiver.peer import CgroupUser
+from gpugauge.sessions.receiver.peer import CgroupUser
 
 MAX_THREADS = 16
 _STACK_BYTES = 128 * 1024
@@ -29,13 +25,11 @@ class Closer:
         self.error: Exception | None = None  # of a thread that it has ended
         _thread.stack_size(_STACK_BYTES)
 
-    def close(self, owner: CgroupUser, descriptors: Iterable[int]) -> None:
+    def close(self, owner: CgroupUser, descriptors: list[int]) -> None:
         """Close descriptors soon. Never blocks."""
         with self._lock:
-            queue = self._waiting.setdefault(owner, [])
-            before = len(queue)
-            queue.extend(descriptors)
-            self.total += len(queue) - before
+            self._waiting.setdefault(owner, []).extend(descriptors)
+            self.total += len(descriptors)
             start = self._claim(owner)
         if start:
             self._start(owner)

@@ -317,7 +317,8 @@ class Receiver:
         self._channel.send(p.REOPENED, 0, reason.encode())
 
     def _run_commands(self) -> None:
-        for kind, number, body in self._channel.commands():
+        while command := self._channel.command():
+            kind, number, body = command
             if kind == p.CLOSE and number in self._numbers:
                 self._end(self._numbers[number], "rejected")
             elif kind == p.ASK and number in self._numbers:

@@ -7,16 +7,12 @@ import fcntl
 import posix
 import struct
 
-TYPE_CHECKING = False  # importing typing costs 1.3 MB
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
 _MAX_ALLOCATED_BYTES = 4 << 20  # of a record: one page, which may be a huge one
 # With less room, the kernel closes the surplus on receipt, in the thread that receives. 253 is SCM_MAX_FD.
 ANCILLARY_BYTES = _socket.CMSG_SPACE(253 * 4)
 
 
-def sort(ancillary: Iterable[tuple[int, int, bytes]], record_bytes: int) -> tuple[int | None, list[int]]:
+def sort(ancillary: list[tuple[int, int, bytes]], record_bytes: int) -> tuple[int | None, list[int]]:
     """Return the first shared record of `record_bytes` (0: none is wanted), and the other descriptors."""
     record, others = None, list[int]()
     for _, _, data in ancillary:
