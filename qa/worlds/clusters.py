@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gpugauge.workload.identity import Workload
 from gpugauge.workload.kubernetes import source as kubernetes
 from gpugauge.workload.kubernetes.metadata import PodMetadata
 from gpugauge.workload.procfs import Procfs
@@ -363,3 +364,7 @@ def _look(node: Node, workloads: Workloads, seen: dict[int, Seen], now: float) -
             if (found.job_kind, found.job) != (seen[pid].jobs[-1][1:] if seen[pid].jobs else ("", "")):
                 seen[pid].jobs.append((found.namespace, found.job_kind, found.job))
             seen[pid].source = found.job_source
+    for pod in node.pods.values():  # an allocation to a pod has a job that one of its processes has now
+        jobs = {seen[pid].jobs[-1][1:] for pid, each in node.pods.items() if each is pod and seen[pid].jobs}
+        held = workloads._holders.job(Workload("pod", pod.namespace, pod.name))
+        assert (held.kind, held.name) in jobs | {("", "")}, (pod, held, jobs)

@@ -103,7 +103,7 @@ def test_a_source_that_fails_is_down_by_its_name(
     made = Orchestrators(None, tmp_path, tmp_path, str, 15.0, lambda: 0.0)
     monkeypatch.setattr(made, read, lambda: 1 // 0)
     made.refresh()
-    assert made.sources[source].up is False
+    assert (made.sources[source].up, made.view) == (False, View())
     assert f"reading {source} failed: ZeroDivisionError" in caplog.text
 
 

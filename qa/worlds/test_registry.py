@@ -93,7 +93,7 @@ class Node:
 
     def __init__(self, dice: random.Random, folder: Path) -> None:
         self.dice, self.made, self.now, self.starts = dice, proc(folder / "proc"), 1000.0, 100
-        self.passed = 0.0  # seconds by the clock that says what hangs
+        self.passed = 1e6  # seconds by the clock that says what hangs
         self.procfs, self.socket = Hanging(self.made.root), folder / "kubelet"
         self.socket.touch()
         self.lives: dict[int, Life] = {}
@@ -448,3 +448,26 @@ def test_two_that_hang_stop_nobody_and_a_third_is_reported(monkeypatch: pytest.M
     ends[2].set()
     until_known(1, 2, 3, 4, 5)
     until(lambda: failing() == [])
+
+
+@seeds(range(40))
+def test_only_a_process_that_hangs_has_its_thread_replaced(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice, end = random.Random(seed), threading.Event()
+    now = [dice.uniform(0.0, 1e6)]
+    monkeypatch.setattr("gpugauge.workload.registry.time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(guard, "_failed", {})
+    registry, began = Registry(lambda _: Identity() if end.wait(60) else Identity(), lambda: 0, lambda: 0.0), now[0]
+    registry.want("host", {"7": SEVEN})
+    until(lambda: "7" in registry._asking)
+    first, failures = registry._thread, 0
+    for _ in range(5):
+        now[0] += dice.choice((0.0, 0.5, 1.0, 1.5))
+        registry.want("host", {"7": SEVEN})
+        hangs = now[0] - began > 2.0
+        failures += hangs
+        assert (registry._thread is not first, first and first.guard.failures) == (hangs, failures)
+    end.set()
+    until(lambda: not registry._asking)
+    registry._thread.stopping.set()
+    registry.want("the end", {"": Want(0)})

@@ -51,9 +51,8 @@ def run_identity(environ: Mapping[str, str]) -> str:
 
 def slurm_job(environ: Mapping[str, str], cgroup: str = "", *, in_pod: bool = False) -> str:
     """Return the number of a Slurm job, the SLUID of the cgroup if unknown; outside of pods that of the environment."""
-    value = environ.get("SLURM_JOB_ID", "")
-    claimed = value if is_number(value) and (cgroup or not in_pod) else ""
-    return cgroup if is_number(cgroup) else claimed or cgroup
+    claimed = str(environ.get("SLURM_JOB_ID"))  # without one no number
+    return claimed if is_number(claimed) and not is_number(cgroup) and (cgroup or not in_pod) else cgroup
 
 
 def is_number(value: str) -> bool:

@@ -213,9 +213,8 @@ class Orchestrators:
 
     def _ask_kubelet(self) -> Mapping[str, tuple[Workload, ...]]:
         source = self.sources["kubelet"]
-        if self._kubelet is None:
-            return {}
-        if self._answered is None and not self._pods_seen and not _exists(self._kubelet.socket):
+        unused = self._answered is None and not self._pods_seen
+        if self._kubelet is None or (unused and not _exists(self._kubelet.socket)):
             source.up = None  # no kubelet on this machine
             return {}
         try:
