@@ -107,7 +107,7 @@ class _Finder:
         kept = isinstance(statement, ast.Assign) and not any(isinstance(t, ast.Name) for t in statement.targets)
         if called or kept or isinstance(statement, ast.AugAssign | ast.Raise | ast.Delete):
             self._add(place, statement, text, "pass", put(ast.Pass()))
-        elif isinstance(statement, ast.Return) and not _is_none(statement.value):
+        elif isinstance(statement, ast.Return) and not (_is_none(statement.value) or _is_bool(statement.value)):
             self._add(place, statement, text, "return None", put(ast.Return(ast.Constant(None))))
         elif isinstance(statement, ast.Continue):
             self._add(place, statement, text, "break", put(ast.Break()))
@@ -249,6 +249,11 @@ def _delete(node: Any, index: int) -> None:
 
 def _is_none(node: ast.expr | None) -> bool:
     return node is None or (isinstance(node, ast.Constant) and node.value is None)
+
+
+def _is_bool(node: ast.expr | None) -> bool:
+    """Return whether this is true or false: the other one is another mutant, and None is as good as false."""
+    return isinstance(node, ast.Constant) and isinstance(node.value, bool)
 
 
 def _for_types(node: ast.If | ast.While) -> bool:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import _socket
+import _thread
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
+import posix
+import random
 import signal
 import socket
 import struct
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -17,14 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.drawn import cases
+from tests.drawn import cases, seeds
 from tests.needs import require
 from tests.sessions.hooks import until
 
 from gpugauge.sessions.receiver import peer, socketfile
 from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.channel import Channel
-from gpugauge.sessions.receiver.closing import MAX_THREADS
+from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Limits
 from gpugauge.sessions.receiver.loop import _BLOCKED_SECONDS, _MAX_WAITING, Receiver
 from gpugauge.sessions.receiver.main import main
@@ -33,6 +38,13 @@ from gpugauge.sessions.receiver.rights import sort
 from gpugauge.sessions.receiver.socketfile import SocketFile, collects_in_close
 
 SECONDS = 20.0  # after which a test has failed
+
+
+def fallocate(descriptor: int, mode: int, offset: int, size: int) -> int:
+    """Call fallocate(2), which the module os has without a mode."""
+    call = ctypes.CDLL(None).fallocate
+    call.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long
+    return int(call(descriptor, mode, offset, size))
 
 
 def descriptors() -> int:
@@ -205,8 +217,28 @@ def test_the_record_among_the_descriptors_of_a_message() -> None:
     assert sort([(0, 0, data)], 4096) == (record, [bare, record])
     assert sort([(0, 0, data)], 0) == (None, [bare, record, record])
     assert sort([(0, 0, data)], 8192) == (None, [bare, record, record])
+    os.pwrite(record, b"steps", 0)  # as each hook does
+    assert sort([(0, 0, data)], 4096) == (record, [bare, record])
     os.close(record)
     os.close(bare)
+
+
+@seeds(range(60))
+def test_a_record_has_little_memory_behind_its_end(seed: int) -> None:
+    """Whoever closes the last descriptor of it frees that, 0.1 s a GiB."""
+    dice = random.Random(seed)
+    allocated, seals = dice.choice((0, 4096, 4 << 20, 5 << 20, 9 << 20)), dice.choice((0, 1, 2, 3, 3, 3, 3, 3))
+    record = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+    os.truncate(record, 4096)
+    if allocated:
+        require(fallocate(record, 1, 0, allocated) == 0, "memory that is kept behind the end")
+    for number, seal in enumerate((fcntl.F_SEAL_SHRINK, fcntl.F_SEAL_GROW)):
+        if seals >> number & 1:
+            fcntl.fcntl(record, fcntl.F_ADD_SEALS, seal)
+    is_record = seals == 3 and allocated <= 4 << 20
+    data = struct.pack("i", record)
+    assert sort([(0, 0, data)], 4096) == ((record, []) if is_record else (None, [record]))
+    os.close(record)
 
 
 @cases(
@@ -284,6 +316,29 @@ def test_a_burst_of_messages_is_taken_and_no_more(running: Running) -> None:
 
     assert said == [(1, b"rate")]
     assert 300 <= taken < 300 + p.Options.rate * SECONDS
+
+
+@seeds(range(40))
+def test_a_connection_may_send_ten_messages_a_second_and_after_a_pause_300(
+    seed: int, stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, now = random.Random(seed), [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    running, credit = Running(stack, tmp_path, messages_by_owner=1e9, bytes_by_owner=1e12), 299.0
+    client = running.client(b"hello")
+    running.after()
+    for _ in range(12):
+        passed, count = dice.choice((0.0, 1.0, 7.5, 40.0)), dice.choice((0, 1, 20, 150))
+        now[0] += passed
+        credit = min(300.0, credit + 10 * passed)
+        for _ in range(count):
+            client.send(b"m")
+        taken = sum(len(of(p.MESSAGE, running.after(1))) for _ in range(count + 1))
+        assert taken == min(count, int(credit))
+        if count > credit:
+            assert not running.receiver._peers
+            break
+        credit -= count
 
 
 @cases("group", ["user", "cgroup"])
@@ -469,6 +524,8 @@ def test_what_many_unfinished_closes_change(running: Running, monkeypatch: pytes
     assert found() == (off, False)  # as long as someone is banned
     receiver._limits._bans.clear()
     assert found() == (False, False)
+    if off:
+        assert running.file.socket.getsockopt(_socket.SOL_SOCKET, socketfile._SO_PASSRIGHTS) == 1
 
 
 def test_a_limit_that_has_no_effect_is_forgotten() -> None:
@@ -480,6 +537,86 @@ def test_a_limit_that_has_no_effect_is_forgotten() -> None:
 
     assert limits.sweep() == 1
     assert (limits._connects, limits.banned(owner)) == ({}, True)
+
+
+@seeds(range(60))
+def test_a_command_is_for_a_connection_that_is_there(seed: int, stack: contextlib.ExitStack, tmp_path: Path) -> None:
+    """The daemon may send one to a connection that has ended meanwhile."""
+    dice, running = random.Random(seed), Running(stack, tmp_path)
+    clients = {number: running.client(b"hello") for number in range(1, 5)}
+    running.after()
+    closed, asked = set[int](), Counter[int]()
+    for _ in range(12):
+        kind, number = dice.choice((p.CLOSE, p.ASK, p.ASK, p.ASK)), dice.randint(0, 6)
+        running.daemon.send(p.HEADER.pack(kind, number))
+        found = running.after(1)
+        ends = kind == p.CLOSE and number in clients and number not in closed
+        assert of(p.ENDED, found) == ([(number, b"rejected")] if ends else [])
+        closed |= {number} if ends else set()
+        asked[number] += kind == p.ASK and number not in closed
+        assert {*running.receiver._numbers} == clients.keys() - closed
+    for number, client in clients.items():
+        client.setblocking(False)
+        for _ in range(asked[number]):
+            assert client.recv(9) == b"?"
+        if number in closed:
+            assert client.recv(9) == b""
+        else:
+            with pytest.raises(BlockingIOError):
+                client.recv(9)
+
+
+@seeds(range(40))
+def test_at_most_16_closes_run_at_once(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners, over, closer = random.Random(seed).randint(10, 30), threading.Event(), Closer()
+    monkeypatch.setattr(posix, "close", lambda _: over.wait(SECONDS))
+    for uid in range(owners):
+        closer.close(CgroupUser(uid, ""), [1000 + uid, 2000 + uid])
+    assert len(closer._running) == min(owners, 16)
+    over.set()
+    until(lambda: (closer.total, closer._running) == (0, {}))
+
+
+@seeds(range(60))
+def test_all_is_closed_once_threads_can_be_started(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice, closed, closer = random.Random(seed), Counter[int](), Closer()
+    start, can = _thread.start_new_thread, [False]
+
+    def starts(*arguments: Any) -> int:
+        if not can[0]:
+            raise RuntimeError("can't start new thread")
+        return start(*arguments)
+
+    monkeypatch.setattr(_thread, "start_new_thread", starts)
+    monkeypatch.setattr(posix, "close", lambda descriptor: closed.update([descriptor]))
+    given = 0
+    for _ in range(dice.randint(1, 8)):
+        can[0] = dice.random() < 0.4
+        owner, count = CgroupUser(dice.randint(1, 3), ""), dice.randint(1, 4)
+        closer.close(owner, [*range(given, given + count)])
+        given += count
+    can[0] = True
+    closer.retry()
+    until(lambda: closer.total == 0)
+    assert closed == Counter(range(given))
+    until(lambda: not closer._running)
+    assert (closer._waiting, closer.blocked(0.0)) == ({}, [])
+
+
+@seeds(range(40))
+def test_connections_and_closes_together_are_fewer_than_the_files_that_may_be_open(
+    seed: int, stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, running = random.Random(seed), Running(stack, tmp_path)
+    most, closing = dice.randint(1, 6), dice.randint(0, 6)
+    monkeypatch.setattr(running.receiver, "_capacity", most)
+    monkeypatch.setattr(running.receiver._closer, "total", closing)
+    for _ in range(5):
+        running.client(b"hello")
+    found = running.after(4) + running.beat()
+    held = max(0, min(5, most - closing))
+    assert len(of(p.OPENED, found)) == held
+    assert sum(refused(body)[0] for _, body in of(p.REJECTED, found)) == 5 - held
 
 
 def test_each_beat_reports_what_is_open_and_banned(running: Running) -> None:

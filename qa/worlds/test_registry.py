@@ -457,7 +457,12 @@ def test_only_a_process_that_hangs_has_its_thread_replaced(seed: int, monkeypatc
     monkeypatch.setattr("gpugauge.workload.registry.time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(guard, "_failed", {})
-    registry, began = Registry(lambda _: Identity() if end.wait(60) else Identity(), lambda: 0, lambda: 0.0), now[0]
+
+    def ask(_: Want) -> Identity:
+        end.wait(60)
+        return Identity()
+
+    registry, began = Registry(ask, lambda: 0, lambda: 0.0), now[0]
     registry.want("host", {"7": SEVEN})
     until(lambda: "7" in registry._asking)
     first, failures = registry._thread, 0

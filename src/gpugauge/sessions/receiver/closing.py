@@ -55,10 +55,10 @@ class Closer:
 
     def _claim(self, owner: CgroupUser) -> bool:
         """Return whether a thread for `owner` is to be started. The caller holds the lock."""
-        if owner in self._running or len(self._running) >= MAX_THREADS:
-            return False
-        self._running[owner] = time.monotonic()
-        return True
+        free = owner not in self._running and len(self._running) < MAX_THREADS
+        if free:
+            self._running[owner] = time.monotonic()
+        return free
 
     def _start(self, owner: CgroupUser) -> None:
         try:

@@ -47,7 +47,6 @@ _BATCH_SECONDS = 0.02  # between two batches of accepted connections while a use
 _BLOCKED_SECONDS = 1.0  # a close that takes longer bans its owner
 _DUE_SECONDS = 4.0  # a connection from which nothing was read for so long is read whatever the others have sent
 _FIRST_MESSAGES = 3  # of a connection: they, too, are read whatever the others have sent
-_MAX_ACCEPTED = 4096  # in one turn
 _MAX_ADMITTED = 256  # in one turn: the ends of the connections before are read in between
 _MAX_UNWANTED = 32  # descriptors that are no record, from one connection
 _MAX_WAITING = 64  # closes of one owner: above, its messages stay unread, and new connections pass no descriptors
@@ -143,7 +142,7 @@ class Receiver:
     def _accept(self) -> None:
         listening, last = self._file.socket, self._last_number + _MAX_ADMITTED
         self._cgroups.clear()
-        for _ in range(_MAX_ACCEPTED):
+        for _ in range(int(self._options.backlog)):
             if self._last_number >= last:
                 return
             now = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -319,13 +318,14 @@ class Receiver:
     def _run_commands(self) -> None:
         while command := self._channel.command():
             kind, number, body = command
-            if kind == p.CLOSE and number in self._numbers:
-                self._end(self._numbers[number], "rejected")
-            elif kind == p.ASK and number in self._numbers:
-                try:
-                    self._numbers[number].sock.send(b"?", _socket.MSG_NOSIGNAL)
-                except OSError:
-                    pass  # it reads nothing, or ends
-            elif kind == p.BAN:
+            peer = self._numbers.get(number)
+            if kind == p.BAN:
                 uid, seconds = p.BAN_BODY.unpack_from(body)
                 self._limits.ban(CgroupUser(uid, body[p.BAN_BODY.size :].decode()), seconds)
+            elif peer and kind == p.CLOSE:
+                self._end(peer, "rejected")
+            elif peer:
+                try:
+                    peer.sock.send(b"?", _socket.MSG_NOSIGNAL)
+                except OSError:
+                    pass  # it reads nothing, or ends

@@ -57,7 +57,7 @@ def identify(sock: _socket.socket, empty_since: float) -> Identity:
         proven = start > 0 and (start / posix.sysconf("SC_CLK_TCK") < empty_since if alive is None else alive)
         if not proven:
             return Identity(0, 0, CgroupUser(uid, PASSED_ON if _passed_on(sock, pid, alive) else GONE), accepted, pid)
-    return Identity(max(pid, 0), start, CgroupUser(uid, cgroup), accepted, pid)
+    return Identity(pid, start, CgroupUser(uid, cgroup), accepted, pid)
 
 
 def pidfd(sock: _socket.socket) -> int | None:
