@@ -7,13 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 from tests.collectors.training.test_memory import Samples, info, tick, values
-from tests.drawn import EVERYTHING
+from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.collectors.base import Tick
-from gpugauge.collectors.training.memory import MemoryCollector
-from gpugauge.driver.api import DriverView
+from gpugauge.collectors.training.memory import MemoryCollector, _free, _ranks
+from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
+from gpugauge.verdict.memory.figures import DeviceMemory
 from gpugauge.wire import messages as wire
 
 DRAWN = 60 if EVERYTHING else 20  # machines
@@ -139,3 +140,54 @@ def test_a_device_without_name_or_peak_has_no_room() -> None:
 
     assert values(MemoryCollector().collect(Tick(1.0, 1.0, DriverView(True, "ok"), node=node))) == {}
     assert node.memory == {}
+
+
+@seeds(range(100))
+def test_ranks_are_compared_by_all_their_memory_once_they_have_stepped(seed: int) -> None:
+    """A rank has one GPU or more. It has stepped if one of them has a value after a step."""
+    draw = random.Random(seed)
+    sessions, on_gpus, truth = {}, {}, dict[tuple[str, ...], dict[str, float]]()
+    for number in range(draw.randint(1, 6)):
+        job = draw.choice((("", "", ""), ("", "slurm", "7"), ("ml", "job", "a")))
+        world = draw.choice(("", "1", "2", "16", "x"))
+        memories = [
+            DeviceMemory(peak=draw.choice((None, 5.0, 7.5)), after_step=draw.choice((None, None, 1.0)))
+            for _ in range(draw.randint(1, 3))
+        ]
+        hello = wire.Hello("a" * 32, 0, facts={"world_size": world} if world else {})
+        sessions[f"p{number}"] = Session(hello, 1, 1000, owner=(*job, "cgroup", "ann"))
+        on_gpus[f"p{number}"] = {f"GPU-{place}": memory for place, memory in enumerate(memories)}
+        if job[1] and world in {"2", "16"} and [m for m in memories if m.after_step]:
+            truth.setdefault(job, {})[f"p{number}"] = sum(memory.peak or 0.0 for memory in memories)
+    assert _ranks(Node(sessions=sessions), on_gpus) == truth
+
+
+@seeds(range(100))
+def test_the_room_of_a_mig_device_is_what_the_driver_has_not_given_away(seed: int) -> None:
+    draw = random.Random(seed)
+    truth: dict[str, float | None] = {"GPU-9": None, "MIG-9": None}
+    devices = []
+    for number in range(draw.randint(1, 3)):
+        free, up = draw.choice((None, 0, 70)), draw.random() < 0.8
+        parts = []
+        for place in range(draw.randint(0, 3)):
+            total, used, reserved = (
+                draw.choice((None, 20, 40)),
+                draw.choice((None, 0, 15, 30)),
+                draw.choice((None, 0, 4)),
+            )
+            parts.append(
+                MigReading(
+                    *(f"MIG-{number}{place}", place, 0),
+                    memory_total_bytes=total,
+                    memory_used_bytes=used,
+                    memory_reserved_bytes=reserved,
+                )
+            )
+            known = up and total is not None and used is not None
+            truth[f"MIG-{number}{place}"] = max(0, (total or 0) - (used or 0) - (reserved or 0)) if known else None
+        reading = DeviceReading(uuid=f"GPU-{number}", memory_free_bytes=free, mig_instances=tuple(parts) or None)
+        devices.append(Device(f"GPU-{number}", up, "ok" if up else "lost", reading, {}))
+        truth[f"GPU-{number}"] = free if up else None
+    node = Node(devices=tuple(devices))
+    assert {uuid: _free(node, uuid) for uuid in truth} == truth

@@ -5,16 +5,20 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collectors.training.test_training import TICK
 from tests.drawn import draws, seeds
 from tests.needs import need
 
 from gpugauge import catalog
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
+from gpugauge.collectors.training.verdict import VerdictCollector
+from gpugauge.settings.model import Settings, Verdict
 from qa.bench.alerts.replay import replay
 from qa.worlds.answering import COLLECTORS, moments
 from qa.worlds.fault_histories import SCRAPE, story_of
@@ -113,3 +117,20 @@ def test_the_job_has_one_alert(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     (begin,) = {run.begin for run in fired if run.alert == "TrainingStalled"}
     assert {run.alert for run in fired} == {"TrainingStalled"}, fired
     assert at + 10 <= begin <= at + 20
+
+
+@seeds(range(20))
+def test_the_settings_of_the_verdict_are_applied(seed: int) -> None:
+    dice, asked = random.Random(seed), list[object]()
+
+    class Asker:
+        def ask(self, *question: object) -> dict[str, object]:
+            asked.append(question)
+            return {}
+
+    collector = VerdictCollector(asker=Asker())  # type: ignore[arg-type]  # a double
+    collector.collect(TICK)
+    seconds, asks = dice.choice((5.0, 300.0, 900.0)), dice.random() < 0.5
+    collector.configure(Settings(verdict=Verdict(stalled_seconds=seconds, enable_ras=asks)))
+    collector.collect(replace(TICK, monotonic=10.0))
+    assert (collector.stalled_seconds, len(asked)) == (seconds, asks)

@@ -99,21 +99,23 @@ class Node:
     _held: dict[str, list[str]] | None = None
     _by_uuid: tuple[tuple[Device, ...], dict[str, Device]] = ((), {})
 
-    def held(self, process: str) -> list[str]:
-        """Return the GPUs on which a process has memory by the driver's lists."""
+    def _by_holder(self) -> dict[str, list[str]]:
         if self._held is None:
             held: dict[str, list[str]] = {}
             for (holder, uuid), use in self.uses.items():
                 if use.memory is not None:
                     held.setdefault(holder, []).append(uuid)
             self._held = held  # once it is complete: the server's thread reads it, too
-        return self._held.get(process, [])
+        return self._held
+
+    def held(self, process: str) -> list[str]:
+        """Return the GPUs on which a process has memory by the driver's lists."""
+        return self._by_holder().get(process, [])
 
     @property
     def holders(self) -> frozenset[str]:
         """The processes with memory on a GPU by the driver's lists."""
-        self.held("")
-        return frozenset(self._held or ())
+        return frozenset(self._by_holder())
 
     def shown(self) -> Iterator[Device]:
         """Return the GPUs that are exported: all but those of a driver that is released."""

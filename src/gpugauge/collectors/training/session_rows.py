@@ -77,7 +77,7 @@ def _by_device_and_dtype(
 
 
 def _devices(session: Session) -> dict[tuple[str, ...], int] | None:
-    found = ((d.uuid or "", str(d.index), d.capability or "", d.name or "") for d in training.visible(session))
+    found = ((str(d.uuid), str(d.index), d.capability or "", d.name or "") for d in training.visible(session))
     return dict.fromkeys(found, 1) or None
 
 

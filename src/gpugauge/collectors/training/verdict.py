@@ -136,7 +136,7 @@ class VerdictCollector(RegisteredCollector):
         before = account.judged
         verdict = judge(found, before.verdict, self.stalled_seconds)
         account.run, account.excuses = training.run(session) if session else None, verdict.state in NAMED_PHASES
-        ranks = (a for a in self._accounts.values() if a.run == account.run and a.live and a is not account)
+        ranks = (a for a in self._accounts.values() if a.run == account.run and a.live)
         if verdict.state == "stalled" and account.run and any(rank.excuses for rank in ranks):
             verdict = judge(found._replace(excused=True), before.verdict, self.stalled_seconds)
         account.judged = Judged(verdict)
