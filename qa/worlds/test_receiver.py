@@ -283,8 +283,9 @@ def test_who_goes_over_a_limit_is_refused_with_its_reason(running: Running) -> N
     assert not of(p.REJECTED, found)  # the daemon knows why
     assert first.recv(1) == b""
 
-    running.client(b"x" * (p.Options.message_bytes + 1))
-    found = running.after() + running.beat()
+    running.client(b"x" * 16 * 1024, b"x" * (16 * 1024 + 1))
+    found = running.after(4) + running.beat()
+    assert [len(body) for _, body in of(p.MESSAGE, found)] == [16 * 1024]
     assert [refused(body)[1] for _, body in of(p.REJECTED, found)] == ["oversized"]
 
     spare, before = os.open("/dev/null", os.O_RDONLY), descriptors()
@@ -555,6 +556,10 @@ def test_a_command_is_for_a_connection_that_is_there(seed: int, stack: contextli
         closed |= {number} if ends else set()
         asked[number] += kind == p.ASK and number not in closed
         assert {*running.receiver._numbers} == clients.keys() - closed
+    left = dice.randint(1, 4)  # one may end without a look at what it was asked
+    clients.pop(left).close()
+    found = running.after(1)
+    assert of(p.ENDED, found) == ([] if left in closed else [(left, b"")])
     for number, client in clients.items():
         client.setblocking(False)
         for _ in range(asked[number]):
@@ -634,12 +639,13 @@ def test_each_beat_reports_what_is_open_and_banned(running: Running) -> None:
 
 def test_a_receiver_that_rests_reports_as_soon_as_something_comes(running: Running) -> None:
     assert of(p.RESTING, running.beat())
+    assert 4.0 < running.receiver.wait() <= 5.0
     running.client(b"hello")
 
     kinds = [kind for kind, *_ in running.after()]
     assert kinds.index(p.ALIVE) < kinds.index(p.OPENED)
     assert p.RESTING not in kinds
-    assert running.receiver.wait() <= 1.0
+    assert 0.0 < running.receiver.wait() <= 1.0
 
 
 def test_what_the_limit_of_open_files_refuses(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -714,3 +720,87 @@ def test_all_owners_together_may_send_twice_as_much_as_one(monkeypatch: pytest.M
 
 def test_a_process_that_proc_does_not_show_has_no_start() -> None:
     assert (peer._start(0), peer._start(os.getpid()) > 0) == (0, True)
+
+
+@seeds(range(30))
+def test_the_record_of_a_connection_comes_with_its_first_message(
+    seed: int, stack: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    dice, running = random.Random(seed), Running(stack, tmp_path)
+    client, truth, found = running.client(), list[int](), list[int]()
+    for number in range(4):
+        record = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+        os.truncate(record, dice.choice((4096, 4096, 8192)))
+        fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        sent = [record] if dice.random() < 0.7 else []
+        truth.append(bool(sent) and number == 0 and os.fstat(record).st_size == 4096)
+        socket.send_fds(client, [b"m"], sent)
+        os.close(record)
+        running.receiver.turn(0)
+        running.receiver.turn(0)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                data, rights, _, _ = socket.recv_fds(running.daemon, p.MAX_DATAGRAM_BYTES, 4)
+                found += [len(rights)] if data[:1] == bytes([p.MESSAGE]) else []
+                for descriptor in rights:
+                    os.close(descriptor)
+    assert found == truth
+
+
+def test_when_nobody_waited_to_be_accepted_is_known(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is older than that, and was accepted later, is the one that connected."""
+    now = [1e6]
+    monkeypatch.setattr(time, "clock_gettime", lambda _: now[0])
+    for connects in (False, True, False, True):
+        now[0] += 1.0
+        if connects:
+            running.client(b"hello")
+        running.receiver.turn(0)
+        assert running.receiver._empty_since == now[0]
+
+
+@cases(("owners", "most"), [("a user", 3 / 4), ("a cgroup", 1 / 2), ("few of each", 1)])
+def test_what_shares_of_all_connections_a_user_and_a_cgroup_get(owners: str, most: float) -> None:
+    limits, count = Limits(p.Options()), 0
+    while True:
+        owner = CgroupUser(
+            7 if owners == "a user" else count, "/a" if owners == "a cgroup" else f"/{count}" if count % 2 else ""
+        )
+        if limits.full(owner):
+            break
+        limits.add(owner, 1)
+        count += 1
+    assert count == most * 2048
+
+
+@seeds(range(40))
+def test_an_owner_is_banned_for_five_minutes_and_a_silent_connection_closed_after_ten_seconds(
+    seed: int, stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dice, now = random.Random(seed), [5000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    running = Running(stack, tmp_path, connects=1e9)
+    running.client()
+    running.after()
+    opened, said, seconds = now[0], list[tuple[int, str, str]](), 0.0
+    while not said:
+        now[0] += (seconds := dice.choice((0.5, 3.0, 4.0)))
+        said = [refused(body) for _, body in of(p.REJECTED, running.beat())]
+    assert now[0] - opened > 10.0 >= now[0] - opened - seconds
+    assert said == [(1, "silent", "no hello within 10 seconds")]
+
+    client = running.client(b"hello")
+    running.after()
+    (peer_,) = running.receiver._peers.values()
+    monkeypatch.setattr(running.receiver._closer, "blocked", lambda _: [peer_.owner])
+    ((_, body),) = of(p.BANNED, running.beat())
+    assert p.BAN_BODY.unpack_from(body) == (peer_.owner.uid, 300.0)
+    monkeypatch.setattr(running.receiver._closer, "blocked", lambda _: [])
+    assert client.recv(1) == b""
+    since = now[0]
+    while now[0] < since + 300.0:
+        now[0] += dice.choice((0.0, 50.0, 99.0, 100.0, 299.0))
+        running.client(b"hello")
+        found = running.after() + running.beat()
+        banned = now[0] < since + 300.0
+        assert [refused(body)[1] for _, body in of(p.REJECTED, found)] == ["banned"] * banned

@@ -116,7 +116,7 @@ class Limits:
 
     def banned(self, owner: CgroupUser) -> bool:
         """Return whether an owner is banned."""
-        return self._bans.get(owner, 0.0) > time.monotonic()
+        return owner in self._bans and self._bans[owner] > time.monotonic()
 
     def sweep(self) -> int:
         """Forget what has no effect any more; return the number of bans."""

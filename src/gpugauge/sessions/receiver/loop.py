@@ -38,7 +38,7 @@ class Refusals:
             return
         counts, self._counts = self._counts, {}
         for (uid, reason, detail), count in counts.items():
-            channel.send(p.REJECTED, 0, p.REFUSED.pack(uid, count) + reason.encode() + b"\0" + detail.encode())
+            channel.send(p.REJECTED, body=p.REFUSED.pack(uid, count) + reason.encode() + b"\0" + detail.encode())
 
 
 _BEAT_SECONDS = 1.0
@@ -80,10 +80,10 @@ class Receiver:
         self._cgroups: dict[int, str] = {}  # by pid, of one turn: who opens too many does so in few processes
         self._last_number = 0
         self._empty_since = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._beat_due = self._resume_due = 0.0
+        self._beat_due = self._resume_due = float("-inf")
         self._crowded = self._passing_off = self._resting = False
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._capacity = limit - _SPARE_DESCRIPTORS if limit > 0 else 1 << 20
+        self._capacity = limit - _SPARE_DESCRIPTORS
         self._epoll = select.epoll()
         self._epoll.register(channel.descriptor, select.EPOLLIN)
         self._epoll.register(socketfile.socket.fileno(), select.EPOLLIN)
@@ -127,7 +127,7 @@ class Receiver:
     def _place(self, event: tuple[int, int]) -> tuple[bool, float]:
         """Return the place of an event: newcomers first, then those that have waited for longest."""
         peer = self._peers.get(event[0])
-        return (peer.messages >= _FIRST_MESSAGES, peer.read_at) if peer else (False, 0.0)
+        return (peer.messages >= _FIRST_MESSAGES, peer.read_at) if peer else (False, float("-inf"))
 
     def wait(self) -> float:
         """Return the longest time for the next turn."""
@@ -159,7 +159,7 @@ class Receiver:
             self._admit(descriptor)
 
     def _admit(self, descriptor: int) -> None:
-        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, descriptor)
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, fileno=descriptor)
         sock.setblocking(False)
         pid, uid = user(sock)
         owner = CgroupUser(uid, "")
@@ -184,7 +184,7 @@ class Receiver:
         elif full:
             self._turn_away(sock, owner, "connections", f"the limit of connections by {full} is reached")
         else:
-            self._last_number = self._last_number % 0xFFFFFFFF + 1
+            self._last_number += 1
             peer = Peer(sock, self._last_number, identity, self._options)
             self._peers[descriptor] = self._numbers[peer.number] = peer
             self._limits.add(owner, 1)
@@ -211,7 +211,8 @@ class Receiver:
         except BlockingIOError:
             return
         except OSError:
-            data, ancillary, flags = b"", [], 0
+            self._end(peer, "")
+            return
         record, others = sort(ancillary, options.record_bytes if data and peer.messages == 0 else 0)
         if others:
             peer.unwanted += len(others)
@@ -249,7 +250,7 @@ class Receiver:
             self._paused.remove(peer)
         else:
             self._epoll.unregister(descriptor)
-        if reason and detail:
+        if detail:
             self._refusals.add(peer.owner.uid, reason, detail)
         if peer.messages:
             process = None if reason else pidfd(peer.sock)
@@ -271,9 +272,8 @@ class Receiver:
         blocked = self._closer.blocked(_BLOCKED_SECONDS)
         for owner in blocked:
             if owner != _SELF and self._limits.ban(owner, self._options.ban_seconds):
-                self._channel.send(
-                    p.BANNED, 0, p.BAN_BODY.pack(owner.uid, self._options.ban_seconds) + owner.cgroup.encode()
-                )
+                body = p.BAN_BODY.pack(owner.uid, self._options.ban_seconds) + owner.cgroup.encode()
+                self._channel.send(p.BANNED, body=body)
                 for peer in [peer for peer in self._peers.values() if peer.owner == owner]:
                     self._end(peer, "banned", "closing a descriptor that the user has passed blocks")
         late = now - self._options.hello_seconds
@@ -290,7 +290,7 @@ class Receiver:
         if not self._channel.full:
             if stopped or self._closer.total > self._capacity // 2:
                 self._channel.send(p.REPLACE)
-            self._channel.send(p.ALIVE, 0, p.STATE.pack(len(self._peers), len(blocked), bans, time.process_time()))
+            self._channel.send(p.ALIVE, body=p.STATE.pack(len(self._peers), len(blocked), bans, time.process_time()))
         self._refusals.report(self._channel)
         self._rest(now, resting and not bans)
 
@@ -303,17 +303,16 @@ class Receiver:
     def _reopen(self, reason: str) -> None:
         if self._file.owned:
             old = self._file.socket
-            self._accept()  # those that connected before the path was removed
             try:
                 self._file.open()
             except OSError as error:
-                self._channel.send(p.REOPENED, 0, f"{reason}, and cannot be opened again: {error.strerror}".encode())
+                self._channel.send(p.REOPENED, body=f"{reason}, and cannot be opened again: {error.strerror}".encode())
                 return
             self._epoll.unregister(old.fileno())
             self._closer.close(_SELF, [old.detach()])
             self._epoll.register(self._file.socket.fileno(), select.EPOLLIN)
             reason += ", and is opened again"
-        self._channel.send(p.REOPENED, 0, reason.encode())
+        self._channel.send(p.REOPENED, body=reason.encode())
 
     def _run_commands(self) -> None:
         while command := self._channel.command():

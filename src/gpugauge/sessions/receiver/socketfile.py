@@ -79,11 +79,10 @@ class SocketFile:
         return True
 
     def shut(self) -> None:
-        """Refuse new connections, and remove the path unless another daemon has taken it."""
+        """Remove the path unless another daemon has taken it."""
         if not self.owned:
             return
         try:
-            self.socket.shutdown(_socket.SHUT_RDWR)
             found = posix.stat(self._path)
             if (found.st_dev, found.st_ino) == self._inode:
                 posix.unlink(self._path)
