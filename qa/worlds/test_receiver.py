@@ -804,3 +804,17 @@ def test_an_owner_is_banned_for_five_minutes_and_a_silent_connection_closed_afte
         found = running.after() + running.beat()
         banned = now[0] < since + 300.0
         assert [refused(body)[1] for _, body in of(p.REJECTED, found)] == ["banned"] * banned
+
+
+@seeds(range(10))
+def test_a_turn_admits_256_and_the_ends_before_are_read_in_between(
+    seed: int, stack: contextlib.ExitStack, tmp_path: Path
+) -> None:
+    dice, running = random.Random(seed), Running(stack, tmp_path)
+    count, admitted = dice.choice((100, 256, 300, 600)), 0
+    for _ in range(count):
+        running.client()
+    while admitted < count:
+        running.receiver.turn(0)
+        assert len(running.receiver._peers) - admitted == min(256, count - admitted)
+        admitted = len(running.receiver._peers)
