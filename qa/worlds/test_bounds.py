@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -9,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.drawn import cases
+from tests.drawn import cases, seeds
 
-from gpugauge.workload import processfiles, ras
+from gpugauge.workload import environ, processfiles, ras
+from gpugauge.workload.launch import launch_of
+from gpugauge.workload.orchestrators import read_jobs
+from gpugauge.workload.podinfo import compose_service
 from gpugauge.workload.procfs import Procfs
 from qa.worlds.trees import proc
 
@@ -44,13 +49,13 @@ def most_memory(read: Callable[[], Any]) -> int:
         ("maps", processfiles.torch_build, 25 * MIB),  # of a process with all of CUDA they have some MiB
         ("environ", processfiles.visible_devices, 4 * MIB),
         ("environ", processfiles.starts_hook, 4 * MIB),
-        ("status", processfiles.bounds, 1 * MIB),
-        ("io", processfiles.io_bytes, 1 * MIB),
-        ("statm", processfiles.anonymous_bytes, 1 * MIB),
-        ("cmdline", Procfs.argv, 1 * MIB),
-        ("comm", Procfs.comm, 1 * MIB),
-        ("stat", Procfs.stat, 1 * MIB),
-        ("status", Procfs.status, 1 * MIB),
+        ("status", processfiles.bounds, 4 * MIB),
+        ("io", processfiles.io_bytes, 4 * MIB),
+        ("statm", processfiles.anonymous_bytes, 4 * MIB),
+        ("cmdline", Procfs.argv, 4 * MIB),
+        ("comm", Procfs.comm, 4 * MIB),
+        ("stat", Procfs.stat, 4 * MIB),
+        ("status", Procfs.status, 4 * MIB),
     ],
 )
 def test_a_file_without_an_end(
@@ -93,14 +98,63 @@ def test_nccl_listens_at_its_own_port_unless_the_process_says_another(
     made, asked, network = proc(tmp_path), list[int](), Path("/proc/self/ns/net").readlink().name[5:-1]
     monkeypatch.setattr(ras, "_listeners", lambda port, _: asked.append(port) or ())
     hosts = {}
-    for pid, environ in (
+    for pid, variables in (
         (41, {}),
         (42, {"NCCL_RAS_ADDR": "localhost:7000"}),
         (43, {"XNCCL_RAS_ADDR": "localhost:7001"}),
     ):
-        made.process(pid, network=network, environ=environ)
+        made.process(pid, network=network, environ=variables)
         stat = Procfs(str(made.root)).stat(pid)
         assert stat
         hosts[str(pid)] = processfiles.HostProcess(str(pid), pid, stat)
     ras.inquire(Procfs(str(made.root)), [*hosts], hosts)
     assert asked == [28028, 7000]
+
+
+@seeds(range(40))
+def test_the_launch_of_a_deep_tree_and_of_a_long_name(seed: int, tmp_path: Path) -> None:
+    """It is found among 32 ancestors, and is shown with 40 characters of its program."""
+    dice, made = random.Random(seed), proc(tmp_path)
+    depth, name = dice.randint(1, 50), "a" * dice.randint(1, 80)
+    for pid in range(100, 100 + depth):
+        made.process(pid, [f"/bin/{pid}{name}"], parent=pid - 1 if pid > 100 else 1)
+    last = 100 + depth - 1
+    program, _, digits = launch_of(Procfs(str(made.root)), last, 1000).name.rpartition("-")
+    assert program == f"{max(100, last - 32)}{name}"[:40]
+    assert len(digits) == 8
+
+
+@seeds(range(40))
+def test_the_files_of_a_prolog_are_read_in_part(seed: int, tmp_path: Path) -> None:
+    dice = random.Random(seed)
+    jobs, files, padding = dice.choice((1, 63, 64, 65, 200)), dice.choice((1, 3)), " " * dice.choice((0, 1000))
+    for file in range(files):
+        text = "".join(f"{1000 + job}{padding}\n" for job in range(jobs))
+        (tmp_path / f"nvidia{file}").write_text(text)
+    found = read_jobs(tmp_path, str).devices
+    whole = min(jobs, 64, 65536 // (5 + len(padding)) + (1 if padding else 0))
+    assert {name: len(held) for name, held in found.items()} == {f"nvidia{file}": whole for file in range(files)}
+
+
+def test_many_files_of_a_prolog_are_not_all_read(tmp_path: Path) -> None:
+    for file in range(1100):
+        (tmp_path / f"nvidia{file}").write_text("7\n")
+    assert len(read_jobs(tmp_path, str).devices) == 1024
+
+
+@cases(("size", "found"), [(0, "a/b"), (900_000, "a/b"), (1_100_000, "")])
+def test_the_file_of_a_container_is_read_up_to_a_mebibyte(size: int, found: str, tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    labels = {"com.docker.compose.project": "a", "com.docker.compose.service": "b"}
+    text = json.dumps({"Config": {"Labels": labels, "Image": "x" * size}})
+    (tmp_path / "c/config.v2.json").write_text(text)
+    assert compose_service(tmp_path, "c") == found
+
+
+@cases("size", [1, 511, 512, 513, 5000])
+def test_a_variable_and_the_name_of_a_machine_are_cut(size: int, tmp_path: Path) -> None:
+    made = proc(tmp_path)
+    (made.root / "sys/kernel").mkdir(parents=True, exist_ok=True)
+    (made.root / "sys/kernel/hostname").write_text("h" * size)
+    assert len(environ.parse(b"SLURM_JOB_ID=" + b"7" * size + b"\0")["SLURM_JOB_ID"]) == min(size, 512)
+    assert Procfs(str(made.root)).host()[:-7] == "h" * min(size, 48)

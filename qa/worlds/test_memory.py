@@ -11,6 +11,7 @@ from tests.drawn import EVERYTHING, seeds
 
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.training.memory import MemoryCollector, _free, _ranks
+from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
@@ -191,3 +192,16 @@ def test_the_room_of_a_mig_device_is_what_the_driver_has_not_given_away(seed: in
         truth[f"GPU-{number}"] = free if up else None
     node = Node(devices=tuple(devices))
     assert {uuid: _free(node, uuid) for uuid in truth} == truth
+
+
+@seeds(range(40))
+def test_a_sample_and_a_verdict_are_due_after_five_seconds_or_half_a_second_less(seed: int) -> None:
+    draw = random.Random(seed)
+    for collector in (MemoryCollector(), VerdictCollector()):
+        now, last, section = draw.uniform(1e3, 1e6), float("-inf"), None
+        period = draw.choice((1.0, 2.0, 4.0, 4.6, 5.0))
+        for _ in range(20):
+            now += period + draw.uniform(-0.1, 0.1)
+            found = collector.collect(tick(now, {}))
+            assert (found is not section) == (now - last >= 4.5)
+            last, section = (last if found is section else now), found

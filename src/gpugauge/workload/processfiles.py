@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpugauge.workload.identity import Workload
 from gpugauge.workload.procfs import PAGE_BYTES, Procfs, Stat
 
-_MAX_MAPS_BYTES, _MAX_ENVIRON_BYTES = 16 << 20, 262_144
+_MAX_MAPS_BYTES = 16 << 20
 _MAX_DESCRIPTORS = 65_536  # of one process
 
 _TORCH = re.compile(rb"/libtorch(?:_cpu|_python|_cuda|_hip)?\.so")
@@ -132,7 +132,7 @@ def starts_hook(procfs: Procfs, pid: int) -> bool:
 
 
 def _variable(procfs: Procfs, pid: int, prefix: bytes) -> str | None:
-    content = procfs.content(pid, "environ", _MAX_ENVIRON_BYTES)
+    content = procfs.content(pid, "environ")
     values = [entry for entry in content.split(b"\0") if entry.startswith(prefix)]
     return values[0].partition(b"=")[2].decode(errors="replace") if values else None
 

@@ -20,6 +20,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 _INITIAL_NAME_NAMESPACE = "uts:[4026531838]"  # PROC_UTS_INIT_INO
 _MAX_HOST = 48  # characters of the machine's name
+_MAX_BYTES = 262144  # of a file, such as an environment
 _MAX_CMDLINE_BYTES = 8192  # enough for the options before the name of a script
 # Files of a process that need the lock of its memory, or that of the replacement of its program.
 _MAY_HANG = frozenset({"cmdline", "environ", "maps", "io"})
@@ -173,11 +174,11 @@ class Procfs:
         """Return the result of one read call: all of a short file that the kernel writes at once, such as stat."""
         return self._within_time(pid, name, partial(self._read, pid, name, 4096, once=True))
 
-    def read(self, pid: int, name: str, limit: int = 65536) -> bytes:
+    def read(self, pid: int, name: str, limit: int = _MAX_BYTES) -> bytes:
         """Return up to `limit` bytes of a file of a process. Raises OSError, TimeoutError if it hangs."""
         return self._within_time(pid, name, partial(self._read, pid, name, limit))
 
-    def content(self, pid: int, name: str, limit: int = 65536) -> bytes:
+    def content(self, pid: int, name: str, limit: int = _MAX_BYTES) -> bytes:
         """Return up to `limit` bytes of a file of a process, none if it cannot be read."""
         try:
             return self.read(pid, name, limit)

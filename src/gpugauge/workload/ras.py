@@ -20,7 +20,6 @@ from gpugauge.workload.processfiles import HostProcess
 from gpugauge.workload.procfs import Procfs
 
 _PORT, _ADDRESS = 28028, re.compile(rb"(?:^|\0)NCCL_RAS_ADDR=[^\0]{0,255}:(\d{1,5})(?:\0|$)")
-_MAX_ENVIRON_BYTES = 262144
 # In all for the ports of one user. NCCL collects for at most 10 s.
 _SECONDS = 12.0
 _MAX_LINE, _MAX_BYTES, _MAX_RANKS, _MAX_COUNTS = 1024, 8 << 20, 16384, 16
@@ -87,7 +86,7 @@ def inquire(procfs: Procfs, wanted: Sequence[str], hosts: Mapping[str, HostProce
         status = procfs.status(pid)
         # In containers on the machine's network, two processes may have the same number.
         if status and numbers[inner[process]] == 1 and _shares_network(procfs, pid):
-            address = _ADDRESS.search(procfs.content(pid, "environ", _MAX_ENVIRON_BYTES))
+            address = _ADDRESS.search(procfs.content(pid, "environ"))
             ports[status.uid, int(address[1]) if address else _PORT][inner[process]] = process
     found: dict[str, Launches] = {}
     until: dict[int, float] = {}

@@ -20,7 +20,6 @@ from gpugauge.workload.users import Users
 
 log = logging.getLogger(__name__)
 
-_MAX_ENVIRON_BYTES = 262144
 # Depth of multiprocessing helpers: the fork server starts others.
 _MAX_HELPERS = 2
 
@@ -119,7 +118,7 @@ class Reader:
     def _environ(self, pid: int, uid: int) -> dict[str, str] | None:
         source = self.sources["environ"]
         try:
-            content = self._procfs.read(pid, "environ", _MAX_ENVIRON_BYTES)
+            content = self._procfs.read(pid, "environ")
         except PermissionError:
             # Single processes may be protected: the permission is missing if no other user's was readable.
             if not self._may_read_others:
