@@ -83,8 +83,13 @@ def test_what_needs_a_lock_of_the_process_is_read_in_time(tmp_path: Path, monkey
     made, read = proc(tmp_path), list[str]()
     made.process(PID)
     procfs = Procfs(str(made.root))
-    monkeypatch.setattr(procfs._in_time, "read", lambda work, _: read.append(file) or work())
-    every = ("stat", "status", "statm", "comm", "cgroup", "cmdline", "environ", "maps", "io")
+
+    def in_time(work: Callable[[], bytes], _: object) -> bytes:
+        read.append(file)
+        return work()
+
+    monkeypatch.setattr(procfs._in_time, "read", in_time)
+    file, every = "", ("stat", "status", "statm", "comm", "cgroup", "cmdline", "environ", "maps", "io")
     for file in every:
         (made.root / str(PID) / file).write_bytes(b"x")
         assert procfs.content(PID, file) == procfs.read_once(PID, file) == b"x"
@@ -96,7 +101,8 @@ def test_nccl_listens_at_its_own_port_unless_the_process_says_another(
 ) -> None:
     """The port of src/ras/ras.cc: a process without the variable has it."""
     made, asked, network = proc(tmp_path), list[int](), Path("/proc/self/ns/net").readlink().name[5:-1]
-    monkeypatch.setattr(ras, "_listeners", lambda port, _: asked.append(port) or ())
+    monkeypatch.setattr(ras, "_listeners", lambda port, _: map(asked.append, [port]))
+    monkeypatch.setattr(ras, "_ask", lambda *_: b"")
     hosts = {}
     for pid, variables in (
         (41, {}),

@@ -150,6 +150,26 @@ def test_a_process_is_alive_until_it_ends(child: tuple[int, socket.socket]) -> N
     assert descriptors() == before
 
 
+def test_a_cgroup_of_any_bytes_and_a_process_of_another_pid_namespace(
+    child: tuple[int, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, sock = child
+    with monkeypatch.context() as changed:
+        changed.setattr(peer, "_read", lambda _: b"0::/a\xff\n")
+        assert peer.cgroup_at(pid) == "/a\ufffd"
+    assert peer.identify(sock, 0.0).pid == pid
+    monkeypatch.setattr(peer, "user", lambda _: (0, 7))
+    found = peer.identify(sock, 0.0)
+    assert (found.pid, found.start, found.owner, found.claimed) == (0, 0, CgroupUser(7, ""), 0)
+
+
+def test_a_connection_that_cannot_be_looked_at_may_hold_messages() -> None:
+    here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    here.close()
+    there.close()
+    assert socketfile.holds_messages(here)
+
+
 @cases(("number", "expected"), [(errno.ENOPROTOOPT, None), (errno.ESRCH, False)])
 def test_what_a_kernel_without_pidfds_of_peers_answers(number: int, expected: bool | None) -> None:
     class Sock:
@@ -423,7 +443,9 @@ def test_the_entry_point_reports_why_it_cannot_start(tmp_path: Path) -> None:
         assert daemon.recv(p.MAX_DATAGRAM_BYTES) == p.HEADER.pack(p.FAILED, 0) + b"No such file or directory"
 
 
-def test_who_sends_more_than_its_share_waits_but_not_for_long(stack: contextlib.ExitStack, tmp_path: Path) -> None:
+def test_who_sends_more_than_its_share_waits_but_not_for_long(
+    stack: contextlib.ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     slow = Running(stack, tmp_path, messages_by_owner=0.01)
     slow.client(*[b"m"] * 6)
 
@@ -433,7 +455,8 @@ def test_who_sends_more_than_its_share_waits_but_not_for_long(stack: contextlib.
     assert slow.receiver._resume_due > waiting.read_at
     assert 0 < slow.receiver.wait() <= 0.1
     waiting.read_at -= 4.0
-    slow.receiver._resume_due = 0.0
+    due = slow.receiver._resume_due
+    monkeypatch.setattr(time, "monotonic", lambda: due)
     assert len(of(p.MESSAGE, slow.after(3))) == 1
 
 
@@ -622,6 +645,16 @@ def test_connections_and_closes_together_are_fewer_than_the_files_that_may_be_op
     held = max(0, min(5, most - closing))
     assert len(of(p.OPENED, found)) == held
     assert sum(refused(body)[0] for _, body in of(p.REJECTED, found)) == 5 - held
+
+
+def test_a_beat_closes_what_could_not_be_closed_before(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    closer, (descriptor, other) = running.receiver._closer, os.pipe()
+    with monkeypatch.context() as changed:
+        changed.setattr(closer, "_start", closer._running.pop)
+        closer.close(CgroupUser(1, ""), [descriptor, other])
+    assert closer.total == 2
+    running.beat()
+    until(lambda: closer.total == 0)
 
 
 def test_each_beat_reports_what_is_open_and_banned(running: Running) -> None:

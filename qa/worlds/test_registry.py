@@ -474,5 +474,6 @@ def test_only_a_process_that_hangs_has_its_thread_replaced(seed: int, monkeypatc
         assert (registry._thread is not first, first and first.guard.failures) == (hangs, failures)
     end.set()
     until(lambda: not registry._asking)
+    assert registry._thread
     registry._thread.stopping.set()
     registry.want("the end", {"": Want(0)})

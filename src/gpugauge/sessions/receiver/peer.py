@@ -8,6 +8,7 @@ import select
 import struct
 import time
 
+_CREDENTIALS = struct.Struct("3i")
 _SO_PEERPIDFD = 77  # Linux 6.5
 _ENOPROTOOPT, _ESRCH = 92, 3
 _MAX_CGROUP_BYTES = 1024
@@ -41,7 +42,7 @@ class Identity:
 
 def user(sock: _socket.socket) -> tuple[int, int]:
     """Return pid and uid of the process that connected, as the kernel noted them then. Raises OSError."""
-    pid, uid, _ = struct.unpack("3i", sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))
+    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, uid
 
 
@@ -63,16 +64,15 @@ def identify(sock: _socket.socket, empty_since: float) -> Identity:
 def pidfd(sock: _socket.socket) -> int | None:
     """Return a descriptor of the process that connected, None if the kernel gives none."""
     try:
-        (descriptor,) = struct.unpack("i", sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
-    except (OSError, struct.error):
+        return sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD)
+    except OSError:
         return None
-    return int(descriptor)
 
 
 def _alive(sock: _socket.socket) -> bool | None:
     """Return whether the process that connected is alive, None if the kernel does not report it."""
     try:
-        (descriptor,) = struct.unpack("i", sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
+        descriptor = sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
         return None if error.errno == _ENOPROTOOPT else False
     poll = select.poll()
