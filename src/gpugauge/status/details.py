@@ -67,10 +67,12 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(f"{words(process.standstill)}{held}")
     if loader := _loader(process.loader):
         found.append(f"loader: {loader}")
-    ago = now - process.last_step if process.last_step is not None else 0.0
-    late = ago >= max(_LATE_SECONDS, _LATE_STEPS * (process.step_seconds or 0.0))
-    last = f"last step {duration(ago)} ago" if late else ""
-    return [*found, *filter(None, [_no_step(process, now) or last])]
+    last, each = process.last_step, process.step_seconds
+    if said := _no_step(process, now):
+        found.append(said)
+    elif last is not None and now - last >= _LATE_SECONDS and (each is None or now - last >= _LATE_STEPS * each):
+        found.append(f"last step {duration(now - last)} ago")
+    return found
 
 
 def _no_step(process: ProcessStatus, now: float) -> str:
