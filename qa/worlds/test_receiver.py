@@ -11,6 +11,7 @@ import fcntl
 import os
 import posix
 import random
+import resource
 import signal
 import socket
 import struct
@@ -31,7 +32,7 @@ from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Limits
-from gpugauge.sessions.receiver.loop import _BLOCKED_SECONDS, _MAX_WAITING, Receiver
+from gpugauge.sessions.receiver.loop import _BLOCKED_SECONDS, Receiver
 from gpugauge.sessions.receiver.main import main
 from gpugauge.sessions.receiver.peer import CgroupUser
 from gpugauge.sessions.receiver.rights import sort
@@ -88,6 +89,8 @@ class Running:
             with contextlib.suppress(BlockingIOError):
                 while data := self.daemon.recv(p.MAX_DATAGRAM_BYTES):
                     found.append((*p.HEADER.unpack_from(data), data[p.HEADER.size :]))
+        of_connections = {p.OPENED, p.MESSAGE, p.ENDED}
+        assert all((kind in of_connections) == (number > 0) for kind, number, _ in found)
         return found
 
     def beat(self) -> list[tuple[int, int, bytes]]:
@@ -391,7 +394,7 @@ def test_connections_that_come_too_often_are_turned_away_after_some(
     held = len(of(p.OPENED, found))
     assert (held + said["connections"], said["connect_rate"]) == (most, 44)
     assert held == 2 or group == "cgroup"
-    assert len(slept) == 1  # in one batch
+    assert slept == [0.02]  # in one batch
 
 
 def test_an_owner_whose_closes_block_is_banned_and_nobody_else(
@@ -411,13 +414,14 @@ def test_an_owner_whose_closes_block_is_banned_and_nobody_else(
     assert not running.receiver._limits.banned(other)
 
 
-def test_the_entry_point_serves_until_the_daemon_ends(tmp_path: Path) -> None:
+@cases("mode", [0o600, None])
+def test_the_entry_point_serves_until_the_daemon_ends(mode: int | None, tmp_path: Path) -> None:
     daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     path = tmp_path / "s"
     pid = os.fork()
     if pid == 0:
         daemon.close()
-        main([str(theirs.detach()), "-1", str(path), "mode=384"])
+        main([str(theirs.detach()), "-1", str(path), *([f"mode={mode}"] if mode else [])])
     theirs.close()
     daemon.settimeout(SECONDS)
     with daemon, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
@@ -426,7 +430,7 @@ def test_the_entry_point_serves_until_the_daemon_ends(tmp_path: Path) -> None:
         client.send(b"hello")
         while p.MESSAGE not in kinds:
             kinds.append(p.HEADER.unpack_from(daemon.recv(p.MAX_DATAGRAM_BYTES))[0])
-        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.stat().st_mode & 0o777 == (mode or 0o666)
         daemon.shutdown(socket.SHUT_RDWR)
         assert os.waitpid(pid, 0)[1] == 0
     assert (kinds[0], path.exists()) == (p.READY, False)
@@ -534,8 +538,10 @@ def test_what_many_unfinished_closes_change(running: Running, monkeypatch: pytes
         return receiver._passing_off, said
 
     assert found() == (False, False)
-    monkeypatch.setattr(closer, "total", _MAX_WAITING + 1)
+    monkeypatch.setattr(closer, "total", 65)
     assert found() == (off, False)
+    monkeypatch.setattr(closer, "total", 64)
+    assert found() == (False, False)
     monkeypatch.setattr(closer, "total", 0)
     assert found() == (False, False)
     monkeypatch.setattr(receiver, "_capacity", 10)
@@ -550,6 +556,14 @@ def test_what_many_unfinished_closes_change(running: Running, monkeypatch: pytes
     assert found() == (False, False)
     if off:
         assert running.file.socket.getsockopt(_socket.SOL_SOCKET, socketfile._SO_PASSRIGHTS) == 1
+
+
+def test_a_range_of_users_takes_bounded_memory() -> None:
+    limits = Limits(p.Options(connects=0.001))
+    for uid in range(5000):
+        limits.connects(("user", uid))
+        limits.read(CgroupUser(uid, f"/{uid}"), 1)
+    assert [len(each) for each in (limits._connects, limits._messages, limits._bytes)] == [4096] * 3
 
 
 def test_a_limit_that_has_no_effect_is_forgotten() -> None:
@@ -804,6 +818,64 @@ def test_what_shares_of_all_connections_a_user_and_a_cgroup_get(owners: str, mos
         limits.add(owner, 1)
         count += 1
     assert count == most * 2048
+
+
+@seeds(range(20))
+def test_the_last_eighth_of_all_connections_is_for_those_with_few(seed: int) -> None:
+    dice, limits, held = random.Random(seed), Limits(p.Options()), Counter[int]()
+    uids = [1, 2, 3, *range(100, 130)]
+
+    def connect(uid: int) -> bool:
+        if limits.full(CgroupUser(uid, "")):
+            return False
+        limits.add(CgroupUser(uid, ""), 1)
+        held[uid] += 1
+        return True
+
+    while connect(min((1, 2, 3), key=lambda uid: (held[uid], dice.random()))):
+        pass
+    assert held.total() == 2048 * 7 / 8
+    for uid in dice.sample(uids[3:], 30):
+        while connect(uid):
+            pass
+    assert held.total() == 2048
+    assert max(held[uid] for uid in uids[3:]) == 2048 / 64
+
+
+@cases(("size", "most"), [(1, 1500), (16384, 4e6 / 16384)])
+def test_how_much_a_user_and_all_may_send_in_a_second(size: int, most: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    for owners, times in ((1, 1), (9, 2)):
+        limits = Limits(p.Options())
+
+        def taken() -> int:
+            count = 0
+            while owner := next((o for o in each if limits.may_read(o)), None):  # noqa: B023 # called here only
+                limits.read(owner, size)  # noqa: B023
+                count += 1
+            return count
+
+        each = [CgroupUser(uid, "") for uid in range(owners)]
+        assert taken() == pytest.approx(2 * times * most, abs=2 + owners)  # a burst of two seconds
+        now[0] += 1.0
+        assert taken() == pytest.approx(times * most, abs=2 + owners)
+
+
+def test_what_else_is_limited() -> None:
+    assert len(peer.cgroup_of("0::/" + "a" * 5000)) == 1024
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    here, there = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    file = SocketFile(os.devnull, 0o600, 1, os.dup(there.fileno()))
+    assert Receiver(Channel(here), file, p.Options())._capacity == limit - 512
+    for each in (here, there, file.socket):
+        each.close()
+    assert p.MANY_USERS < 0  # no user
+    limits, now = Limits(p.Options()), time.monotonic()
+    while not limits.connects(("user", 1)):
+        pass
+    bucket = limits._connects["user", 1]
+    assert (bucket._maximum, bucket._rate, bucket._at >= now) == (1536, 20.0, True)
 
 
 @seeds(range(40))

@@ -67,12 +67,14 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
         found.append(f"{words(process.standstill)}{held}")
     if loader := _loader(process.loader):
         found.append(f"loader: {loader}")
+    return [*found, *filter(None, [_no_step(process, now) or _last_step(process, now)])]
+
+
+def _last_step(process: ProcessStatus, now: float) -> str:
     last, each = process.last_step, process.step_seconds
-    if said := _no_step(process, now):
-        found.append(said)
-    elif last is not None and now - last >= _LATE_SECONDS and (each is None or now - last >= _LATE_STEPS * each):
-        found.append(f"last step {duration(now - last)} ago")
-    return found
+    if last is None or now - last < _LATE_SECONDS or (each is not None and now - last < _LATE_STEPS * each):
+        return ""
+    return f"last step {duration(now - last)} ago"
 
 
 def _no_step(process: ProcessStatus, now: float) -> str:

@@ -8,7 +8,7 @@ import select
 import struct
 import time
 
-_CREDENTIALS = struct.Struct("3i")
+CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 _SO_PEERPIDFD = 77  # Linux 6.5
 _ENOPROTOOPT, _ESRCH = 92, 3
 _MAX_CGROUP_BYTES = 1024
@@ -42,7 +42,7 @@ class Identity:
 
 def user(sock: _socket.socket) -> tuple[int, int]:
     """Return pid and uid of the process that connected, as the kernel noted them then. Raises OSError."""
-    pid, uid, _ = _CREDENTIALS.unpack(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, _CREDENTIALS.size))
+    pid, uid, _ = CREDENTIALS.unpack(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, CREDENTIALS.size))
     return pid, uid
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import _socket
 import posix
 
+from gpugauge.sessions.receiver.peer import CREDENTIALS
+
 _SO_PASSRIGHTS = 83  # Linux 6.16
-_CREDENTIALS_BYTES = _socket.CMSG_SPACE(12)
+_CREDENTIALS_BYTES = _socket.CMSG_SPACE(CREDENTIALS.size)
 
 
 def collects_in_close(release: str) -> bool:
