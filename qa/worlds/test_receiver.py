@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -32,7 +33,7 @@ from gpugauge.sessions.receiver import protocol as p
 from gpugauge.sessions.receiver.channel import Channel
 from gpugauge.sessions.receiver.closing import MAX_THREADS, Closer
 from gpugauge.sessions.receiver.limits import Limits
-from gpugauge.sessions.receiver.loop import _BLOCKED_SECONDS, Receiver
+from gpugauge.sessions.receiver.loop import _BLOCKED_SECONDS, Receiver, Refusals
 from gpugauge.sessions.receiver.main import main
 from gpugauge.sessions.receiver.peer import CgroupUser
 from gpugauge.sessions.receiver.rights import sort
@@ -661,6 +662,38 @@ def test_connections_and_closes_together_are_fewer_than_the_files_that_may_be_op
     assert sum(refused(body)[0] for _, body in of(p.REJECTED, found)) == 5 - held
 
 
+def test_what_has_ended_is_counted_no_more(running: Running, tmp_path: Path) -> None:
+    """Also the record of a connection whose first message is refused."""
+    record = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+    os.truncate(record, 4096)
+    fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    before = descriptors()
+    for _ in range(3):
+        client = running.client()
+        socket.send_fds(client, [b"x" * (16 * 1024 + 1)], [record])
+        running.after()
+        client.close()
+    with running.client(b"hello"):
+        running.after()
+    running.after()
+    until(lambda: descriptors() == before)
+    os.close(record)
+    assert running.receiver._limits._connections == {}
+    running.receiver._beat_due = time.monotonic() - 5.0
+    assert running.receiver.wait() == 0.0
+
+
+@cases(("waiting", "sent"), [(0, 3), (63, 3), (64, 0), (500, 0)])
+def test_refusals_are_reported_unless_the_daemon_reads_nothing(waiting: int, sent: int) -> None:
+    refusals, said = Refusals(), list[bytes]()
+    for uid in (1, 2, 2, 3):
+        refusals.add(uid, "rate", "")
+    channel = SimpleNamespace(full=waiting, send=lambda _, body: said.append(body))
+    for _ in range(2):
+        refusals.report(channel)  # type: ignore[arg-type]  # a double
+    assert [p.REFUSED.unpack_from(body) for body in said] == [(1, 1), (2, 2), (3, 1)][:sent]
+
+
 def test_a_beat_closes_what_could_not_be_closed_before(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     closer, (descriptor, other) = running.receiver._closer, os.pipe()
     with monkeypatch.context() as changed:
@@ -847,19 +880,15 @@ def test_how_much_a_user_and_all_may_send_in_a_second(size: int, most: float, mo
     now = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     for owners, times in ((1, 1), (9, 2)):
-        limits = Limits(p.Options())
-
-        def taken() -> int:
+        limits, each = Limits(p.Options()), [CgroupUser(uid, "") for uid in range(owners)]
+        # A burst of two seconds, and what one second brings.
+        for seconds in (2, 1):
             count = 0
-            while owner := next((o for o in each if limits.may_read(o)), None):  # noqa: B023 # called here only
-                limits.read(owner, size)  # noqa: B023
+            while owner := next(filter(limits.may_read, each), None):
+                limits.read(owner, size)
                 count += 1
-            return count
-
-        each = [CgroupUser(uid, "") for uid in range(owners)]
-        assert taken() == pytest.approx(2 * times * most, abs=2 + owners)  # a burst of two seconds
-        now[0] += 1.0
-        assert taken() == pytest.approx(times * most, abs=2 + owners)
+            assert count == pytest.approx(seconds * times * most, abs=2 + owners)
+            now[0] += 1.0
 
 
 def test_what_else_is_limited() -> None:

@@ -89,7 +89,7 @@ class History:
         self._idle: Mapping[str, float] = {}  # seconds in which a process held its GPUs idle, less those of its use
         self._unused: frozenset[str] = frozenset()  # the processes that have not used their GPUs for long
         self._trained: dict[str, Subject] = {}  # what the advice on a training was found by, as long as it is known
-        self._now = 0.0
+        self._now: float  # of the last snapshot: nothing is known before
 
     def feed(self, snapshot: Snapshot) -> None:
         """Add a point if the newest one is about 5 s old."""

@@ -33,12 +33,11 @@ class Channel:
         if len(self._outbox) == 1:
             self._flush()
 
-    def wait(self, seconds: float) -> bool:
-        """Wait at most `seconds` for room; return whether everything was sent."""
+    def wait(self, seconds: float) -> None:
+        """Wait at most `seconds` for room, and send what there is room for."""
         self._poll.register(self.descriptor, select.POLLOUT)
         self._poll.poll(seconds * 1000)
         self._flush()
-        return not self._outbox
 
     def command(self) -> tuple[int, int, bytes] | None:
         """Return kind, number of the connection, and body of the next command; None if none has arrived."""

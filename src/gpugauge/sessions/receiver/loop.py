@@ -91,11 +91,9 @@ class Receiver:
 
     def turn(self, seconds: float) -> None:
         """Serve what is there, or comes within `seconds`."""
-        if self._channel.full and not self._channel.wait(seconds):
-            self._run_commands()
-            self._accept()
-        else:
-            self._poll(seconds)
+        if self._channel.full:
+            self._channel.wait(seconds)
+        self._poll(seconds)
         now = time.monotonic()
         if self._paused and now >= self._resume_due:
             for peer in self._paused:
