@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import time
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from gpugauge.workload.launch import launch_of
 from gpugauge.workload.orchestrators import read_jobs
 from gpugauge.workload.podinfo import compose_service
 from gpugauge.workload.procfs import Procfs
+from gpugauge.workload.users import Users
 from qa.worlds.trees import proc
 
 MIB = 1 << 20
@@ -164,3 +167,20 @@ def test_a_variable_and_the_name_of_a_machine_are_cut(size: int, tmp_path: Path)
     (made.root / "sys/kernel/hostname").write_text("h" * size)
     assert len(environ.parse(b"SLURM_JOB_ID=" + b"7" * size + b"\0")["SLURM_JOB_ID"]) == min(size, 512)
     assert Procfs(str(made.root)).host()[:-7] == "h" * min(size, 48)
+
+
+def test_names_of_many_users_are_forgotten_the_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pwd.getpwuid", lambda uid: SimpleNamespace(pw_name=f"user{uid}"))
+    users = Users(known=True)
+    for uid in range(1, 4100):
+        users._look_up(uid)
+        assert users.is_known(uid)
+        assert len(users._names) == min(uid, 4096)
+    assert [users.is_known(uid) for uid in (1, 3, 4)] == [False, False, True]
+
+
+def test_the_time_since_boot_is_that_of_the_machine() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    found = Procfs().uptime()
+    assert found is not None
+    assert before <= found <= time.clock_gettime(time.CLOCK_BOOTTIME)
