@@ -149,7 +149,7 @@ def test_a_process_is_alive_until_it_ends(child: tuple[int, socket.socket]) -> N
     assert peer._alive(sock) is False
     os.waitpid(pid, 0)
     assert peer._alive(sock) is False
-    assert (peer.cgroup_at(pid), peer.cgroup_at(0)) == (peer.GONE, "")
+    assert (peer.cgroup_at(pid), peer.cgroup_at(0), peer.PASSED_ON) == ("gone", "", "passed on")
     assert peer.cgroup_at(1) == peer.cgroup_of(Path("/proc/1/cgroup").read_text())
     assert descriptors() == before
 

@@ -51,7 +51,7 @@ _MAX_ADMITTED = 256  # in one turn: the ends of the connections before are read 
 _MAX_UNWANTED = 32  # descriptors that are no record, from one connection
 _MAX_WAITING = 64  # closes of one owner: above, its messages stay unread, and new connections pass no descriptors
 _SPARE_DESCRIPTORS = 512  # two messages with as many as the kernel allows; a surplus would be closed on receipt
-_SELF = CgroupUser(-1, "")
+_SELF = CgroupUser(p.MANY_USERS, "")
 _TOO_MANY_OF_CGROUP = "the cgroup opens too many connections a second"
 
 
