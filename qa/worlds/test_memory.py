@@ -205,3 +205,13 @@ def test_a_sample_and_a_verdict_are_due_after_five_seconds_or_half_a_second_less
             found = collector.collect(tick(now, {}))
             assert (found is not section) == (now - last >= 4.5)
             last, section = (last if found is section else now), found
+
+
+@seeds(range(20))
+def test_samples_are_kept_for_five_minutes_without_the_process(seed: int) -> None:
+    draw = random.Random(seed)
+    collector, gap = MemoryCollector(), draw.choice((5.0, 299.0, 300.0, 301.0, 400.0, 900.0))
+    found = {"p0": {"total": 8.0 * GIB, "after": GIB, "transient": GIB, "cache": 0, "leak": 0, "outside": 0}}
+    collector.collect(tick(1000.0, series(found, 1, draw)))
+    collector.collect(tick(1000.0 + gap, {}))
+    assert bool(collector._samples) == (gap <= 300.0)

@@ -5,9 +5,9 @@ from __future__ import annotations
 _MOST_DIGITS = 10
 
 
-def whole(text: str) -> int | None:
-    """Return the whole number that a text is, None for other text; `isdigit` is true for "²", which int refuses."""
-    return int(text) if len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
+def whole(text: str | None) -> int | None:
+    """Return the whole number that a text is, None if it is none; `isdigit` is true for "²", which int refuses."""
+    return int(text) if text and len(text) <= _MOST_DIGITS and text.isascii() and text.isdigit() else None
 
 
 def printable(text: str) -> str:

@@ -209,5 +209,5 @@ def slowest_worker(session: Session) -> float | None:
 
 def cpus(session: Session) -> float | None:
     """Return the CPUs of a process: ranks of one host share them, unless they are bound to some."""
-    own, ranks = (whole(session.facts.get(name, "")) or 0 for name in ("cpus", "ranks_on_cpus"))
+    own, ranks = (whole(session.facts.get(name)) or 0 for name in ("cpus", "ranks_on_cpus"))
     return own / ranks if own and ranks else None

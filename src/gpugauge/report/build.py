@@ -178,7 +178,7 @@ def _use(process: str, found: Found) -> ProcessUse:
         process=process,
         node=owner.node,
         command=owner.command,
-        rank=whole(reported.get("rank", "")),
+        rank=whole(reported.get("rank")),
         hook=bool(reported),
         devices=[uuid for _, uuid in found.of(process)],
         begin=facts.begin,

@@ -114,7 +114,7 @@ def owners(source: Prometheus, span: Range, name: str = "") -> dict[str, Owner]:
 def _owner(labels: Mapping[str, str]) -> Owner:
     job = JobId(*(labels.get(f"workload_{key}", "") for key in ("job_kind", "namespace", "job")))
     command = labels.get("workload_command", labels.get("command", ""))
-    ranks = whole(labels.get("world_size", "")) or 0
+    ranks = whole(labels.get("world_size")) or 0
     return Owner(
         job, labels.get("workload_user", ""), labels.get("instance", ""), command, labels.get("pid", ""), ranks
     )

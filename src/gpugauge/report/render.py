@@ -94,7 +94,7 @@ def _head(report: Report) -> Block:
 
 def _seen(report: Report, words: str) -> str:
     """Return words about the ranks of which some were not seen, else ""."""
-    world, ranks = whole(report.settings.get("world size", "")) or 0, {use.rank for use in report.processes} - {None}
+    world, ranks = whole(report.settings.get("world size")) or 0, {use.rank for use in report.processes} - {None}
     return words.format(len(ranks), world) if 0 < len(ranks) < world else ""
 
 

@@ -198,7 +198,7 @@ def by_cause(process: str, devices: Collection[str], node: Node, site: Site) -> 
         limited_by=verdict.limited_by,
         causes=verdict.causes,
         undecidable=tuple(sorted(verdict.undecidable)),
-        world_size=whole(facts.get("world_size", "")),
+        world_size=whole(facts.get("world_size")),
         loader=training.loader_options(session) if session else {},
         data_wait_ratio=judged.shares.get("data"),
         rest_shares=judged.rest,

@@ -34,8 +34,8 @@ def _identity(process: str, node: Node) -> ProcessStatus:
         torch_build=(host and host.torch) or None,
         hook=bool(host and host.hook),
         started=on_gpu.started if on_gpu else None,
-        rank=whole(facts.get("rank", "")),
-        world_size=whole(facts.get("world_size", "")),
+        rank=whole(facts.get("rank")),
+        world_size=whole(facts.get("world_size")),
     )
 
 

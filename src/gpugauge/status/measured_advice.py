@@ -113,7 +113,7 @@ def larger_batch(subject: Subject) -> tuple[str, ...] | None:
     ratio = subject.memory.batch_ratio if subject.memory else None
     if ratio is None or ratio < _MIN_BATCH_RATIO:
         return None
-    size = whole(subject.process.loader.get("batch_size", ""))
+    size = whole(subject.process.loader.get("batch_size"))
     double = f"{2 * size} samples in place of {size}, then double it" if size else "double it"
     space = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
     text = (
@@ -201,7 +201,7 @@ def data_loading(subject: Subject) -> str | tuple[str, ...]:
         return cpu_limited(subject) or crowded(subject)
     workers = options.get("workers")
     most = loaders.most_workers(subject.cpus)
-    found = [f"more loader workers (now {workers})"] if 0 < (whole(workers or "") or 0) < most else []
+    found = [f"more loader workers (now {workers})"] if 0 < (whole(workers) or 0) < most else []
     first = "load batches in workers: num_workers=2 in the DataLoader (now 0), then double it while samples/s grow"
     found += [first] if workers == "0" else []
     found += ["more loader workers"] if workers is None else []
@@ -264,7 +264,7 @@ def crowded(subject: Subject) -> str:
 def cpu_limited(subject: Subject) -> str | None:
     """Return the CPU limit and the least that the process needs, None if either is not known or it is enough."""
     limit = subject.host.cgroup.cpus if subject.host else None
-    workers = whole(subject.process.loader.get("workers", ""))
+    workers = whole(subject.process.loader.get("workers"))
     if limit is None or workers is None or limit >= 1 + workers:
         return None
     each = f" and one for each of its {workers} loader workers" if workers > 1 else ""

@@ -97,7 +97,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
     ]
     working, unused, held = used(every)
     since, phase = (session.record.since, session.record.phase) if session.record else (None, None)
-    workers = whole(facts.get("loader_workers", ""))
+    workers = whole(facts.get("loader_workers"))
     burst = max(1, workers or 0)
     intervals = () if mixed or training.open_wait(session) >= OPEN_SECONDS else _intervals(window, process, burst)
     found = Evidence(
@@ -122,7 +122,7 @@ def evidence(window: Window, process: str, now: float, unix: float, progress: Pr
         loader_workers=workers,
         paused=paused,
         mixed=mixed,
-        world_size=whole(facts.get("world_size", "")),
+        world_size=whole(facts.get("world_size")),
         parameters=_parameters(session),
         torch_devices=bool(training.visible(session)),
         build=facts.get("build", "") or _torch(node, process) or None,
@@ -156,7 +156,7 @@ def _measured(window: Window, process: str, uuids: Sequence[str], mixed: float =
     return {
         "data_wait": of_training(track.rate(waited_for_training)),
         "data_wait_exposed": of_training(track.rate(training.exposed_wait)),
-        "loading": None if mixed else _loading(track, loaded, whole(session.facts.get("loader_workers", ""))),
+        "loading": None if mixed else _loading(track, loaded, whole(session.facts.get("loader_workers"))),
         "loader_queued": ratio(loading["runqueue"], loaded),
         "loader_storage": ratio(loading["storage"], loaded),
         "asleep": of_training(track.rate(training.asleep)),
@@ -352,7 +352,7 @@ def _parameters(session: Session) -> dict[str, float]:
 
 def _visible_devices(facts: Mapping[str, str]) -> int | None:
     """Return the number of GPUs visible to the process: by CUDA, or before that by its environment and /dev."""
-    counted = whole(facts.get("visible_devices", ""))
+    counted = whole(facts.get("visible_devices"))
     if counted is not None:
         return counted
     # An empty list hides all GPUs, and so does one that begins with an invalid index. HIP ignores an empty one.

@@ -32,7 +32,7 @@ def _batch_elsewhere(facts: Settings) -> bool | None:
 
 
 def _count(facts: Settings, name: str) -> int | None:
-    return whole(facts.get(name, ""))
+    return whole(facts.get(name))
 
 
 def _data_parallel(facts: Settings) -> bool | None:

@@ -160,6 +160,6 @@ def _ranks(node: Node, on_gpus: _OnGpus) -> dict[tuple[str, ...], dict[str, floa
         job = session.owner[:3]
         # A rank that has made no step has not reached its peak.
         stepped = any(memory.after_step is not None for memory in memories.values())
-        if (whole(session.facts.get("world_size", "")) or 0) > 1 and any(job) and stepped:
+        if (whole(session.facts.get("world_size")) or 1) > 1 and any(job) and stepped:
             jobs.setdefault(job, {})[process] = sum(memory.peak or 0.0 for memory in memories.values())
     return jobs

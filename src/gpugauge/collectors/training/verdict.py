@@ -60,7 +60,7 @@ class VerdictCollector(RegisteredCollector):
         self._accounts: dict[str, Account] = {}
         self._due = 0.0
         self._began: float | None = None  # time of the first verdict
-        self._before = 0.0  # time of the last verdict
+        self._before: float  # time of the last verdict
         self._section, self._live = Section(self.name, ()), dict[str, Judged]()
 
     @classmethod
