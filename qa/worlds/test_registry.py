@@ -242,7 +242,7 @@ class Kubelet:
         if not self.node.is_up:
             raise KubeletError("it does not answer")
         holders = {device: sorted(pods) for device, pods in self.node.holders.items() if pods}
-        return Allocations({d: tuple(Workload("pod", *pod, "main") for pod in pods) for d, pods in holders.items()})
+        return Allocations({d: tuple(Workload("pod", *pod, "main") for pod in pods) for d, pods in holders.items()}, 0)
 
 
 def tell(node: Node, workloads: Workloads, caller: str) -> None:

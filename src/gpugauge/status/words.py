@@ -105,7 +105,7 @@ def digits(value: float, count: int) -> str:
     exponent = int(f"{value:.{count - 1}e}".partition("e")[2])
     places = max(0, count - 1 - exponent)
     text = f"{value:.{places}f}"
-    return text.rstrip("0").rstrip(".") if places else text
+    return text.rstrip("0").removesuffix(".") if places else text
 
 
 def quantity(value: float) -> str:

@@ -35,8 +35,8 @@ class KubeletError(Exception):
 class Allocations(NamedTuple):
     """The containers by name of the device; several for a shared device."""
 
-    devices: Mapping[str, tuple[Workload, ...]] = {}
-    ignored: int = 0  # devices with an unknown form of name, or above a limit
+    devices: Mapping[str, tuple[Workload, ...]]
+    ignored: int  # devices with an unknown form of name, or above a limit
 
 
 class Kubelet(NamedTuple):
