@@ -16,12 +16,13 @@ import pytest
 from tests.drawn import cases, seeds
 
 from gpugauge.workload import environ, processfiles, ras
+from gpugauge.workload.intime import ProcessOwner
 from gpugauge.workload.launch import launch_of
 from gpugauge.workload.orchestrators import read_jobs
 from gpugauge.workload.podinfo import compose_service
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.users import Users
-from qa.worlds.trees import proc
+from qa.worlds.trees import proc, v2
 
 MIB = 1 << 20
 PID = 41
@@ -184,3 +185,16 @@ def test_the_time_since_boot_is_that_of_the_machine() -> None:
     found = Procfs().uptime()
     assert found is not None
     assert before <= found <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+@cases(
+    ("place", "person"),
+    [("/system.slice/a.service", ""), ("/user.slice/user-1000.slice/session-2.scope", "1000"), ("/kubepods/b", "")],
+)
+def test_whose_reads_are_refused_while_one_hangs(place: str, person: str, tmp_path: Path) -> None:
+    """Those of the user in a cgroup; a person may make more cgroups, so that all below the own slice are one."""
+    made = proc(tmp_path)
+    made.process(PID, cgroup=v2(place), uid=7)
+    procfs = Procfs(str(made.root))
+    assert procfs._owner(PID) == ProcessOwner(7, person or v2(place))
+    assert procfs._owner(PID + 1) == ProcessOwner(-1, "")
