@@ -162,6 +162,10 @@ def test_a_cgroup_of_any_bytes_and_a_process_of_another_pid_namespace(
         changed.setattr(peer, "_read", lambda _: b"0::/a\xff\n")
         assert peer.cgroup_at(pid) == "/a\ufffd"
     assert peer.identify(sock, 0.0).pid == pid
+    with monkeypatch.context() as changed:  # where /proc hides it, it is not proven
+        changed.setattr(peer, "_start", lambda _: 0)
+        found = peer.identify(sock, 0.0)
+        assert (found.pid, found.owner.cgroup, found.claimed) == (0, "gone", pid)
     monkeypatch.setattr(peer, "user", lambda _: (0, 7))
     found = peer.identify(sock, 0.0)
     assert (found.pid, found.start, found.owner, found.claimed) == (0, 0, CgroupUser(7, ""), 0)
@@ -229,6 +233,13 @@ def test_a_record_that_the_kernel_does_not_pass_on_is_closed_and_its_message_sen
     gone = Channel(Full(errno.EPIPE))  # type: ignore[arg-type]  # a double
     gone.send(p.ALIVE)
     assert not gone.running
+    ends = Full(errno.EAGAIN, errno.EPIPE)
+    channel = Channel(ends)  # type: ignore[arg-type]  # a double
+    for body in (b"1", b"2"):
+        channel.send(p.MESSAGE, 1, body)
+    assert channel.running
+    channel.wait(0.0)
+    assert (channel.running, ends.sent, channel.full) == (False, [], 2)
 
 
 def test_the_record_among_the_descriptors_of_a_message() -> None:

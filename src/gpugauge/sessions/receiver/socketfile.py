@@ -106,7 +106,7 @@ def holds_messages(sock: _socket.socket) -> bool:
     """Return whether messages are queued in a connection that was shut, so that none can come after this."""
     try:
         # With this option each message has credentials, also an empty one, and the end has none.
-        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, 1)
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_PASSCRED, True)
         data, ancillary, flags, _ = sock.recvmsg(
             1, _CREDENTIALS_BYTES, _socket.MSG_PEEK | _socket.MSG_DONTWAIT | _socket.MSG_CMSG_CLOEXEC
         )
