@@ -97,12 +97,12 @@ def exporters() -> list[Variable]:
     ]
 
 
-def gone() -> Variable:
-    """Return the hidden variable of the nodes of which something is not seen now: of a large fleet, the past of the
-    others is not searched.
+def gone(scope: Scope, past: str = "") -> Variable:
+    """Return the hidden variable of the nodes of which something is not seen now, or a GPU did not answer when it was
+    seen last in the `past`: that of the others is not searched.
     """
-    every = Scope({"job": "~$job"})
-    missing = " or ".join(f"{each} == 0" for each in (every.scraped("up"), *map(every.select, _ANSWERS)))
+    answers = (f"last_over_time({each}[{past}])" if past else each for each in map(scope.select, _ANSWERS))
+    missing = " or ".join(f"{each} == 0" for each in (scope.scraped("up"), *answers))
     query = f"query_result(topk(100, group by (instance) ({missing})))"
     return Variable("gone", "Gone", query, '/instance="([^"]+)"/', all_value="", hidden=True)
 

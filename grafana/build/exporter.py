@@ -18,7 +18,7 @@ def dashboard() -> Json:
         common.EXPORTER,
         "gpugauge / Exporter",
         "The exporters themselves: whether they read the GPUs, whether they are scraped, and what they cost.",
-        [*common.exporters(), common.gone(), common.node()],
+        [*common.exporters(), common.gone(Scope({"job": "~$job"})), common.node()],
         [
             Row("", [*_now(), common.not_seen("What is wrong", _S, width=12, height=7), _alerting(), _exporters()]),
             Row("All exporters", _all()),

@@ -66,7 +66,7 @@ def dashboard() -> Json:
         "`gpugauge rules`.",
         [
             *common.exporters(),
-            common.gone(),
+            common.gone(_S),
             common.Variable("kind", "Kind", kinds),
             common.Variable("namespace", "Namespace", namespaces),
             *common.PRICE,

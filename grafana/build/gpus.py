@@ -50,7 +50,7 @@ def of_down(scope: Scope) -> str:
 
 def newest(scope: Scope, name: str, **labels: str) -> str:
     """Return when each series was seen last."""
-    return f"max_over_time(timestamp({scope.back.select(name, **labels)})[{scope.past}])"
+    return f"max_over_time(timestamp({scope.missed.select(name, **labels)})[{scope.past}])"
 
 
 def last(scope: Scope, *names_: str, **labels: str) -> str:

@@ -21,11 +21,11 @@ from grafana.build.words import Line
 
 _SAME_TIME = 120  # seconds
 _TIMES = "suffix:\u00d7"
+_NO_GAIN = 1000000  # more than any
 _NO_GPU = "its processes hold no memory of a GPU, are not seen, or it is not reported"
 _OUTSIDE = "needs some minutes and the hook (docs/hook.md), or these processes do not report it"
 _UNSEEN = "not known: its node is not seen"
-# In several clusters, namespaces or of several kinds.
-_SEVERAL = (words.SEVERAL_JOBS, f"(count ({jobs.last_known()}) > 1)")
+_USED = Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}), 0)", SHARE)
 _LOST_WITH_NODE = (
     "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
     "the last one before memory errors of its GPUs"
@@ -63,6 +63,11 @@ def dashboard() -> Json:
         ),
         # All is the list of the job's nodes, so that no query touches the series of other nodes.
         common.Variable("instance", "Node", f"label_values({job}}}, instance)", all_value=""),
+        common.gone(_S, "$__range"),
+        *(
+            common.Variable(name, name, f"query_result({query})", f'/{name}="([^"]+)"/', False, False, hidden=True)
+            for name, query in jobs.hidden()
+        ),
         common.Variable(
             "causes", "Causes", f"query_result({jobs.causes()})", '/cause="([^"]+)"/', all_value="", hidden=True
         ),
@@ -119,14 +124,9 @@ def _on_its_gpus(expr: Expr) -> Expr:
     return expr.then(f"{{}}\nand on ({gpus.GPU_KEY}) {_holds()}")
 
 
-def _shares() -> Expr:
-    """Return the share of the GPU time that the job holds and wastes, by cause."""
-    return Expr(f"{jobs.job_wasted()}\n/ on () group_left () {jobs.job_held()}", SHARE)
-
-
 def _one(expr: Expr) -> Expr:
     """Return a value of a job, nothing if there are several of that name."""
-    return expr.then(f"({{}}) unless on () {_SEVERAL[1]}")
+    return expr.then(f"({{}}) unless on () {jobs.SEVERAL}")
 
 
 def _of_gpus(expr: Expr) -> Expr:
@@ -134,7 +134,11 @@ def _of_gpus(expr: Expr) -> Expr:
     ended = f"{jobs.last_known()} unless on () {jobs.by_process(_S.read('training_state'))}"
     codes = ((words.NOT_SEEN, jobs.job_not_seen()), (words.ENDED, ended), (words.ON_CPU, _on_cpu()))
     return words.of_one(
-        expr, _SEVERAL, *codes, (words.JUDGING, jobs.job_held().text), (words.NO_GPU, jobs.last_known())
+        expr,
+        (words.SEVERAL_JOBS, jobs.SEVERAL),
+        *codes,
+        (words.JUDGING, jobs.job_held().text),
+        (words.NO_GPU, jobs.last_known()),
     )
 
 
@@ -149,8 +153,8 @@ def _header() -> Panel:
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(CLUSTER, operator="min")
     since = Expr(f"{start} + on ({CLUSTER}) group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
     held = Expr(f"0 * {jobs.last_known()} + on ({CLUSTER}) group_left () count by ({CLUSTER}) ({_held()})", COUNT)
-    infos = " or ".join(gpus.newest(jobs.CHOSEN, name) for name in ("gpu_process_host_info", "torch_process_info"))
-    end = f"max by ({jobs.JOB_KEY}) ({infos}) * 1000"
+    infos = " or ".join(f"timestamp({jobs.CHOSEN.select(name)})" for name in jobs.INFOS[::2])
+    end = f"max_over_time(max by ({jobs.JOB_KEY}) ({infos})[{jobs.CHOSEN.past}]) * 1000"
     return table(
         "Job",
         "A fault that must be repaired at once, if any; the state now, the gravest of its processes, whose job "
@@ -187,14 +191,14 @@ def _now() -> list[Panel]:
     young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
     chosen = jobs.with_idle(HOURS_LOST, workload_job="$workload").by()
     lost = jobs.by_process(_S.steady(jobs.LOST_SECONDS, jobs.RANGE, cause="~$causes"), "cause").by()
-    counted = jobs.by_process(_S.increase("training_lost_seconds_total"), "cause").by()
+    counted = jobs.by_process(_S.increase(jobs.LOST_SECONDS), "cause").by()
     wasted_so_far = Expr(f"{gpu_hours(f'({chosen})', '$__range')}\nor on () {counted} / 3600", "suffix: h")
     expected, lower = (_gain(part).then(f"max ({{}} or {_loader_gain(part)})") for part in ("", "_lower"))
     return [
         stat(
             "Load",
             f"Share of the held GPU time that was used, {jobs.WINDOW}.",
-            Query(_of_gpus(Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}) / {jobs.job_held()}, 0)", SHARE))),
+            Query(_of_gpus(_USED)),
             width=2,
             steps=LOAD,
         ),
@@ -214,9 +218,9 @@ def _now() -> list[Panel]:
             "on; of a training on the CPU, its limit.",
             Query(
                 Expr(
-                    f'label_replace(0 * {_SEVERAL[1]} - 1, "cause", "several jobs", "", "")\n'
+                    f'label_replace(0 * {jobs.SEVERAL} - 1, "cause", "several jobs", "", "")\n'
                     f"or on () 2 * {_fault()}\n"
-                    f"or on () topk(1, {_shares()} >= 0.1)\nor on () topk(1, {_limits()})\n"
+                    f"or on () topk(1, {jobs.job_wasted()} >= 0.1)\nor on () topk(1, {_limits()})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
                     f'or on () label_replace(0 * {jobs.last_known()} + {words.NOT_SEEN}, "cause", "not known", "", "")',
                     SHARE,
@@ -250,7 +254,7 @@ def _now() -> list[Panel]:
         stat(
             "Alerts",
             "Of which alerts about this job and about its GPUs people are notified.",
-            named(_alerts_now(), ("several jobs", _SEVERAL[1]), ("not known", jobs.job_not_seen())),
+            named(_alerts_now(), ("several jobs", jobs.SEVERAL), ("not known", jobs.job_not_seen())),
             width=4,
             mode="name",
             steps=STEPS,
@@ -262,7 +266,7 @@ def _now() -> list[Panel]:
             Query(
                 words.states(
                     "",
-                    Line("several jobs", words.UNKNOWN, _SEVERAL[1]),
+                    Line("several jobs", words.UNKNOWN, jobs.SEVERAL),
                     Line("yes", words.GOOD, f"count ({armed} == 1)"),
                     Line("no: it is not seen", words.UNKNOWN, jobs.job_not_seen()),
                     Line("never: it trains on the CPU", words.UNKNOWN, _on_cpu()),
@@ -293,7 +297,7 @@ def _mean(part: str = "") -> Expr:
 def _gain(part: str = "", operator: str = "min") -> Expr:
     """Return the gain of the job or a bound of it, by cause: as the rules record it, no more than its share allows."""
     others = 'label_replace(vector(1), "cause", "precision_unused", "", "")'
-    most = f'label_replace(1 / (1 - {_shares()}), "of", "share", "", "") unless on (cause) {others}'
+    most = f'label_replace(1 / (1 - {jobs.job_wasted()}), "of", "share", "", "") unless on (cause) {others}'
     return _gains(part, operator).then(f"(min by (cause) ({{}}\nor {most}) and on (cause) {{}})")
 
 
@@ -302,12 +306,11 @@ def _gains(part: str = "", operator: str = "min") -> Expr:
     limits.
     """
     limited = _S.read("training_limited_by").then("({} == 1)")
-    pair = keys("process", "cause")
-    without = limited.then(f"({{}} unless on ({pair}) max by ({pair}) ({_mean()}))")
-    unknown = jobs.by_process(without, "cause").by("cause", operator="count")
+    pair, unknown = keys("process", "cause"), 0 if operator == "min" else _NO_GAIN
+    without = limited.then(f"{unknown} * ({{}} unless on ({pair}) {_mean()})")
     # A job is as fast as its slowest process.
-    gain = jobs.by_process(_mean(part), "cause").by("cause", operator=operator)
-    return gain.then(f"({{}}\nunless on (cause) {unknown})")
+    gain = jobs.by_process(without.then(f"{{}} or on ({pair}) {_mean(part)}", _TIMES), "cause")
+    return gain.by("cause", operator=operator).then(f"({{}} > 0 < {_NO_GAIN})")
 
 
 def _loader_gain(part: str) -> str:
@@ -370,17 +373,17 @@ def _what_to_do() -> Panel:
     mistakes = {each.name: (f"mistake: {each.name.replace('_', ' ')}", "") for each in MISTAKES}
     made = jobs.by_process(_S.read("training_mistake"), "mistake").by("mistake")
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
-    causes = f"({_shares()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
+    causes = f"({jobs.job_wasted()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
-    several = f'label_replace(0 * {_SEVERAL[1]}, "cause", "{_CHOOSE}", "", "")'
+    several = f'label_replace(0 * {jobs.SEVERAL}, "cause", "{_CHOOSE}", "", "")'
     unseen = f'label_replace(1000 * max ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
     unseen = f'label_replace({unseen}, "advice", "{_LOST_WITH_NODE}", "", "")'
     unknown = f'label_replace(vector(0) unless on () {jobs.job_not_seen()}, "cause", "{_UNKNOWN}", "", "")'
     unknown = f'label_replace({unknown}, "advice", "unknown", "", "")'
     to_do = words.states(
         "cause",
-        Line("", 0, f"({_advice()} unless on () {_SEVERAL[1]})", advice="advice"),
-        Line("$1", 0, f'label_replace({causes} unless on () {_SEVERAL[1]}, "named", "$1", "cause", "(.*)")', "named"),
+        Line("", 0, f"({_advice()} unless on () {jobs.SEVERAL})", advice="advice"),
+        Line("$1", 0, f'label_replace({causes} unless on () {jobs.SEVERAL}, "named", "$1", "cause", "(.*)")', "named"),
     )
     # The lines of faults are those with this value, which is never 0, and first.
     faults = _last_faults().then(f"max by (cause, advice) ({_faults('{}', _held())} + {_NO_TIME})\nor {unseen}")
@@ -401,7 +404,7 @@ def _what_to_do() -> Panel:
             size=230,
         ),
         Column("Since", faults, names={_NO_TIME: ("-", "")}, size=95),
-        Column("Share", _one(_shares().then("{} >= 0.1")), size=75),
+        Column("Share", _one(jobs.job_wasted().then("{} >= 0.1")), size=75),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
         Column("At most", _one(_gain("_upper", "max")), size=75, decimals=1),
@@ -427,10 +430,9 @@ def _of_processes(expr: str, *labels: str, operator: str = "max") -> str:
 
 
 def _time() -> list[Panel]:
-    states_ = jobs.by_process(_S.rate("training_seconds_total"), "state").by("state")
+    states_ = jobs.by_process(_S.rate("training_seconds_total").then("{} > 0"), "state").by("state")
     held = jobs.job_held()
-    without_gpu = Expr(f"({states_} > 0 unless on () {held}) / on () group_left () sum ({states_})", SHARE)
-    used = Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}) / {held}, 0)", SHARE)
+    without_gpu = Expr(f"({states_} unless on () {held}) / on () group_left () sum ({states_})", SHARE)
     buckets = jobs.by_process(_S.rate("torch_step_duration_seconds_bucket"), "le").by("le")
     total, number = (jobs.by_process(_S.rate(f"torch_step_duration_seconds_{each}")).by() for each in ("sum", "count"))
     # The upper end of a bucket: where in it the steps are is not known.
@@ -439,8 +441,8 @@ def _time() -> list[Panel]:
         timeseries(
             "Where its GPU time goes",
             f"Share of the held GPU time by cause, {jobs.WINDOW}; green is used. Of a job without a GPU: its states.",
-            Query(_shares().then("{} > 0"), "{{cause}}"),
-            Query(used, "used"),
+            Query(jobs.job_wasted().then("{} > 0"), "{{cause}}"),
+            Query(_USED, "used"),
             Query(without_gpu, "{{state}}"),
             width=12,
             stack=True,

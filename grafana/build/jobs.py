@@ -28,7 +28,7 @@ from gpugauge.workload.job import UNIQUE, WORDS
 from grafana.build import gpus
 from grafana.build.gpus import NODE_KEY
 from grafana.build.panels import Query
-from grafana.build.queries import CLUSTER, COUNT, Expr, Scope, keys, recorded
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 from grafana.build.words import GREY, states
 
 JOB_LABELS = (CLUSTER, *JOB_LABELS_OF_RULES)
@@ -40,13 +40,15 @@ WINDOW = "over the last 15 minutes"
 SHOWN = "shown"
 """The label with what people call a job."""
 # The nodes of the chosen job.
-JOB_NODES = Scope({"instance": "~$instance"})
+JOB_NODES = Scope({"instance": "~$instance"}, gone=True)
 JOB_MATCHERS = {"workload_job_kind": "~$kind", "workload_namespace": "~$namespace"}
-CHOSEN = Scope({"instance": "~$instance"}, {**JOB_MATCHERS, "workload_job": "$workload"})
+CHOSEN = JOB_NODES.with_labels(**JOB_MATCHERS, workload_job="$workload")
 # Each has the labels of the job; in a sidecar there is only that of the hook.
-_INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
-# In place of three selectors, because most queries about a job have it.
-INFO = CHOSEN.select(_INFOS[0]).replace(f"{_INFOS[0]}{{", f'{{__name__=~"{"|".join(_INFOS)}",')
+INFOS = ("gpu_process_host_info", "gpu_process_info", "torch_process_info")
+# In place of three selectors, because most queries about a job have it: the first alone where it has all processes.
+INFO = CHOSEN.select(INFOS[0]).replace(f"{INFOS[0]}{{", '{__name__=~"$infos",')
+# In several clusters, namespaces or of several kinds.
+SEVERAL = "(vector($several) > 1)"
 # Grafana's names of colours, for states of a process. Unknown: grey.
 STATE_COLORS = {
     "training": "green",
@@ -218,11 +220,6 @@ def why() -> str:
 # --- The chosen job, whose queries need no rules ---
 
 
-def members() -> str:
-    """Return 1 for each process of the chosen job."""
-    return f"max by ({PROCESS_KEY}) ({INFO})"
-
-
 LOST_SECONDS = "training_lost_seconds_total"
 
 
@@ -235,9 +232,8 @@ def causes() -> str:
 
 
 def by_process(expr: Expr, *labels: str) -> Expr:
-    """Return the series of the processes of the chosen job, by process and the labels."""
-    kept = expr.by(PROCESS_KEY, *labels, operator="max")
-    return kept.then(f"({{}}\n* on ({PROCESS_KEY}) group_left () {members()})")
+    """Return the series of the processes of the chosen job, by process and the labels; `and` costs less than a join."""
+    return expr.then(f"(({{}})\nand on ({PROCESS_KEY}) {INFO})").by(PROCESS_KEY, *labels, operator="max")
 
 
 def by_rank(expr: Expr, *labels: str) -> Expr:
@@ -259,9 +255,23 @@ def job_held() -> Expr:
 
 
 def job_wasted() -> Expr:
-    """Return the number of GPUs that the chosen job wastes, by cause."""
-    lost = by_process(JOB_NODES.rate(LOST_SECONDS, RANGE, cause="~$causes"), "cause")
-    return lost.by("cause").then(f"({{}} and on () {job_held()})", COUNT)
+    """Return the share of the GPU time that the chosen job holds and wastes, by cause."""
+    lost = by_process(JOB_NODES.rate(LOST_SECONDS, RANGE, cause="~$causes"), "cause").by("cause")
+    return lost.then(f"{{}}\n/ on () group_left () {job_held()}", SHARE)
+
+
+def hidden() -> list[tuple[str, str]]:
+    """Return what most queries about the chosen job need, by name of a variable, as a label: the metrics with its
+    processes in the time shown, and the number of jobs of that name.
+    """
+    host, *others = (f"sum by ({PROCESS_KEY}) (count_over_time({CHOSEN.select(name)}[$__range]))" for name in INFOS)
+    more = " or ".join(f"({each} unless on ({PROCESS_KEY}) {each} <= on ({PROCESS_KEY}) {host})" for each in others)
+    every, first = (
+        f'label_replace({found}, "infos", "{names}", "", "")'
+        for found, names in ((f"count ({more})", "|".join(INFOS)), ("vector(0)", INFOS[0]))
+    )
+    number = f"count ({last_known()}) or vector(0)"
+    return [("infos", f"topk(1, {every} or {first})"), ("several", f'count_values("several", {number})')]
 
 
 def last_known(*labels: str) -> str:
@@ -281,7 +291,7 @@ def job_processes() -> str:
 
 def job_not_seen() -> str:
     """Return the processes that ran on a node when it was seen last, if it is not seen now."""
-    return f"max by ({JOB_KEY}, instance, process) ({gpus.last(CHOSEN, _INFOS[0], _INFOS[2])})"
+    return f"max by ({JOB_KEY}, instance, process) ({gpus.last(CHOSEN, *INFOS[::2])})"
 
 
 def job_states() -> Expr:

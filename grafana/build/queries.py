@@ -81,12 +81,19 @@ class Scope:
     scrape: Mapping[str, str] = field(default_factory=dict)
     own: Mapping[str, str] = field(default_factory=dict)
     past: str = "$__range:1m"  # in which a node that is not seen now was seen last, and the step of the search
-    many: bool = False  # the past is searched only of the nodes of the variable `gone`
+    gone: bool = False  # what is not seen now is searched for on the nodes of the variable of that name
+    many: bool = False  # and all of the past
+
+    @property
+    def missed(self) -> Scope:
+        """Return the scope in which what is not seen now is searched for."""
+        where = {**self.scrape, "instance": "~$gone"}
+        return replace(self, scrape=where, gone=False, many=False) if self.gone or self.many else self
 
     @property
     def back(self) -> Scope:
         """Return the scope in which the past is searched."""
-        return replace(self, scrape={**self.scrape, "instance": "~$gone"}, many=False) if self.many else self
+        return self.missed if self.many else self
 
     def select(self, name: str, **labels: str) -> str:
         """Return a selector. Raises UnknownMetricError for a name or label that is not in the catalogue."""

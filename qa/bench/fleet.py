@@ -200,6 +200,9 @@ def _dashboards(running: Prometheus, fleet: Fleet) -> list[dict[str, Any]]:
         if name == "job":
             found = running.ask("/api/v1/query", query=filled(jobs.causes(), chosen))["result"]
             chosen["causes"] = "|".join(series["metric"]["cause"] for series in found)
+            for variable, query in jobs.hidden():
+                (found,) = running.ask("/api/v1/query", query=filled(query, chosen))["result"]
+                chosen[variable] = found["metric"][variable]
         rows += [_timed(running, name, chosen)]
     return rows
 
