@@ -11,18 +11,18 @@ from gpugauge.artifacts.rules.texts import Texts
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import IDLE_USE
 
+STANDS = "gpugauge:job_stalled:ratio"
+
 
 def of_processes(s: Selectors) -> list[Alert]:
     """Return the alerts about the progress of the processes of jobs."""
     t = Texts(s)
-    alone = f"({_only(s, 'stalled', s.stall_patience, 0.5)} {s.on_process('unless', RANK_EXCUSED)})"
-    stalled = s.by_job("max", alone)
     # A low load has its own alert, which names the rank, too.
     slow = f"max by ({s.job}) ({SLOW})" + s.settled(SLOW) + s.unless_job(is_low(s))
     return [
         Alert(
             "TrainingStalled",
-            stalled + s.unless_job(RANK_BEHIND),
+            STANDS + s.unless_job(RANK_BEHIND),
             f"Training {t.job()} makes no progress{t.nodes(' on ')}",
             f"No step or batch for more than {format_duration(s.stall_patience)}; of a job without the hook, its GPUs "
             "have worked and now only wait, at a low power. On the node, "
@@ -33,7 +33,7 @@ def of_processes(s: Selectors) -> list[Alert]:
         ),
         Alert(
             "TrainingRankBehind",
-            f"({stalled}{s.and_job(RANK_BEHIND)})\nor ({slow})",
+            f"({STANDS}{s.and_job(RANK_BEHIND)})\nor ({slow})",
             f"A rank of training {t.job()} holds the others up{t.nodes(', on ')}",
             f"{t.behind()}On the node, {t.stack()} shows where each rank is that makes no progress, and `gpugauge "
             f"status` what limits it.{t.places()}",
@@ -98,6 +98,12 @@ def of_use(s: Selectors) -> list[Alert]:
     ]
 
 
+def stands(s: Selectors) -> list[Recording]:
+    """Return the rule for the jobs that make no progress, with the share of the time, which two alerts read."""
+    alone = f"({_only(s, 'stalled', s.stall_patience, 0.5)} {s.on_process('unless', RANK_EXCUSED)})"
+    return [Recording(STANDS, s.by_job("max", alone))]
+
+
 def problems(s: Selectors) -> list[Recording]:
     """Return the rules for the problems that explain a low load; those of a job that stalls are not repeated."""
     return [problem("held_idle", _idle_jobs(s)), problem("on_cpu", _cpu_jobs(s)), problem("out_of_memory", _ooms(s))]
@@ -116,10 +122,10 @@ def _only(s: Selectors, state: str, window: int, known: float) -> str:
     name = "training_seconds_total"
     process = s.keys("process")
     # Sums, because two exporters, one after the other, share a window; two servers may have the series of each.
-    found = f"sum by ({process}) ({s.rate(name, window, state=state)})"
-    observed, seen = s.rate(name, window), s.seen(s.rate(name, window))
-    enough = f"sum by ({process}) (max by ({s.keys('process', 'instance', 'state')}) ({seen})) >= {known:g}"
-    share = f"{found} / (sum by ({process}) ({observed}) > 0) >= {1 - IDLE_USE:g}"
+    found, observed = s.risen(name, window, state=state), s.risen(name, window)
+    seen = f"max by ({s.keys('process', 'instance', 'state')}) ({s.seen(f'{observed} / {window}')})"
+    enough = f"sum by ({process}) ({seen}) >= {known:g}"
+    share = f"sum by ({process}) ({found}) / sum by ({process}) ({observed}) >= {1 - IDLE_USE:g}"
     alive = s.on_process("and", s.present("training_state", s.patience, state=state))
     return f"({share} {s.on_process('and', enough)} {alive} {s.before(name, window, state=state)})"
 
@@ -175,13 +181,14 @@ def _unused(s: Selectors) -> str:
         f"and on ({uuid}) sum by ({uuid}) (max by ({s.gpu}) ({s.seen(observed)})) >= 0.5"
     )
     # The job of a pod is known once one of its processes was seen.
-    pod = s.keys("workload_namespace", "workload_pod")
-    unused = "\nor\n".join(
-        f"count by ({owner}) (\n  max by ({owner}, uuid) ({s.last(name, s.job_matchers, **labels)})\n"
-        f"  and on ({owner}, uuid) {s.at_begin(name, s.idle_patience, **labels)}\n  {idle}\n)"
+    of_job = f"{s.job}, workload_user"
+    allocated = "\n  or ".join(
+        f"max by ({owner}, uuid) ({s.last(name, s.job_matchers, **labels)})\n"
+        f"  and on ({owner}, uuid) {s.at_begin(name, s.idle_patience, **labels)}"
         for owner, labels in (
-            (f"{s.job}, workload_user", {"workload_job": HAS_JOB}),
-            (pod, {"workload_job": "", "workload_pod": "!"}),
+            (of_job, {"workload_job": HAS_JOB}),
+            (s.keys("workload_namespace", "workload_pod"), {"workload_job": "", "workload_pod": "!"}),
         )
     )
-    return f"({unused})" + s.unless_job(PROBLEM) + s.unless_job(is_low(s))
+    unused = f"count by ({of_job}, workload_pod) (\n  ({allocated})\n  {idle}\n)"
+    return unused + s.unless_job(PROBLEM) + s.unless_job(is_low(s))

@@ -41,11 +41,13 @@ class Group(NamedTuple):
 
 # A series of another group is up to that group's interval old, because Prometheus spreads groups over the interval. A
 # load is in the group of the rule that decides whether it is judged: no alert begins to fire after the end of its job.
-# The losses of jobs cost most, and are evaluated half as often. The alert about the load comes first.
+# The losses of jobs cost most: they, and the gains, which they limit, are evaluated half as often. The alert about the
+# load comes first.
 GROUPS: dict[str, Group] = {
-    "jobs": Group([recording.of_jobs, load.recordings], [load.of_load], halved=True),
-    "processes": Group([recording.of_processes, ranks.recordings], [jobs.of_processes]),
-    "use": Group([jobs.problems, recording.of_gains, recording.of_use, reasons.recordings], [jobs.of_use]),
+    "jobs": Group([recording.of_jobs, recording.of_gains, load.recordings], [load.of_load], halved=True),
+    "processes": Group([recording.of_processes, ranks.recordings, jobs.stands], [jobs.of_processes]),
+    "problems": Group([jobs.problems], [jobs.of_use]),
+    "use": Group([recording.of_use, reasons.recordings], []),
     "owners": Group([recording.of_owners], []),
     "devices": Group([recording.of_devices, health.recordings], [health.alerts], "GPU"),
     "exporters": Group([], [devices.of_exporters], "exporter"),

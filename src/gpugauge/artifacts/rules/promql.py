@@ -51,9 +51,9 @@ class Selectors(Parameters):
         """Return the increase per second over the whole window; that of VictoriaMetrics is over the samples."""
         return f"increase({self(name, window, **labels)}) / {window}"
 
-    def replaced(self, name: str, window: int, **labels: str) -> str:
-        """Return the same of an exporter and of those that came before it under another name of the pod."""
-        return f"sum without (pod) ({self.rate(name, window, **labels)})"
+    def risen(self, name: str, window: int, **labels: str) -> str:
+        """Return the increase of the series that have increased, for those of which most stay as they are."""
+        return f"(increase({self(name, window, **labels)}) > 0)"
 
     def last(self, name: str, *more: str, **labels: str) -> str:
         """Return the last value of a gauge, so that a failed scrape does not hide it."""

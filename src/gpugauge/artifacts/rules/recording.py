@@ -25,6 +25,8 @@ ALIVE = "gpugauge:job_training_alive:bool"
 PROBLEM = "gpugauge:job_problem:ratio"
 PROGRAMS = "gpugauge:job_programs:processes"
 DEVICES = "gpugauge:job_devices:info"
+# What the processes report, and no more than what was lost in the same time allows.
+REPORTED = "gpugauge:job_training_speedup_reported:ratio"
 SPEEDUP = "gpugauge:job_training_speedup:ratio"
 SPEEDUP_BOUND = "gpugauge:job_training_speedup_bound:ratio"
 # With further matchers. A smaller bound is as good as none.
@@ -111,15 +113,14 @@ def of_processes(s: Selectors) -> list[Recording]:
 
 def gpus(s: Selectors, window: int, *cause: str) -> str:
     """Return the mean GPUs that each training held in a window, or lost by `cause`: the source of GPU times."""
-    if not cause:
-        seconds = s.replaced("training_gpu_held_seconds_total", window)
-    else:
+    if cause:
         # Only causes above 0 are joined, and `unknown`, so that a job without losses has a load.
-        known, unknown = (
-            s.replaced("training_lost_seconds_total", window, cause=cause) for cause in ("!unknown", "unknown")
-        )
-        seconds = f"(({known} > 0) or {unknown})"
-    return f"({seconds} {s.on_process('and', TRAINING)})"
+        name = "training_lost_seconds_total"
+        seconds = f"({s.risen(name, window, cause='!unknown')} or increase({s(name, window, cause='unknown')}))"
+    else:
+        seconds = f"increase({s('training_gpu_held_seconds_total', window)})"
+    # The same of an exporter and of those that came before it under another name of the pod.
+    return f"(sum without (pod) ({seconds} {s.on_process('and', TRAINING)}) / {window})"
 
 
 def of_jobs(s: Selectors) -> list[Recording]:
@@ -167,9 +168,8 @@ def of_gains(s: Selectors) -> list[Recording]:
     cause = f"{s.job}, cause"
     # Where the gain of a process that the cause limits is not known, that of the job is not known either.
     limited = f"max by ({s.keys('process', 'cause')}) ({s('training_limited_by')} == 1)"
-    without = f"({limited}\n  unless on ({s.keys('process', 'cause')}) {_mean(s)})"
     # A job is as fast as its slowest process, so the smallest gain is that of the job.
-    gain = f"{s.by_job('min', _mean(s), 'cause')}\nunless on ({cause}) {s.by_job('count', without, 'cause')}"
+    gain = s.by_job("min", f"({_mean(s)} or 0 * {limited})", "cause") + " > 0"
     after = s.by_job("sum", f"count_over_time({s('training_expected_speedup_info', s.patience)})", "cause", "next")
     known = f"\nand on ({cause}) {SPEEDUP}"
     # What was lost in the same time allows no more. Of a lower precision, only a usual gain of the kernels is lost.
@@ -179,7 +179,8 @@ def of_gains(s: Selectors) -> list[Recording]:
         return f"min by ({cause}) ({found}\nor {most})"
 
     return [
-        Recording(SPEEDUP, f"{within(gain)}\nand on ({cause}) {gain}"),
+        Recording(REPORTED, gain),
+        Recording(SPEEDUP, f"{within(REPORTED)}\nand on ({cause}) {REPORTED}"),
         *(
             Recording(
                 SPEEDUP_BOUND, within(s.by_job(operator, _mean(s, f"_{bound}"), "cause")) + known, {"bound": bound}
@@ -242,11 +243,11 @@ def _devices(s: Selectors) -> str:
     device = s.keys("instance", "uuid")
     index = f"max by ({s.keys('instance', 'uuid', 'index')}) (last_over_time({s('gpu_info', s.lookback)}))"
     mig = f"max by ({s.keys('instance', 'uuid', 'parent_uuid')}) (last_over_time({s('gpu_mig_info', s.lookback)}))"
-    renamed = f'label_replace({index}, "parent_uuid", "$1", "uuid", "(.+)")'
-    of_gpu = s.keys("instance", "parent_uuid")
     # topk, because an index may have changed in the meantime.
-    parent = f"topk by ({of_gpu}) (1, max by ({of_gpu}, index) ({renamed}))"
-    of_mig = f"{mig}\n    * on ({of_gpu}) group_left (index) {parent}"
+    of_gpu = f"topk by ({device}) (1, {index})"
+    renamed = f'label_replace({mig}, "mig", "$1", "uuid", "(.+)")'
+    renamed = f'label_replace({renamed}, "uuid", "$1", "parent_uuid", "(.+)")'
+    of_mig = f'label_replace({renamed} * on ({device}) group_left (index) {of_gpu}, "uuid", "$1", "mig", "(.+)")'
     indexes = f"topk by ({device}) (1, max by ({device}, index) (\n    {index} or\n    {of_mig}\n  ))"
     memory = f"last_over_time({s('gpu_process_memory_used_bytes', s.lookback)})"
     held = f"max by ({s.keys('process', 'instance', 'uuid')}) ({memory})"
@@ -282,7 +283,7 @@ def _outside(s: Selectors) -> str:
 
     def time(state: str) -> str:
         by = s.keys("process", "state")
-        rates = s.seen(s.rate("training_seconds_total", s.patience, state=state))
+        rates = s.seen(f"{s.risen('training_seconds_total', s.patience, state=state)} / {s.patience}")
         # The states of a process exclude each other, so their times add up.
         return f"sum by ({s.keys('process')}) (max by ({by}) ({rates})) {others}"
 
@@ -295,19 +296,18 @@ def _outside(s: Selectors) -> str:
 def _armed(s: Selectors) -> str:
     """Return the jobs whose load is judged: running, old enough, and mostly in training steps."""
     time = _time(s, s.seen(s.rate("training_seconds_total", s.patience, state="training")), "true")
-    reported = _judged(s, f"({time} >= {_MIN_TRAINING_SHARE:g})", "training_start_timestamp_seconds")
-    if not s.training_matchers:
-        return reported
-    # The age of a process without the hook counts from its start, because its first step is not known.
-    outside = _judged(s, OUTSIDE, "gpu_process_start_timestamp_seconds")
-    return f"{reported}\nor on ({s.job}) (\n{outside}\n)"
+    found = _old(s, f"({time} >= {_MIN_TRAINING_SHARE:g})", "training_start_timestamp_seconds")
+    if s.training_matchers:
+        # The age of a process without the hook counts from its start, because its first step is not known.
+        found = f"({found}\nor on ({s.job}) ({_old(s, OUTSIDE, 'gpu_process_start_timestamp_seconds')}))"
+    return found + s.and_job(alive(s))
 
 
-def _judged(s: Selectors, trains: str, start: str) -> str:
+def _old(s: Selectors, trains: str, start: str) -> str:
     # The clock by which the start was measured may have been set back since.
     seen = f"count_over_time({s(start, s.keep_firing)} offset {format_duration(s.min_job_age)})"
     old = f"(min_over_time({s(start, s.memory)}) <= {s.clock(-s.min_job_age)} {s.on_process('or', seen)})"
-    return trains + s.and_job(s.jobs_with(old)) + s.and_job(alive(s))
+    return trains + s.and_job(s.jobs_with(old))
 
 
 def _training(s: Selectors) -> str:
