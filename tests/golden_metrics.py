@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpugauge.base import background
+from gpugauge.base import guard
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources
 from gpugauge.collectors.exporter.exporter import ExporterCollector
@@ -36,7 +36,7 @@ H100 = "NVIDIA H100 80GB HBM3"
 START = 1_790_000_010.0  # Unix time
 GROUPS: tuple[Group, ...] = ("static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig")
 # Always wait for work in the background.
-background.START_WAIT_SECONDS = 60.0
+guard.START_WAIT_SECONDS = 60.0
 LIMITS: dict[Group, float] = dict.fromkeys(GROUPS, 60.0)
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 # Values that depend on the machine that runs the test.

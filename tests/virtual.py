@@ -13,7 +13,7 @@ from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Group, Reply
 from gpugauge.driver.frames import decoded, frame, reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.schedule import ReadingIntervals, Schedule
+from gpugauge.driver.reader import ReadingIntervals, Schedule
 from gpugauge.exposition.render import Exposition
 from gpugauge.simulator.host.procfs import ProcTree
 from gpugauge.simulator.host.trainings import SimulatedSessions

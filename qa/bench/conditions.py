@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpugauge.node.judged import Verdict
+from gpugauge.node.node import Verdict
 from gpugauge.verdict.judge import judge
 from qa.bench import figures
 from qa.bench.report import report, reported

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-from gpugauge.node.judged import Gain
+from gpugauge.node.node import Gain
 from gpugauge.verdict.gain import gains
 from gpugauge.verdict.judge import judge
 from qa.bench import figures

@@ -19,8 +19,7 @@ from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import LEAD_SECONDS as TICK_LEAD
 from gpugauge.driver.api import Group
 from gpugauge.driver.reader import LEAD_SECONDS as READ_LEAD
-from gpugauge.driver.reader import lead
-from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
+from gpugauge.driver.reader import SCRAPE_GROUPS, ReadingIntervals, Schedule, lead, wanted
 from gpugauge.web.refresh import WAIT_SECONDS, Refresh
 
 INTERVAL, IDLE = 1.0, 5.0  # the defaults of sampling.interval_seconds and idle_interval_seconds

@@ -15,7 +15,7 @@ from tests.drawn import cases
 from tests.needs import give_up
 from tests.sessions.hooks import until
 
-from gpugauge.base.background import Background
+from gpugauge.base.guard import Background
 from gpugauge.settings.files import MAX_BYTES, FileError, read_file
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load

@@ -21,7 +21,7 @@ from tests.golden_metrics import START, FreeOfCost, rank
 from tests.virtual import ACCEPT
 
 from gpugauge import catalog
-from gpugauge.base import background
+from gpugauge.base import guard
 from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources
 from gpugauge.daemon.sampler import Sampler
@@ -239,7 +239,7 @@ def soak(ticks: int, seed: int = SEED) -> Soak:
         shared = Path("/dev/shm")
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)))
         # A tick waits for the work in the background.
-        stack.enter_context(patch.object(background, "START_WAIT_SECONDS", 60.0))
+        stack.enter_context(patch.object(guard, "START_WAIT_SECONDS", 60.0))
         made = Soak(folder, stack, ticks, seed)
         made.run()
         return made

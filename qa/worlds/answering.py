@@ -16,11 +16,11 @@ from gpugauge.catalog import create_collectors
 from gpugauge.collectors.base import Sources as Machine
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.daemon.sampler import Sampler
-from gpugauge.driver import client, inventory, reader, roster, schedule, supervisor
+from gpugauge.driver import client, inventory, reader, roster, supervisor
 from gpugauge.driver.api import Group, Reply
 from gpugauge.driver.client import Worker, WorkerHangsError
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.recycling import RecyclingLimits
-from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator.device import faults
 from gpugauge.simulator.host.procfs import ProcTree
@@ -35,7 +35,7 @@ _DEADLINE = 2.0
 COLLECTORS = frozenset(
     ("device", "utilization", "profiling", "clocks", "health", "links", "mig", "events", "faults", "process", "driver")
 )
-_TIMED = (client, inventory, reader, roster, schedule, supervisor, faults)
+_TIMED = (client, inventory, reader, roster, supervisor, faults)
 
 
 class Hang(BaseException):

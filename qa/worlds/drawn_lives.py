@@ -23,8 +23,7 @@ from gpugauge.driver.vendors import VENDORS
 from gpugauge.faults import judged as faults
 from gpugauge.faults.table import NVLINK_NEVER, SLOWDOWNS, GpuHealth, ailments
 from gpugauge.metric import HistogramValue
-from gpugauge.node.judged import Gain, Judged, Memory, Verdict
-from gpugauge.node.node import Assignment, Identity, Load, Node, Profiled, Use, Xids
+from gpugauge.node.node import Assignment, Gain, Identity, Judged, Load, Memory, Node, Profiled, Use, Verdict, Xids
 from gpugauge.sessions.inquiry import ELSEWHERE, SILENT, WAITING, Inquiry
 from gpugauge.sessions.session import SESSION_END_REASONS, Counters, Session, ThreadTime
 from gpugauge.snapshot import Health, Section, Snapshot

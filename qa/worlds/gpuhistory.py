@@ -14,9 +14,9 @@ from typing import Any
 from tests.simulator.build import scenario
 
 from gpugauge.driver.api import Group, Reply
+from gpugauge.driver.bus import BusDevice
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
-from gpugauge.driver.missing import BusDevice
-from gpugauge.driver.nvidia.codes import code_name
+from gpugauge.driver.nvidia.caller import code_name
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
 from gpugauge.driver.worker import Service
 from gpugauge.simulator.device.world import World

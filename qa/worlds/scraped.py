@@ -9,8 +9,21 @@ from typing import Any
 from gpugauge.base.text import whole
 from gpugauge.driver.api import RELEASED, Device, DeviceReading, DriverView, Failure, MigReading
 from gpugauge.metric import Family
-from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
-from gpugauge.node.node import Assignment, Identity, Load, Node, Profiled, Use, Xids
+from gpugauge.node.node import (
+    Assignment,
+    Diagnosis,
+    Gain,
+    Identity,
+    Judged,
+    Load,
+    Memory,
+    Node,
+    OnDevice,
+    Profiled,
+    Use,
+    Verdict,
+    Xids,
+)
 from gpugauge.sessions.session import Counters, Session, ThreadTime
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.verdict.memory.trend import Growth

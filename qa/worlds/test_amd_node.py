@@ -20,12 +20,10 @@ from gpugauge.doctor.machine import rocm_files, visible_devices
 from gpugauge.doctor.table import examine
 from gpugauge.driver.amd.amd import Amd
 from gpugauge.driver.api import Device, DeviceReading
-from gpugauge.driver.bus import amd_devices, bound_to_amd, worker_module
+from gpugauge.driver.bus import BusDevice, amd_devices, bound_to_amd, worker_module
 from gpugauge.driver.codes import DRIVER_NOT_LOADED, DriverError, DriverFacts, Group
-from gpugauge.driver.joined import Joined
-from gpugauge.driver.missing import BusDevice
 from gpugauge.driver.vendors.amd import AMD
-from gpugauge.driver.worker import Calls, Service
+from gpugauge.driver.worker import Calls, Joined, Service
 from gpugauge.node.node import Node
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session

@@ -12,7 +12,7 @@ from tests.needs import need
 from tests.simulation import status
 from tests.virtual import VirtualDaemon
 
-from gpugauge.base import background
+from gpugauge.base import guard
 from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.snapshot import Snapshot
@@ -67,7 +67,7 @@ def compare(snapshot: Snapshot, facts: dict[str, Any]) -> Found:
 
 @seeds(draws(1, len(SCENARIOS)))
 def test_metrics_alerts_status_and_page_agree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr(background, "START_WAIT_SECONDS", 60.0)
+    monkeypatch.setattr(guard, "START_WAIT_SECONDS", 60.0)
     daemon = VirtualDaemon(load_scenario(SCENARIOS[seed]), tmp_path)
     scrapes, shown = [], defaultdict[tuple[str, str], set[float]](set)
     for second in range(MINUTES * 60):

@@ -12,7 +12,7 @@ from tests.drawn import draws, seeds
 
 from gpugauge.daemon.assembly import READING_INTERVALS
 from gpugauge.driver.api import Group
-from gpugauge.driver.schedule import SCRAPE_GROUPS
+from gpugauge.driver.reader import SCRAPE_GROUPS
 from gpugauge.web.refresh import WAIT_SECONDS
 from qa.bench.timeline import Costs, Timeline
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 from tests.drawn import seeds
 
-from gpugauge.node.judged import Diagnosis, Gain, Verdict
+from gpugauge.node.node import Diagnosis, Gain, Verdict
 from gpugauge.simulator.device.pipeline import Pipeline
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.gain import LEAST, MOST_SPREAD, gains, most_gain, of_loader

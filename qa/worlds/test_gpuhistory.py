@@ -14,8 +14,8 @@ from tests.drawn import seeds
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.device import DeviceCollector
 from gpugauge.collectors.device.events import EventsCollector
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.remembered import StateFile
-from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.snapshot import Section
 from qa.worlds.gpuhistory import Machine, Truth, change, drawn_machine

@@ -11,7 +11,7 @@ from gpugauge.collectors.training import loader_rows
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.verdict_rows import LIVE
 from gpugauge.metric import families
-from gpugauge.node.judged import Diagnosis, Judged, Verdict
+from gpugauge.node.node import Diagnosis, Judged, Verdict
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.loaders import TOO_FEW_WORKERS
 from gpugauge.wire import messages as wire

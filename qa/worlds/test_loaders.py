@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 from tests.drawn import seeds
 
-from gpugauge.node.judged import Diagnosis
+from gpugauge.node.node import Diagnosis
 from gpugauge.verdict import loaders
 from gpugauge.verdict.loaders import Load, diagnose
 from qa.worlds.loaderpipeline import Figures, Pipeline

@@ -12,8 +12,7 @@ from tests.status.test_advice import host, subject
 
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.judged import Gain, Judged, Verdict
-from gpugauge.node.node import Node
+from gpugauge.node.node import Gain, Judged, Node, Verdict
 from gpugauge.status.advice import advice_of, by_cause, words
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import parts

@@ -21,12 +21,11 @@ from gpugauge.driver.advice import down_phrase, known_advice
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
 from gpugauge.driver.failing import MODES, PARTS, part_of
+from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.driver.nvidia.calls import CALLS, multiprocessors
-from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
-from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.driver.vendors.xids import LASTING, LINKED, XID_CLASSES, xid_labels
+from gpugauge.driver.vendors.nvidia import LASTING, LINKED, NVIDIA, XID_CLASSES, xid_labels
 from gpugauge.faults.table import NVLINK_CORRECTED, NVLINK_NEVER
 from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
 from gpugauge.hook.record import phase_index

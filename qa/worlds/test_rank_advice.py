@@ -14,8 +14,7 @@ from tests.drawn import cases, seeds
 from gpugauge.cli import stack
 from gpugauge.cli.common import DEFAULT_URL, with_scheme
 from gpugauge.faults.repair import Site
-from gpugauge.node.judged import Judged, Verdict
-from gpugauge.node.node import Node
+from gpugauge.node.node import Judged, Node, Verdict
 from gpugauge.sessions.inquiry import ELSEWHERE, SILENT, WAITING, Inquiry
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot

@@ -313,7 +313,7 @@ def facts(workloads: Workloads, life: Life) -> Facts | None:
 def test_each_process_is_who_it_was_when_it_was_read(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 0.02)
     node = Node(random.Random(seed), tmp_path)
     monkeypatch.setattr("gpugauge.workload.registry.time", SimpleNamespace(monotonic=lambda: node.passed))
     workloads = Workloads(node.procfs, kubelet_socket=node.socket, clock=lambda: node.now)
@@ -342,7 +342,7 @@ def test_each_process_is_who_it_was_when_it_was_read(
 def test_a_session_has_the_job_of_its_process_also_after_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 30)
+    monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 30)
     made = proc(tmp_path)
     made.process(41, cgroup=v2("/system.slice/slurmstepd.scope/job_4711/step_0"))
     shown = SESSION._replace(peer_pid=41, peer_start=5000)
@@ -368,7 +368,7 @@ def named(want: Want, job: str = "job") -> Identity:
 
 
 def test_a_process_is_asked_for_when_it_may_be_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 30)
+    monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 30)
     asked, jobs, now, version = list[Want](), {7: "job", 8: ""}, [0.0], [0]
 
     def ask(want: Want) -> Identity:
@@ -409,7 +409,7 @@ def test_a_process_is_asked_for_when_it_may_be_another(monkeypatch: pytest.Monke
 
 def test_two_that_hang_stop_nobody_and_a_third_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpugauge.workload.registry._HANGING_SECONDS", 0.02)
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(guard, "_failed", {})
     monkeypatch.setattr(guard, "SETTLED_SECONDS", 0.0)
     ends = {pid: threading.Event() for pid in (1, 2, 4)}

@@ -26,8 +26,7 @@ from gpugauge.doctor.report import lines
 from gpugauge.doctor.table import examine
 from gpugauge.driver.advice import down_advice, unread_advice
 from gpugauge.driver.api import DOWN_REASONS, Device, DeviceReading, ProcessReading
-from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.driver.vendors.xids import XID_CLASSES
+from gpugauge.driver.vendors.nvidia import NVIDIA, XID_CLASSES
 from gpugauge.faults import repair
 from gpugauge.faults.repair import Site, User, needs, site
 from gpugauge.faults.table import FAULTS, GpuHealth, ailments, lost, xid_fault

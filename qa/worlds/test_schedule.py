@@ -1,7 +1,7 @@
 from tests.drawn import cases
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
+from gpugauge.driver.reader import SCRAPE_GROUPS, ReadingIntervals, Schedule, wanted
 
 INTERVALS = ReadingIntervals({"fast": 1.0, "samples": 2.0, "normal": 5.0})
 

@@ -15,8 +15,7 @@ from tests.needs import need
 from gpugauge.artifacts.rules import pack as rules
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.base.serving import IDLE_SECONDS, IDLE_USE
-from gpugauge.node.judged import Judged, Verdict
-from gpugauge.node.node import Node
+from gpugauge.node.node import Judged, Node, Verdict
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import ProcessStatus, Status

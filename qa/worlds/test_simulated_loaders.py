@@ -15,7 +15,7 @@ import pytest
 from tests.drawn import seeds
 from tests.simulation import Moment, moments, scenario
 
-from gpugauge.node.judged import Diagnosis
+from gpugauge.node.node import Diagnosis
 from gpugauge.simulator.device.pipeline import EPOCH, Pipeline, observe
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.verdict import loaders

@@ -11,8 +11,7 @@ from tests.collectors.training.test_training import SESSION
 from tests.drawn import cases, seeds
 
 from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
-from gpugauge.node.judged import Judged, Verdict
-from gpugauge.node.node import Load, Node, Use
+from gpugauge.node.node import Judged, Load, Node, Use, Verdict
 from gpugauge.sessions.inquiry import ELSEWHERE, ENDED, SILENT, WAITING
 from gpugauge.snapshot import Snapshot
 from gpugauge.status import model

@@ -10,7 +10,7 @@ import pytest
 from tests.simulation import scenario
 
 from gpugauge.collectors.training import verdict
-from gpugauge.node.judged import Diagnosis
+from gpugauge.node.node import Diagnosis
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.details import details
 from gpugauge.status.model import Inside, ProcessStatus, Status

@@ -16,8 +16,7 @@ from gpugauge.driver.api import Reply
 from gpugauge.driver.bus import is_suspended
 from gpugauge.driver.client import Worker
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.reader import Reader
-from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.reader import Reader, ReadingIntervals
 from gpugauge.status.gpu_problems import gpu_problems
 from gpugauge.status.model import GpuStatus
 from gpugauge.status.problems import with_state

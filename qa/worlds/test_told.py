@@ -19,8 +19,7 @@ from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
 from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.collectors.training.advice import Advices
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.judged import Diagnosis, Gain, Judged, Verdict
-from gpugauge.node.node import Node
+from gpugauge.node.node import Diagnosis, Gain, Judged, Node, Verdict
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot

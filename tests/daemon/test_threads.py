@@ -15,7 +15,7 @@ import bcrypt
 import pytest
 
 from gpugauge.base import guard
-from gpugauge.base.background import Background
+from gpugauge.base.guard import Background
 from gpugauge.daemon.app import _Daemon
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.reload import Reloader

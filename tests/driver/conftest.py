@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.nvidia import nvml
-from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from tests.driver.fakeworker import INTERVALS, Node
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Worker
-from gpugauge.driver.nvidia.codes import code_name
-from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.nvidia.caller import code_name
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 
 INTERVALS = ReadingIntervals({"fast": 0.02, "normal": 0.04}, deadline=0.05, open_deadline=0.05)

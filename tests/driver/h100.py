@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS
+from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS
 
 LINKS = {str(link): True for link in range(18)}
 PCIE_ERRORS = (

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gpugauge.driver.missing import BusDevice, Down, Known, bus_id, missing, pci_address
+from gpugauge.driver.bus import BusDevice, Down, Known, bus_id, missing, pci_address
 from tests.drawn import cases
 
 A, B, C = "0000:10:00.0", "0000:11:00.0", "0000:12:00.0"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpugauge.driver.schedule import SCRAPE_GROUPS, ReadingIntervals, Schedule
+from gpugauge.driver.reader import SCRAPE_GROUPS, ReadingIntervals, Schedule
 from gpugauge.driver.supervisor import Supervisor
 from tests.driver.fakeworker import Node
 

@@ -6,9 +6,8 @@ from gpugauge.base.forecast import ScrapeForecast
 from gpugauge.driver.api import Reply
 from gpugauge.driver.client import Worker
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.nvidia.codes import code_name
-from gpugauge.driver.reader import Quarantine, Reader
-from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.nvidia.caller import code_name
+from gpugauge.driver.reader import Quarantine, Reader, ReadingIntervals
 from tests.drawn import cases
 from tests.driver.fakeworker import FakeWorker, Node
 

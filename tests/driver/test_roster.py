@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from gpugauge.driver.api import DriverView
+from gpugauge.driver.bus import BusDevice, pci_address
 from gpugauge.driver.client import Worker
-from gpugauge.driver.missing import BusDevice, pci_address
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.remembered import Remembered, StateFile
-from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
 from gpugauge.simulator.device.world import World

@@ -11,8 +11,8 @@ import pytest
 
 from gpugauge.driver.api import DriverView
 from gpugauge.driver.client import Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.recycling import RecyclingLimits
-from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.simulator import WORKER
 from tests.driver.fakeworker import INTERVALS, Node, read_on, released, running, until, up

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from gpugauge.base.guard import Loop
-from gpugauge.driver import client, inventory, reader, recycling, roster, schedule, supervisor
+from gpugauge.driver import client, inventory, reader, recycling, roster, supervisor
 from gpugauge.driver.api import DriverFacts
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.recycling import RecyclingLimits
-from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import DriverState, Supervisor
 from tests.drawn import cases
 from tests.driver.fakeworker import INTERVALS, FakeWorker, Node, running, until, up
@@ -190,7 +190,7 @@ def test_when_the_next_turn_is_due(
     """The next worker, and the next reading, in simulated seconds; the clock begins with 0, as after a boot."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], time=lambda: now[0])
-    for module in (client, inventory, reader, roster, schedule, supervisor):
+    for module in (client, inventory, reader, roster, supervisor):
         monkeypatch.setattr(module, "time", clock)
     node = Node("GPU-a", "GPU-b")
     running = Supervisor(ReadingIntervals({"fast": 1.0, "normal": 5.0}, idle=5.0), node.spawn)

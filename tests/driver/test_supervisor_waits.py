@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from gpugauge.driver.bus import BusDevice
 from gpugauge.driver.client import Worker, WorkerHangsError
-from gpugauge.driver.missing import BusDevice
-from gpugauge.driver.schedule import ReadingIntervals
+from gpugauge.driver.reader import ReadingIntervals
 from tests.driver.fakeworker import INTERVALS, Node, until, up
 
 PATIENT = ReadingIntervals(INTERVALS.intervals, deadline=60.0, open_deadline=60.0)

@@ -1,4 +1,4 @@
-from gpugauge.driver.vendors.xids import XID_CLASSES, xid_labels
+from gpugauge.driver.vendors.nvidia import XID_CLASSES, xid_labels
 
 
 def test_labels_of_codes() -> None:

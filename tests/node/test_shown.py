@@ -10,8 +10,7 @@ import pytest
 from qa.worlds.scraped import node_of
 
 from gpugauge.collectors.training import verdict
-from gpugauge.node.judged import Memory
-from gpugauge.node.node import Node
+from gpugauge.node.node import Memory, Node
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Counters
 from gpugauge.simulator.host.trainings import SimulatedSessions

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gpugauge.base.serving import ROLES
-from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice, Verdict
-from gpugauge.node.node import Node
+from gpugauge.node.node import Diagnosis, Gain, Judged, Memory, Node, OnDevice, Verdict
 from gpugauge.sessions.session import Session
 from gpugauge.status import advice
 from gpugauge.status.advice import advice_of, gain_words, words, words_of_gain

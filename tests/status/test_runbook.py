@@ -9,8 +9,7 @@ from gpugauge.artifacts.rules.load import alert_of_cause
 from gpugauge.driver.advice import down_advice
 from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.driver.codes import RECOVERY_ACTIONS
-from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.driver.vendors.xids import XID_CLASSES
+from gpugauge.driver.vendors.nvidia import NVIDIA, XID_CLASSES
 from gpugauge.faults.table import FAULTS, GpuHealth, ailments, xid_fault
 from gpugauge.status.model import GpuStatus
 from gpugauge.status.problem import KINDS, problem, section_of_training

@@ -8,7 +8,7 @@ from typing import Any
 from qa.worlds.nodes import NOW
 from qa.worlds.processes import PARTS, Drawn, drawn
 
-from gpugauge.node.judged import Diagnosis
+from gpugauge.node.node import Diagnosis
 from gpugauge.status.advice import advice_of
 from gpugauge.status.model import ProcessStatus, as_json, decoded
 from gpugauge.terminal.process import process_screen

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.node.judged import Verdict
+from gpugauge.node.node import Verdict
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.judge import judge

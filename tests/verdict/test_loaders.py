@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.node.judged import Diagnosis
+from gpugauge.node.node import Diagnosis
 from gpugauge.verdict import loaders
 from gpugauge.verdict.loaders import Load, diagnose
 

@@ -10,7 +10,7 @@ from qa.worlds.scraped import node_of
 
 from gpugauge import catalog
 from gpugauge.driver.vendors import peak, tensor_speedup
-from gpugauge.driver.vendors.peaks import DTYPES, peaks_of
+from gpugauge.driver.vendors.vendor import DTYPES, peaks_of
 from gpugauge.metric import Family, HistogramValue, LabelValues, Value
 from gpugauge.node.window import Window
 from gpugauge.simulator.scenario.load import load_scenario

@@ -28,9 +28,9 @@ from gpugauge.daemon.trainings import PATH as TRAININGS_PATH
 from gpugauge.daemon.trainings import TrainingsFile
 from gpugauge.driver.api import DriverView, Group, Reply
 from gpugauge.driver.client import Spawn, Worker
+from gpugauge.driver.reader import ReadingIntervals
 from gpugauge.driver.recycling import RecyclingLimits
 from gpugauge.driver.remembered import StateFile, host_digest, machine_id
-from gpugauge.driver.schedule import ReadingIntervals
 from gpugauge.driver.supervisor import Supervisor
 from gpugauge.exposition.render import Exposition
 from gpugauge.faults.repair import Site, site

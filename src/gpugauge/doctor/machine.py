@@ -12,8 +12,7 @@ from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import advice_on, name_of
 from gpugauge.driver.advice import advice, known_advice
 from gpugauge.driver.api import Device
-from gpugauge.driver.bus import text
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.bus import pci_address, text
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.driver.vendors.amd import AMD
 from gpugauge.driver.vendors.nvidia import NVIDIA

@@ -1,4 +1,4 @@
-"""Every GPU of the machine, by uuid, also those that missing.py finds, and the replies for the collectors."""
+"""Every GPU of the machine, by uuid, also those that bus.py misses, and the replies for the collectors."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from gpugauge.driver.api import DRIVER_DOWN, NO_UUID, RELEASED, SUSPENDED, Device, DeviceReading, Group, Reply, typed
-from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED, TOO_SLOW
-from gpugauge.driver.failing import UP_SECONDS, Failing
-from gpugauge.driver.missing import (
+from gpugauge.driver.bus import (
     NOT_ENUMERATED,
     REMOVED,
     BusDevice,
@@ -22,6 +20,8 @@ from gpugauge.driver.missing import (
     pci_address,
     unnamed,
 )
+from gpugauge.driver.codes import GPU_IS_LOST, RESET_REQUIRED, TOO_SLOW
+from gpugauge.driver.failing import UP_SECONDS, Failing
 from gpugauge.driver.remembered import Remembered
 from gpugauge.driver.vendors import VENDORS, Vendor, vendor_named
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.api import RELEASED, SUSPENDED, Device
+from gpugauge.driver.bus import NOT_ENUMERATED, REMOVED, BusDevice, pci_address
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.missing import NOT_ENUMERATED, REMOVED, BusDevice, pci_address
 from gpugauge.driver.reader import QUARANTINED
 from gpugauge.driver.remembered import StateFile
 

@@ -17,15 +17,14 @@ from gpugauge.base.guard import Loop
 from gpugauge.base.logline import Condition, fields
 from gpugauge.driver.advice import advice
 from gpugauge.driver.api import RELEASED, DriverFacts, DriverView, Reply
+from gpugauge.driver.bus import BusDevice
 from gpugauge.driver.client import GRACE_SECONDS, Worker, WorkerGoneError, WorkerHangsError
 from gpugauge.driver.failing import UP_SECONDS
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.missing import BusDevice
-from gpugauge.driver.reader import QUARANTINED, Reader, ReadError
+from gpugauge.driver.reader import QUARANTINED, Pace, Reader, ReadError, ReadingIntervals
 from gpugauge.driver.recycling import RECYCLES, Recycling, RecyclingLimits
 from gpugauge.driver.remembered import StateFile
 from gpugauge.driver.roster import Roster
-from gpugauge.driver.schedule import Pace, ReadingIntervals
 from gpugauge.driver.vendors import VENDORS, Vendor
 
 log = logging.getLogger("gpugauge.driver")

@@ -24,6 +24,9 @@ from gpugauge.driver.frames import PULSE_BYTES, Inbox, frame, message, reply
 
 if TYPE_CHECKING:
     from gpugauge.driver.api import Reply
+from collections.abc import Sequence
+
+from gpugauge.driver.codes import UNINITIALIZED
 
 give_up_privileges = privileges.give_up  # reading needs none
 
@@ -232,3 +235,65 @@ def main(arguments: list[str], backend: Backend) -> int:
             # On every exit: a killed owner of the driver froze a MIG GPU (dcgm-exporter#84).
             service.close()
     return 0
+
+
+class Joined:
+    """Several backends as one. One that cannot be opened has no GPUs, unless none can. They share their calls."""
+
+    def __init__(self, backends: Sequence[Backend], calls: Calls) -> None:
+        self._backends, self.calls = tuple(backends), calls
+        self._opened: list[tuple[Backend, DriverFacts]] = []
+
+    def open(self, **options: Any) -> None:
+        """Open each backend. Raises the DriverError of the first one if none can be opened."""
+        errors, self._opened = [], []
+        for backend in self._backends:
+            try:
+                backend.open(**options)
+                self._opened.append((backend, backend.facts()))
+            except DriverError as error:  # noqa: PERF203  (two backends)
+                errors.append(error)
+        if not any(facts.device_count for _, facts in self._opened) and errors:
+            raise errors[0]
+
+    def close(self) -> None:
+        """Close each backend. Raises DriverError."""
+        opened, self._opened = self._opened, []
+        for backend, _ in opened:
+            backend.close()
+
+    def facts(self) -> DriverFacts:
+        """Return the number of all GPUs, and the other facts of the first driver that has them."""
+        versions, cuda = (next((facts[place] for _, facts in self._opened if facts[place]), None) for place in (1, 2))
+        return DriverFacts(sum(facts.device_count for _, facts in self._opened), versions, cuda)  # type: ignore[arg-type]  # fields of a tuple
+
+    def read(self, index: int, groups: Iterable[Group]) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+        """Return what the backend of a GPU returns, with the index of this one. Raises DriverError."""
+        backend, own = self._of(index)
+        values, errors = backend.read(own, groups)
+        if "index" in values.get("static", {}):
+            values["static"]["index"] = index
+        return values, errors
+
+    def samples(self, index: int) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the samples of a GPU. Raises DriverError."""
+        backend, own = self._of(index)
+        return backend.samples(own)
+
+    def lacks(self, index: int) -> Collection[str]:
+        """Return the fields that a GPU does not support."""
+        backend, own = self._of(index)
+        return backend.lacks(own)
+
+    def take_events(self) -> list[dict[str, Any]]:
+        """Return and remove the events of all."""
+        return [event for backend, _ in self._opened for event in backend.take_events()]
+
+    def _of(self, index: int) -> tuple[Backend, int]:
+        for backend, facts in self._opened[:-1]:
+            if index < facts.device_count:
+                return backend, index
+            index -= facts.device_count
+        if not self._opened:
+            raise DriverError(UNINITIALIZED, "index")
+        return self._opened[-1][0], index

@@ -11,7 +11,7 @@ from gpugauge.base import serving
 from gpugauge.base.text import whole
 from gpugauge.exposition import trainings as names
 from gpugauge.exposition.trainings import HELD, LIMITED_BY, LOST, PROCESS, STEP
-from gpugauge.node.judged import Gain
+from gpugauge.node.node import Gain
 from gpugauge.report.curves import drawn
 from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Found, ReportError

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gpugauge.node.judged import Gain
+from gpugauge.node.node import Gain
 from gpugauge.workload.job import job_words
 
 VERSION = 1

@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from gpugauge.driver.missing import BusDevice, pci_address
+from gpugauge.driver.bus import BusDevice, pci_address
 from gpugauge.driver.vendors.amd import AMD
 from gpugauge.driver.vendors.nvidia import NVIDIA
 from gpugauge.settings.kinds import ConfigError

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpugauge.driver import worker
 from gpugauge.driver.codes import DriverFacts
-from gpugauge.driver.joined import Joined
 from gpugauge.driver.nvidia.nvml import Nvml, use_library
+from gpugauge.driver.worker import Joined
 from gpugauge.simulator.device.presets import PRESETS
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.nvml.library import Library

@@ -9,8 +9,7 @@ from functools import partial
 from gpugauge.base.text import whole
 from gpugauge.faults.repair import Site
 from gpugauge.node import training
-from gpugauge.node.judged import Gain
-from gpugauge.node.node import Node
+from gpugauge.node.node import Gain, Node
 from gpugauge.sessions.inquiry import ENDED, SILENT
 from gpugauge.status import measured_advice
 from gpugauge.status.history import is_wasted, lost_of

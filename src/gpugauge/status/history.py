@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from gpugauge.base.serving import IDLE_SECONDS, IDLE_USE
 from gpugauge.node import training
-from gpugauge.node.judged import Judged
-from gpugauge.node.node import Load, Node
+from gpugauge.node.node import Judged, Load, Node
 from gpugauge.snapshot import Snapshot
 from gpugauge.status.details import own_waits
 from gpugauge.status.identity import identities

@@ -10,8 +10,7 @@ from gpugauge.driver.api import DeviceReading
 from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node import training
-from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, OnDevice
-from gpugauge.node.node import Node
+from gpugauge.node.node import Diagnosis, Gain, Judged, Memory, Node, OnDevice
 from gpugauge.sessions.session import Session
 from gpugauge.status.details import FOR_CPU, FOR_DATA, waits_longest
 from gpugauge.status.model import ProcessStatus

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from gpugauge.node.judged import Gain
+from gpugauge.node.node import Gain
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
-from gpugauge.node.judged import Diagnosis, Gain, Verdict
+from gpugauge.node.node import Diagnosis, Gain, Verdict
 from gpugauge.verdict.estimate import alternatives, estimate, variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.loaders import CROWDED

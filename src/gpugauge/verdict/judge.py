@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from gpugauge.node.judged import Verdict
+from gpugauge.node.node import Verdict
 from gpugauge.verdict.causes import CAUSES, NEEDED
 from gpugauge.verdict.evidence import Evidence
 from gpugauge.verdict.possible import possible

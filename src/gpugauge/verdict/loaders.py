@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from gpugauge.node.judged import Diagnosis
+from gpugauge.node.node import Diagnosis
 
 TOO_FEW_WORKERS, TRAINING_THREAD, STORAGE = "too_few_workers", "training_thread", "storage"
 TOO_FEW_CPUS, BUSY_CPUS, MEMORY, DELIVERY = "too_few_cpus", "busy_cpus", "memory", "delivery"

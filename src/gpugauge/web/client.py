@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import IO, Any
 from urllib.parse import urlencode, urlsplit
 
-from gpugauge.base.background import Background
+from gpugauge.base.guard import Background
 from gpugauge.base.text import printable
 
 _MAX_REFUSAL_BYTES = 10_000

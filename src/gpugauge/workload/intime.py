@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpugauge.base.background import Background
+from gpugauge.base.guard import Background
 
 READ_SECONDS = 1.0
 _REFUSED_SECONDS = 60.0  # after the read

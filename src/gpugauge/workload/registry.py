@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, TypeAlias
 
-from gpugauge.base import background
+from gpugauge.base import guard
 from gpugauge.base.guard import Loop
 from gpugauge.workload.identity import Workload
 
@@ -81,7 +81,7 @@ class Registry:
                 self._news.notify_all()
                 self._news.wait_for(
                     lambda: not self._due and all(thread is not self._thread for thread, _ in self._asking.values()),
-                    background.START_WAIT_SECONDS,
+                    guard.START_WAIT_SECONDS,
                 )
 
     def _replace_thread(self) -> None:

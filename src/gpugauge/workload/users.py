@@ -7,8 +7,7 @@ import pwd
 from functools import partial
 from pathlib import Path
 
-from gpugauge.base.background import Background
-from gpugauge.base.guard import Guard
+from gpugauge.base.guard import Background, Guard
 
 # A directory service that does not respond must not delay the caller, which uses the number instead.
 _LOOKUP_WAIT_SECONDS = 0.2

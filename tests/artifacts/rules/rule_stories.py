@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpugauge.artifacts.rules.load import alert_of_cause, severity_of_cause
 from gpugauge.artifacts.rules.options import Parameters
-from gpugauge.driver.vendors.xids import xid_labels
+from gpugauge.driver.vendors.nvidia import xid_labels
 from gpugauge.faults.table import FAULTS
 from gpugauge.verdict.causes import CAUSES
 

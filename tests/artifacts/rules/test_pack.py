@@ -19,7 +19,7 @@ from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import COMMANDS
 from gpugauge.cli.main import main
 from gpugauge.driver.codes import RECOVERY_ACTIONS
-from gpugauge.driver.vendors.xids import XID_CLASSES
+from gpugauge.driver.vendors.nvidia import XID_CLASSES
 from gpugauge.settings.kinds import RUNBOOK_URL, ConfigError
 from gpugauge.verdict.causes import CAUSES, Cause
 from gpugauge.workload.command import command_name

@@ -295,7 +295,7 @@ def test_process_that_hangs_in_the_kernel_does_not_block_the_tick(
             return super().read(pid, name, limit)
 
     monkeypatch.setattr("gpugauge.collectors.process.host._HANGING_SECONDS", 0.6)
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 0.2)  # golden files wait longer
+    monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 0.2)  # golden files wait longer
     collector = HostCollector(Hangs(str(tmp_path)))
 
     first = collector.collect(tick(0))
@@ -326,7 +326,7 @@ def test_real_processes_with_and_without_torch(monkeypatch: pytest.MonkeyPatch) 
         procfs = Procfs()
         exported = {name: torch_build(procfs, program.pid) for name, program in running.items()}
         collector = HostCollector(procfs, Workloads(procfs))
-        monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 30)
+        monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 30)
         found = values(collector, 0)
     finally:
         for program in running.values():

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from gpugauge.collectors.training.advice import Advices
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.judged import Diagnosis, Gain, Judged, Memory, Verdict
-from gpugauge.node.node import Node
+from gpugauge.node.node import Diagnosis, Gain, Judged, Memory, Node, Verdict
 from gpugauge.sessions.session import Session
 from gpugauge.status.history import History
 from gpugauge.status.processes import processes_of

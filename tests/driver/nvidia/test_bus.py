@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpugauge.driver.missing import BusDevice
+from gpugauge.driver.bus import BusDevice
 from gpugauge.driver.nvidia.bus import bound_devices, bus_devices, may_have_gpu
 from tests.drawn import cases
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpugauge.driver.codes import IMPLAUSIBLE
-from gpugauge.driver.nvidia.codes import code_name
+from gpugauge.driver.nvidia.caller import code_name
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
 from gpugauge.simulator.nvml.returns import INSUFFICIENT_SIZE, SUCCESS
 from tests.drawn import cases

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.bus import pci_address
 from gpugauge.driver.nvidia.kernellog import parse
 from gpugauge.simulator.host.procfs import kernel_log
 from tests.simulator.build import Clock, scenario

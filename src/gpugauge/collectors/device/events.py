@@ -13,7 +13,7 @@ from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.device.kernelxids import KernelXids, Placed
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.bus import pci_address
 from gpugauge.driver.vendors.vendor import Vendor
 from gpugauge.metric import Metric, Table, families
 from gpugauge.node.node import Xids
@@ -28,7 +28,7 @@ _UNKNOWN_SECONDS = 10.0
 _MAX_STRANGERS = 100
 # The last errors of a GPU that is replaced or forgotten are scraped for so long.
 _GONE_SECONDS = 3600.0
-# Names of GPUs whose uuid is not known (driver/missing.py).
+# Names of GPUs whose uuid is not known (driver/bus.py).
 _UNNAMED = ("PCI-", "INDEX-")
 
 

@@ -12,7 +12,7 @@ import math
 from gpugauge.base.logline import fields
 from gpugauge.collectors.device.gpufaults import Counter, FaultFile, GpuFaults, Marks, OpenError
 from gpugauge.driver.api import Device, DeviceReading
-from gpugauge.driver.vendors.xids import LASTING, LINKED
+from gpugauge.driver.vendors.nvidia import LASTING, LINKED
 
 log = logging.getLogger("gpugauge.events")
 

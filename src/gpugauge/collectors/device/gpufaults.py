@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpugauge.base import jsonfile
 from gpugauge.base.logline import Condition, fields
-from gpugauge.driver.vendors.xids import LASTING
+from gpugauge.driver.vendors.nvidia import LASTING
 
 log = logging.getLogger("gpugauge.events")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpugauge.collectors.base import Tick
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, KernelXid
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.bus import pci_address
 
 _MAX_WAITING = 1000
 

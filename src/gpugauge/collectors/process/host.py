@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from gpugauge.base.background import Background
+from gpugauge.base.guard import Background
 from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.metric import LabelValues, Metric, Table, by, families

@@ -11,8 +11,7 @@ from gpugauge.collectors.base import RegisteredCollector, Tick
 from gpugauge.collectors.training.memory_rows import DEVICES, PARTS, PROCESSES
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
-from gpugauge.node.judged import Memory, OnDevice
-from gpugauge.node.node import Node
+from gpugauge.node.node import Memory, Node, OnDevice
 from gpugauge.snapshot import Section
 from gpugauge.verdict.memory.figures import DeviceMemory, least_batch_ratio, rank_ratios, seconds_until_full
 from gpugauge.verdict.memory.trend import Growth, Series

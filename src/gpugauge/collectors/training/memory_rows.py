@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gpugauge.metric import Metric, Table
-from gpugauge.node.judged import Memory, OnDevice
+from gpugauge.node.node import Memory, OnDevice
 from gpugauge.verdict.memory.trend import Growth
 
 _device = Table[OnDevice]("process", "uuid")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from gpugauge.base.background import Background
+from gpugauge.base.guard import Background
 from gpugauge.base.logline import Condition
 from gpugauge.metric import Metric, Table
 from gpugauge.node import training

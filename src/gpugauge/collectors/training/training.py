@@ -10,7 +10,7 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.collectors.training import loader_rows, session_rows
 from gpugauge.collectors.training.continued import continued
 from gpugauge.collectors.training.surroundings import surroundings
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.bus import pci_address
 from gpugauge.metric import Family, LabelValues, Metric, Table, families
 from gpugauge.sessions.session import NO_OWNER, Counters, Session, SessionSource
 from gpugauge.snapshot import Section

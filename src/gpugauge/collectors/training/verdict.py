@@ -13,7 +13,7 @@ from gpugauge.collectors.training.verdict_rows import LASTING, LIVE, Account
 from gpugauge.faults.repair import ANY_SITE, Site
 from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
-from gpugauge.node.judged import Judged, Verdict
+from gpugauge.node.node import Judged, Verdict
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.settings.model import Settings

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gpugauge.metric import Metric, Table
-from gpugauge.node.judged import Diagnosis, Judged
+from gpugauge.node.node import Diagnosis, Judged
 from gpugauge.verdict.causes import CAUSES, STATES
 from gpugauge.verdict.facts import Progress
 from gpugauge.verdict.meter import PhaseMeter

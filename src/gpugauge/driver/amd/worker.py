@@ -7,7 +7,7 @@ import sys
 
 from gpugauge.driver import worker
 from gpugauge.driver.amd.amd import Amd
-from gpugauge.driver.joined import Joined
+from gpugauge.driver.worker import Joined
 
 
 class WorkerAmd(Amd):

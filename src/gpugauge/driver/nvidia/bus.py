@@ -6,8 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from gpugauge.driver.bus import driver_of, on_bus, text
-from gpugauge.driver.missing import BusDevice, pci_address
+from gpugauge.driver.bus import BusDevice, driver_of, on_bus, pci_address, text
 
 _VENDOR = "0x10de"
 

@@ -11,8 +11,7 @@ from typing import Any, TypeAlias
 
 from gpugauge.driver.codes import COMPUTE_MODES, IMPLAUSIBLE, DriverError, Group
 from gpugauge.driver.nvidia import plausible as valid
-from gpugauge.driver.nvidia.caller import Caller, member
-from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, named
+from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS, Caller, member, named
 from gpugauge.driver.nvidia.plausible import Check, each
 from gpugauge.driver.nvidia.processes import running
 

@@ -7,8 +7,7 @@ from ctypes import byref, c_void_p, cast
 from typing import Any
 
 from gpugauge.driver.codes import IMPLAUSIBLE, TIMEOUT, DriverError
-from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.codes import EVENT_TYPES, named
+from gpugauge.driver.nvidia.caller import EVENT_TYPES, Caller, named
 from gpugauge.driver.nvidia.plausible import XID
 
 _NAMES = {bit: name for name, bit in EVENT_TYPES.items() if name != "ecc_single_bit"}  # corrected, and frequent

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from gpugauge.driver.codes import RECOVERY_ACTIONS, Group
 from gpugauge.driver.nvidia import plausible as valid
-from gpugauge.driver.nvidia.caller import Caller
-from gpugauge.driver.nvidia.codes import code_name
+from gpugauge.driver.nvidia.caller import Caller, code_name
 from gpugauge.driver.nvidia.plausible import MAX_LINKS, MEGABYTES_PER_SECOND, NOT_AVAILABLE, Check
 
 _FUNCTION = "nvmlDeviceGetFieldValues"

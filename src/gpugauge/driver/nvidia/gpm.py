@@ -9,8 +9,7 @@ from ctypes import byref
 from typing import Any
 
 from gpugauge.driver.codes import IMPLAUSIBLE, DriverError
-from gpugauge.driver.nvidia.caller import Caller, put
-from gpugauge.driver.nvidia.codes import code_name
+from gpugauge.driver.nvidia.caller import Caller, code_name, put
 from gpugauge.driver.nvidia.plausible import MIB_PER_SECOND, PERCENT, Check
 
 # By field: the id of the metric in NVML, and the check of its value.

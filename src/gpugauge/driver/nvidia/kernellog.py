@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from gpugauge.driver.api import KernelXid
-from gpugauge.driver.missing import pci_address
+from gpugauge.driver.bus import pci_address
 
 # "6,1234,5678901,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1234, name=python3, GPU has fallen off the bus."
 # With MIG "(PCI:0000:3b:00 GPU-I:05)", with old drivers "(0000:3b:00)".

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gpugauge.driver.vendors.amd import AMD
 from gpugauge.driver.vendors.nvidia import NVIDIA
-from gpugauge.driver.vendors.peaks import DTYPES, Peak
-from gpugauge.driver.vendors.vendor import Vendor
+from gpugauge.driver.vendors.vendor import DTYPES, Peak, Vendor
 
 __all__ = ["NO_GPU", "VENDORS", "Vendor", "peak", "product_name", "tensor_speedup", "vendor_named"]
 VENDORS: tuple[Vendor, ...] = (NVIDIA, AMD)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gpugauge.driver.vendors.peaks import peaks_of
-from gpugauge.driver.vendors.vendor import Vendor
+from gpugauge.driver.vendors.vendor import Vendor, peaks_of
 
 # Of the GPUs in a processor (LLVM, "User Guide for AMDGPU Backend", APU), those for which the builds of torch at
 # pytorch.org have no code: theirs is for gfx900, 906, 908, 90a, 942, 950, 1030, 1100 to 1102, 1150, 1151, 1200, 1201

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, EVENT_TYPES
+from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS, EVENT_TYPES
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.instance import Instance
 from gpugauge.simulator.nvml.answers import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from gpugauge.driver.nvidia.codes import EVENT_TYPES
+from gpugauge.driver.nvidia.caller import EVENT_TYPES
 from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.instance import Instance
 from gpugauge.simulator.nvml.answers import NOT_AVAILABLE_32, plain, point, pointed

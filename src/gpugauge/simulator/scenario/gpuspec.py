@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gpugauge.driver.nvidia.codes import CLOCKS_EVENT_REASONS, RETURN_CODES
+from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.settings.yaml_model import hint
 from gpugauge.simulator.device.instance import PROFILE, memory_of
 from gpugauge.simulator.device.presets import MAX_NVLINKS, PRESETS, WITHOUT

@@ -11,8 +11,7 @@ from pathlib import Path
 from ssl import CERT_REQUIRED, SSLContext
 from typing import Any
 
-from gpugauge.base.background import Background
-from gpugauge.base.guard import Loop
+from gpugauge.base.guard import Background, Loop
 from gpugauge.base.logline import Condition, fields
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.snapshot import LastReload
