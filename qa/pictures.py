@@ -18,7 +18,7 @@ from gpugauge.faults.repair import Site, site
 from gpugauge.settings.kinds import DEFAULT_PORT, ListenAddress
 from gpugauge.settings.model import Settings, Web
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.terminal.feed import Feed
+from gpugauge.terminal.reply import Feed
 from gpugauge.web.client import RequestError
 
 _ROOT = Path(__file__).parents[1]

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 from gpugauge.collectors.device.busy import EngineAccount
 from gpugauge.driver.api import Group
-from gpugauge.simulator.device.load import Load, load
+from gpugauge.simulator.device.activity import Load, load
 from qa.bench import figures
 from qa.bench.report import report
 from qa.bench.timeline import Costs, Timeline

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.e2e.documents import ROOT
 
-from gpugauge.deviceplugin import messages, plugin
+from gpugauge.deviceplugin import plugin
 
 FOLDER = Path("/var/lib/kubelet/device-plugins")
 PYTHON, PACKAGES, WORKLOADS = "/opt/python", "/opt/packages", "/opt/workloads/tests/e2e/workloads"
@@ -30,9 +30,9 @@ def serve() -> None:
     """Serve until the process ends."""
     plugin.RESOURCE, plugin.SOCKET = "nvidia.com/gpu", "gpus.sock"
     places = {PYTHON: sys.base_prefix, PACKAGES: torch_folder(), WORKLOADS: str(ROOT / "tests" / "e2e" / "workloads")}
-    container = messages.container_response({"LD_LIBRARY_PATH": f"{PYTHON}/lib"}, places)
+    container = plugin.container_response({"LD_LIBRARY_PATH": f"{PYTHON}/lib"}, places)
     devices = plugin.DevicePlugin(FOLDER, container, 1)
-    devices._devices = messages.device_list(UUIDS)
+    devices._devices = plugin.device_list(UUIDS)
     devices.run(threading.Event())
 
 

@@ -21,7 +21,7 @@ from gpugauge.simulator.host.trainings import SimulatedSessions
 from gpugauge.simulator.nvml.library import Library
 from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service
-from gpugauge.web.config.load import load_web_config
+from gpugauge.web.config.access import load_web_config
 from qa.fuzz.target import Attempt, Target, as_yaml, lines, written
 from qa.gpu.recording import Recorder
 from qa.gpu.replay import Replay

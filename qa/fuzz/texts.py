@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.golden_metrics import rank
 
 from gpugauge.driver.frames import Inbox, reply
-from gpugauge.driver.nvidia import kernellog
+from gpugauge.driver.nvidia import bus
 from gpugauge.wire import messages as wire
 from gpugauge.wire import record as wire_record
 from gpugauge.wire.decoding import decode
@@ -67,7 +67,7 @@ def _cgroup(folder: Path, _: ExitStack) -> Attempt:
 
 
 def _kmsg(data: bytes) -> None:
-    assert all(0 <= (found.xid or 0) < 100_000 for found in kernellog.parse(data))
+    assert all(0 <= (found.xid or 0) < 100_000 for found in bus.parse(data))
 
 
 def _kubelet(data: bytes) -> None:

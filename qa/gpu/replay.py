@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gpugauge.simulator.nvml.returns import NOT_SUPPORTED, SUCCESS
+from gpugauge.simulator.nvml.answers import NOT_SUPPORTED, SUCCESS
 
 FORMAT = 1
 _MAX_FIELD_VALUES = 1000  # per call; the driver's tables have some dozens

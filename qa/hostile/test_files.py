@@ -20,7 +20,7 @@ from gpugauge.settings.files import MAX_BYTES, FileError, read_file
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.settings.load import load
 from gpugauge.simulator.scenario.load import load_scenario
-from gpugauge.web.config.load import load_web_config
+from gpugauge.web.config.access import load_web_config
 
 
 def named_pipe(path: Path) -> None:

@@ -21,7 +21,7 @@ from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.sampler import Sampler
 from gpugauge.driver.api import DriverFacts, DriverView, Reply
 from gpugauge.driver.inventory import Inventory
-from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.nvidia.bus import parse
 from gpugauge.simulator.device.world import World
 from gpugauge.simulator.scenario.load import parse_scenario
 from gpugauge.simulator.worker import service as simulated_service

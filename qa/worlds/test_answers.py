@@ -12,7 +12,7 @@ from tests.doctor.test_answer import shown, without_blanks
 from tests.drawn import seeds
 
 from gpugauge.base.text import printable
-from gpugauge.doctor import reported
+from gpugauge.doctor import process
 from gpugauge.doctor.answer import answer
 from gpugauge.status.measured_advice import BY_CAUSE
 from gpugauge.status.words import RUN_ADVICE
@@ -86,7 +86,7 @@ def test_the_checks_advise_what_the_answer_advises(tmp_path: Path, seed: int) ->
             found = answer(examined).process
             assert found is not None
             changes = [change.change for change in found.facts.changes if change.cause == program.cause]
-            assert reported.state(examined).advice == changes[0]
+            assert process.state(examined).advice == changes[0]
 
 
 @seeds(range(30))

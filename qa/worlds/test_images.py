@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.deviceplugin.test_files import show
 from tests.drawn import EVERYTHING
 
-from gpugauge.deviceplugin import files
+from gpugauge.deviceplugin import plugin
 
 USER_PACKAGES = f".local/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 FEATURES = ("user packages", "usercustomize", "sitecustomize", "PYTHONPATH")
@@ -42,7 +42,7 @@ def test_a_program_sees_its_own_environment(features: frozenset[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder, "home")
         home.mkdir()
-        hook = files.install(Path(folder))
+        hook = plugin.install(Path(folder))
         variables = image(home, features)
         without = show(home, **variables)
         with_hook = show(home, **variables, PYTHONUSERBASE=str(hook / "user"))

@@ -17,7 +17,7 @@ from gpugauge.collectors.device.faults import Faults
 from gpugauge.collectors.device.gpufaults import FaultFile
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
-from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.nvidia.bus import parse
 
 UNIX = 1.7e9
 CODES = (119, 109, 79, 62)  # their faults last, and end without a recovery action of the driver

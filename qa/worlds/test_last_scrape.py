@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.serving import fetch
 
 from gpugauge.base.forecast import ScrapeForecast
-from gpugauge.daemon import last_scrape
-from gpugauge.daemon.last_scrape import LastScrape
+from gpugauge.daemon import app
+from gpugauge.daemon.app import LastScrape
 from gpugauge.sessions.session import Session
 from gpugauge.wire import messages as wire
 
@@ -36,8 +36,8 @@ class Simulated:
         self.sessions: tuple[Session, ...] = ()
         self.forecast = ScrapeForecast()
         self.ending = LastScrape(self.forecast, lambda: self.sessions, self._finish)
-        monkeypatch.setattr(last_scrape, "time", SimpleNamespace(monotonic=lambda: self.now))
-        monkeypatch.setattr(last_scrape, "threading", SimpleNamespace(Timer=self._timer))
+        monkeypatch.setattr(app, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(app, "threading", SimpleNamespace(Timer=self._timer))
 
     def _timer(self, seconds: float, finish: object) -> SimpleNamespace:
         assert finish == self._finish

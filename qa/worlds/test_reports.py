@@ -37,8 +37,7 @@ from gpugauge.cli.main import main
 from gpugauge.cli.report import written as in_form
 from gpugauge.exposition.trainings import COUNTERS, END, HELD, LOST, SECONDS
 from gpugauge.report import build, compare, jobs, jobstats, page, render, source, top
-from gpugauge.report.counters import VERDICT
-from gpugauge.report.facts import Facts
+from gpugauge.report.counters import VERDICT, Facts
 from gpugauge.report.model import JobId, Report
 from gpugauge.report.prices import Prices
 from gpugauge.report.source import Prometheus, Range, Series

@@ -25,8 +25,8 @@ from gpugauge.faults.table import FAULTS
 from gpugauge.simulator.scenario.load import load_scenario
 from gpugauge.status.model import Advice, Status, as_json, decoded
 from gpugauge.status.words import percent
-from gpugauge.terminal.feed import Feed
 from gpugauge.terminal.process import process_screen
+from gpugauge.terminal.reply import Feed
 from gpugauge.terminal.rows import processes, to_do
 from gpugauge.terminal.screen import SORTS, chosen, gpu_details, gpu_lines, of_users, process_lines, sparkline
 from gpugauge.terminal.table import table

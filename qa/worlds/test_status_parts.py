@@ -23,7 +23,7 @@ from gpugauge.status.node import build
 from gpugauge.status.processes import level
 from gpugauge.status.standstill import place, words
 from gpugauge.verdict.causes import STATES
-from gpugauge.web.page.ranks import ranks
+from gpugauge.web.page.render import ranks
 
 NOW = 1.7e9
 # All other fields of a status that another version does not send are None, false, 0 or empty.

@@ -7,7 +7,7 @@ import pytest
 
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import KernelXid
-from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.nvidia.bus import parse
 
 LOST = b"2,17,90001,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.\n"
 LOST_XID = KernelXid("0000:3b:00", 79, 0.090001)

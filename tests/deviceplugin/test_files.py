@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.deviceplugin import files
+from gpugauge.deviceplugin import plugin
 from tests.drawn import cases
 
 # The interpreter of the system: that of a virtual environment has no user base.
@@ -37,7 +37,7 @@ print(json.dumps(seen))
 @pytest.fixture(scope="module")
 def hook() -> Any:
     folder = Path(tempfile.mkdtemp())
-    yield files.install(folder)
+    yield plugin.install(folder)
     shutil.rmtree(folder)
 
 
@@ -87,11 +87,11 @@ def test_each_interpreter_finds_the_hook(hook: Path, interpreter: str) -> None:
 
 
 def test_the_folder_is_named_by_its_content_and_never_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = files.install(tmp_path)
+    first = plugin.install(tmp_path)
     before = (first / "gpugauge/base/text.py").stat().st_ino
-    again = files.install(tmp_path)
-    monkeypatch.setattr(files, "_INTERPRETERS", ("python3.99",))
-    other = files.install(tmp_path)
+    again = plugin.install(tmp_path)
+    monkeypatch.setattr(plugin, "_INTERPRETERS", ("python3.99",))
+    other = plugin.install(tmp_path)
 
     assert again == first != other
     assert (first / "gpugauge/base/text.py").stat().st_ino == before
@@ -101,13 +101,13 @@ def test_the_folder_is_named_by_its_content_and_never_changed(tmp_path: Path, mo
 def test_what_an_interrupted_start_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".new-abc" / "gpugauge").mkdir(parents=True)
 
-    assert list(tmp_path.iterdir()) != [files.install(tmp_path)] == list(tmp_path.iterdir())
+    assert list(tmp_path.iterdir()) != [plugin.install(tmp_path)] == list(tmp_path.iterdir())
 
 
 def test_every_user_may_read_the_files(tmp_path: Path) -> None:
     previous = os.umask(0o022)
     try:
-        made = files.install(tmp_path)
+        made = plugin.install(tmp_path)
     finally:
         os.umask(previous)
 

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from gpugauge.deviceplugin import messages, plugin
+from gpugauge.deviceplugin import plugin
 from tests.deviceplugin.kubelet import Kubelet, decode, until
 
 RESOURCE = "gpugauge.dev/hook"
 MOUNTS = {"/opt/gpugauge-hook": "/var/lib/gpugauge/hook/1", "/run/gpugauge": "/run/ours"}
-CONTAINER = messages.container_response({"PYTHONUSERBASE": "/opt/gpugauge-hook/user"}, MOUNTS)
+CONTAINER = plugin.container_response({"PYTHONUSERBASE": "/opt/gpugauge-hook/user"}, MOUNTS)
 
 
 class Clock:
@@ -180,7 +180,7 @@ def test_the_command_names_a_folder_that_cannot_be_written(tmp_path: Path) -> No
 
 
 def test_messages_are_read_by_their_numbers() -> None:
-    assert decode(messages.register_request("a.sock", "b/c")) == {
+    assert decode(plugin.register_request("a.sock", "b/c")) == {
         1: [b"v1beta1"],
         2: [b"a.sock"],
         3: [b"b/c"],

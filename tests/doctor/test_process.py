@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gpugauge.doctor import machine, process, reported
+from gpugauge.doctor import machine, process
 from gpugauge.doctor.case import Case, Options
 from gpugauge.doctor.finding import Finding
 from gpugauge.status.model import ProcessStatus, Status, decoded
@@ -49,7 +49,7 @@ def test_a_process_that_trains_on_a_device(tmp_path: Path) -> None:
     assert process.existence(training).found == "4194305: train.py"
     assert process.mapped_torch(training).found == "a CUDA build"
     assert process.open_devices(training).found == "2 open; started with CUDA_VISIBLE_DEVICES='0,3'"
-    assert reported.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
+    assert process.daemon(training).found == f"the hook of process {NAME} reports: torch 2.10.0, rank 1 of 4."
 
 
 def test_a_process_whose_memory_cannot_be_read_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,7 +110,7 @@ def without_gpu(root: Path, facts: Facts | None = None, **how: Any) -> Case:
 
 
 def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
-    checks = (reported.state, reported.parameters)
+    checks = (process.state, process.parameters)
 
     findings = [check(known(tmp_path, OUTSIDE)) for check in checks]
 
@@ -122,7 +122,7 @@ def test_checks_of_the_inside_need_the_hook(tmp_path: Path) -> None:
 def test_a_process_under_the_hook_that_has_not_reported_yet(tmp_path: Path, facts: Facts) -> None:
     proc(tmp_path, "libtorch_cpu.so", environ="A=1\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap:/x\0")
 
-    finding = reported.daemon(known(tmp_path, facts))
+    finding = process.daemon(known(tmp_path, facts))
 
     assert finding.found == "the hook is loaded, and the daemon has received no step or batch."
     assert "gpugauge.hook.step()" in finding.advice
@@ -132,36 +132,36 @@ def test_a_process_under_the_hook_that_has_not_reported_yet(tmp_path: Path, fact
 def test_a_process_with_the_hook_switched_off_is_told_to_use_it(tmp_path: Path) -> None:
     proc(tmp_path, "libtorch_cpu.so", environ="GPUGAUGE_HOOK=0\0PYTHONPATH=/venv/lib/gpugauge/hook/bootstrap\0")
 
-    assert "gpugauge run" in reported.daemon(known(tmp_path, OUTSIDE)).advice
+    assert "gpugauge run" in process.daemon(known(tmp_path, OUTSIDE)).advice
 
 
 def test_an_own_optimizer(tmp_path: Path) -> None:
-    assert reported.parameters(known(tmp_path)).found == "the hook has seen no optimizer of torch"
+    assert process.parameters(known(tmp_path)).found == "the hook has seen no optimizer of torch"
 
 
 def test_causes_that_are_not_decided(tmp_path: Path) -> None:
     facts = {"state": "training", "undecidable": ["data_loading", "host_bound"]}
 
-    assert "training; the waits for batches are not known: declare" in reported.state(known(tmp_path, facts)).found
+    assert "training; the waits for batches are not known: declare" in process.state(known(tmp_path, facts)).found
 
 
 def test_training_on_the_cpu_is_right_where_there_is_no_gpu(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/nvidiactl").touch()  # a leftover
     facts: Facts = {"state": "training_on_cpu", "data_wait_ratio": 0.7}
-    waits = summary(reported.state(without_gpu(tmp_path, {**facts, "level": "poor"})))
+    waits = summary(process.state(without_gpu(tmp_path, {**facts, "level": "poor"})))
 
-    assert summary(reported.state(without_gpu(tmp_path, facts))) == ("pass", None, "training on cpu")
+    assert summary(process.state(without_gpu(tmp_path, facts))) == ("pass", None, "training on cpu")
     assert waits == ("warning", "data_loading", "training on cpu, it waits for data 70 % of its time")
-    assert reported.state(known(tmp_path, facts)).level == "failure"  # there is a GPU
+    assert process.state(known(tmp_path, facts)).level == "failure"  # there is a GPU
     (tmp_path / "dev/nvidia0").touch()
-    assert reported.state(without_gpu(tmp_path, facts)).level == "failure"
+    assert process.state(without_gpu(tmp_path, facts)).level == "failure"
 
 
 def test_the_cause_of_the_daemon_outweighs_the_missing_gpu(tmp_path: Path) -> None:
     facts = state("training_on_cpu", "no_cuda_build", level="bad")  # the daemon simulates GPUs, or runs elsewhere
 
-    assert summary(reported.state(without_gpu(tmp_path, facts)))[:2] == ("failure", "no_cuda_build")
+    assert summary(process.state(without_gpu(tmp_path, facts)))[:2] == ("failure", "no_cuda_build")
 
 
 def test_a_machine_without_a_gpu_is_no_fault_of_a_process(tmp_path: Path) -> None:
@@ -189,13 +189,13 @@ def test_a_process_that_does_not_exist(tmp_path: Path) -> None:
 
 def test_without_a_daemon_only_the_outside_is_checked(tmp_path: Path) -> None:
     no_daemon = known(tmp_path, problem="http://127.0.0.1:10478/metrics does not answer (refused)")
-    assert reported.daemon(no_daemon).level == "skipped"
-    assert reported.not_reported(no_daemon) == "not available without the daemon"
+    assert process.daemon(no_daemon).level == "skipped"
+    assert process.not_reported(no_daemon) == "not available without the daemon"
 
 
 def test_a_process_that_the_daemon_reports_from_outside_or_not_at_all(tmp_path: Path) -> None:
-    assert reported.daemon(known(tmp_path, OUTSIDE)).found == f"it reports process {NAME} from outside only."
-    assert reported.daemon(known(tmp_path, NOBODY)).found == "it does not report this process."
+    assert process.daemon(known(tmp_path, OUTSIDE)).found == f"it reports process {NAME} from outside only."
+    assert process.daemon(known(tmp_path, NOBODY)).found == "it does not report this process."
 
 
 def state(now: str, cause: str | None = None, share: float | None = None, level: str = "none") -> Facts:
@@ -222,7 +222,7 @@ def state(now: str, cause: str | None = None, share: float | None = None, level:
     ],
 )
 def test_the_verdict(tmp_path: Path, facts: Facts, expected: tuple[str, str | None, str]) -> None:
-    finding = reported.state(known(tmp_path, facts))
+    finding = process.state(known(tmp_path, facts))
 
     assert summary(finding) == expected
     assert bool(finding.advice) == (finding.level in {"warning", "failure"})
@@ -241,13 +241,13 @@ def inside(**facts: Any) -> Facts:
     ],
 )
 def test_parameters(tmp_path: Path, devices: dict[str, int], expected: tuple[str, str | None, str]) -> None:
-    assert summary(reported.parameters(known(tmp_path, inside(parameter_bytes=devices)))) == expected
+    assert summary(process.parameters(known(tmp_path, inside(parameter_bytes=devices)))) == expected
 
 
 def test_parameters_of_a_cpu_build_on_the_cpu_are_right(tmp_path: Path) -> None:
     facts = inside(gpu_build=False, parameter_bytes={"cpu": 1 << 20})
 
-    assert summary(reported.parameters(known(tmp_path, facts))) == (
+    assert summary(process.parameters(known(tmp_path, facts))) == (
         "pass",
         None,
         "1.0 MiB on cpu, the only device that its torch supports",

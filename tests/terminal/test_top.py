@@ -21,7 +21,7 @@ from gpugauge.status.details import loss, remark
 from gpugauge.status.model import GpuStatus, ProcessStatus, Status, decoded
 from gpugauge.status.words import percent
 from gpugauge.terminal.columns import Column, Grid
-from gpugauge.terminal.feed import Feed
+from gpugauge.terminal.reply import Feed
 from gpugauge.terminal.screen import chosen, gpu_lines
 from tests.needs import require
 

@@ -37,7 +37,7 @@ def command(kubelet_folder: Path, hook_folder: Path, socket_folder: Path, device
     the daemon's socket and the variable that loads the hook. Runs until it is stopped.
     """
     from gpugauge.daemon import logs
-    from gpugauge.deviceplugin import files, messages, plugin
+    from gpugauge.deviceplugin import plugin
 
     logs.setup()
     os.umask(0o022)  # every user of a container reads the files
@@ -45,9 +45,9 @@ def command(kubelet_folder: Path, hook_folder: Path, socket_folder: Path, device
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
-        folder = files.install(hook_folder)
-        mounts = {files.CONTAINER_FOLDER: str(folder), "/run/gpugauge": str(socket_folder)}
-        container = messages.container_response(files.environment(), mounts)
+        folder = plugin.install(hook_folder)
+        mounts = {plugin.CONTAINER_FOLDER: str(folder), "/run/gpugauge": str(socket_folder)}
+        container = plugin.container_response(plugin.environment(), mounts)
         plugin.DevicePlugin(kubelet_folder, container, devices).run(stop)
     except (OSError, plugin.PluginError) as error:
         fail(1, error)

@@ -26,7 +26,7 @@ def command(url: str) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         fail(2, "gpugauge top needs a terminal; gpugauge status prints the same once")
     from gpugauge.cli.status import fetch
-    from gpugauge.terminal.feed import Feed
+    from gpugauge.terminal.reply import Feed
     from gpugauge.terminal.top import Top
     from gpugauge.web.client import RequestError
 

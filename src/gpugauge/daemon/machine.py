@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.daemon.systemd import listen_fds
 from gpugauge.driver.bus import BusDevice, amd_devices, bound_to_amd, is_suspended, joined, worker_module
-from gpugauge.driver.nvidia.bus import bound_devices, bus_devices
-from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.nvidia.bus import bound_devices, bus_devices, parse
 from gpugauge.driver.remembered import default_path
 from gpugauge.driver.vendors import Vendor
 from gpugauge.driver.vendors.amd import AMD

@@ -1,12 +1,19 @@
-"""The device plugin: serves the devices on a socket of its own, and registers with each new kubelet."""
+"""The device plugin: serves the devices on a socket of its own, and registers with each new kubelet; the messages of
+the kubelet's API, v1beta1, and the files of the hook on the node, which a pod sees at `/opt/gpugauge-hook`.
+
+https://github.com/kubernetes/kubelet/blob/master/pkg/apis/deviceplugin/v1beta1/api.proto
+"""
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
+import shutil
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +21,86 @@ from typing import Any
 from urllib.parse import quote
 
 from gpugauge.base.logline import Condition, fields
-from gpugauge.deviceplugin import messages
+from gpugauge.base.protobuf import field, flag, messages
+from gpugauge.hook import launch
+
+CONTAINER_FOLDER = "/opt/gpugauge-hook"
+_USER_BASE = "user"
+# The interpreters that find the hook by PYTHONUSERBASE; `t` is the build without the global lock.
+_INTERPRETERS = tuple(f"python3.{minor}{build}" for minor in range(6, 30) for build in ("", "t"))
+_UNFINISHED = ".new-"
+
+
+def environment() -> dict[str, str]:
+    """Return the variables that load the hook in a container. PYTHONPATH stays that of the image or of the pod."""
+    return {"PYTHONUSERBASE": f"{CONTAINER_FOLDER}/{_USER_BASE}"}
+
+
+def install(folder: Path) -> Path:
+    """Copy the hook into a folder below `folder` that is named by its content, and return it. Raises OSError."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob(f"{_UNFINISHED}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    made = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=folder))
+    try:
+        made.chmod(0o755)
+        launch.export(made)
+        _link(made)
+        target = folder / _digest(made)
+        if not target.is_dir():
+            made.rename(target)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    return target
+
+
+def _link(made: Path) -> None:
+    """Make the hook the `usercustomize` of each interpreter's user base."""
+    for interpreter in _INTERPRETERS:
+        packages = made / _USER_BASE / "lib" / interpreter / "site-packages"
+        packages.mkdir(parents=True)
+        source = os.path.relpath(made / "gpugauge" / "hook" / "userbase" / "usercustomize.py", packages)
+        (packages / "usercustomize.py").symlink_to(source)
+
+
+def _digest(made: Path) -> str:
+    content = hashlib.sha256()
+    for path in sorted(made.rglob("*")):
+        data = path.read_bytes() if path.is_file() else b""
+        content.update(f"{path.relative_to(made)}\0{len(data)}\0".encode() + data)
+    return content.hexdigest()[:16]
+
+
+VERSION = "v1beta1"
+REGISTER = f"/{VERSION}.Registration/Register"
+SERVICE = f"{VERSION}.DevicePlugin"
+EMPTY = b""
+"""`Empty`, and `DevicePluginOptions` without an option: the kubelet calls neither PreStartContainer nor
+GetPreferredAllocation."""
+
+
+def register_request(endpoint: str, resource: str) -> bytes:
+    """Return a RegisterRequest; `endpoint` is the name of the plugin's socket."""
+    return field(1, VERSION) + field(2, endpoint) + field(3, resource) + field(4, EMPTY)
+
+
+def device_list(names: Iterable[str]) -> bytes:
+    """Return a ListAndWatchResponse with healthy devices."""
+    return b"".join(field(1, field(1, name) + field(2, "Healthy")) for name in names)
+
+
+def container_response(environment: Mapping[str, str], mounts: Mapping[str, str]) -> bytes:
+    """Return a ContainerAllocateResponse; `mounts` are read-only folders of the node by path in the container."""
+    variables = b"".join(field(1, field(1, name) + field(2, value)) for name, value in environment.items())
+    return variables + b"".join(
+        field(2, field(1, inside) + field(2, host) + flag(3)) for inside, host in mounts.items()
+    )
+
+
+def allocate_response(request: bytes, container: bytes) -> bytes:
+    """Return the AllocateResponse that gives `container` to each container of an AllocateRequest. Raises ValueError."""
+    return b"".join(field(1, container) for _ in messages(request, 1))
+
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +133,7 @@ class DevicePlugin:
             raise PluginError("the device plugin needs the package grpcio") from error
         self._socket, self._kubelet = folder / SOCKET, folder / KUBELET_SOCKET
         self._container, self._clock = container, clock
-        self._devices = messages.device_list(f"hook-{number}" for number in range(devices))
+        self._devices = device_list(f"hook-{number}" for number in range(devices))
         self._server: Any = None
         self._registered: tuple[Identity, Identity] | None = None  # the kubelet's socket and ours, at the registration
         self._pause, self._next_try = 0.0, 0.0
@@ -100,10 +186,10 @@ class DevicePlugin:
         except (OSError, RuntimeError) as error:
             raise PluginError(f"cannot listen on {self._socket}: {error}") from None
         options = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
-        request = messages.register_request(self._socket.name, RESOURCE)
+        request = register_request(self._socket.name, RESOURCE)
         try:
             with self._grpc.insecure_channel(f"unix:{quote(str(self._kubelet))}", options=options) as channel:
-                channel.unary_unary(messages.REGISTER)(request, timeout=_REGISTER_TIMEOUT_SECONDS)
+                channel.unary_unary(REGISTER)(request, timeout=_REGISTER_TIMEOUT_SECONDS)
         except self._grpc.RpcError as error:
             code = error.code().name.lower().replace("_", " ")
             raise PluginError(f"the kubelet does not register the plugin ({code}: {error.details()})") from None
@@ -119,11 +205,11 @@ class DevicePlugin:
         options = (("grpc.so_reuseport", 0),)
         server = self._grpc.server(executor, options=options)
         handlers = {
-            "GetDevicePluginOptions": self._grpc.unary_unary_rpc_method_handler(lambda *_: messages.EMPTY),
+            "GetDevicePluginOptions": self._grpc.unary_unary_rpc_method_handler(lambda *_: EMPTY),
             "ListAndWatch": self._grpc.unary_stream_rpc_method_handler(self._list_and_watch),
             "Allocate": self._grpc.unary_unary_rpc_method_handler(self._allocate),
         }
-        server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(messages.SERVICE, handlers),))
+        server.add_generic_rpc_handlers((self._grpc.method_handlers_generic_handler(SERVICE, handlers),))
         server.add_insecure_port(f"unix:{self._socket}")
         server.start()
         self._server = server
@@ -155,9 +241,9 @@ class DevicePlugin:
 
     def _allocate(self, request: bytes, context: Any) -> bytes:
         try:
-            return messages.allocate_response(request, self._container)
+            return allocate_response(request, self._container)
         except ValueError as error:
-            context.abort(self._grpc.StatusCode.INVALID_ARGUMENT, f"no AllocateRequest of {messages.VERSION}: {error}")
+            context.abort(self._grpc.StatusCode.INVALID_ARGUMENT, f"no AllocateRequest of {VERSION}: {error}")
             raise
 
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpugauge.doctor import reported
 from gpugauge.doctor.case import Case, problems_of
 from gpugauge.doctor.finding import Finding
+from gpugauge.doctor.process import daemon as check_daemon
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Problem, Status, as_json
 from gpugauge.status.words import SIMULATED
@@ -47,7 +47,7 @@ class StatusReply:
 def answer(case: Case) -> StatusReply:
     """Return what the daemon says of the examined process. Never raises."""
     status, problem = case.daemon
-    absent, daemon = not_visible(case), reported.daemon(case)
+    absent, daemon = not_visible(case), check_daemon(case)
     # A training with this pid that has ended.
     gone = next(iter(case.known), None) if absent else None
     if process := case.process or gone:

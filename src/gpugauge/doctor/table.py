@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpugauge.doctor import condition, machine, process, pytorch, reported
+from gpugauge.doctor import condition, machine, process, pytorch
 from gpugauge.doctor.case import Case
 from gpugauge.doctor.finding import Finding, failure, ok, skipped, warning
 from gpugauge.doctor.gpus import computing
@@ -155,17 +155,17 @@ SPEED = Group("Speed", (matrix_product, copies, training_step), "Timed checks", 
 PROCESS = (
     Group("Process", (process.existence,)),
     Group("Process", (process.mapped_torch, process.open_devices), "Its torch and GPUs", process.not_visible),
-    Group("Process", (reported.daemon,)),
+    Group("Process", (process.daemon,)),
     Group(
         "Process",
-        (reported.state, reported.parameters),
+        (process.state, process.parameters),
         "Verdict",
-        reported.not_reported,
+        process.not_reported,
     ),
 )
 # Names of checks: what they find is a fault of a GPU, or is none, whatever its level.
 _FAULTS = {check.__name__ for check in (*FAULTS.checks, condition.values)}
-_NO_FAULTS = {check.__name__ for check in (process.existence, reported.daemon, reported.state, reported.parameters)}
+_NO_FAULTS = {check.__name__ for check in (process.existence, process.daemon, process.state, process.parameters)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from gpugauge.base.text import whole
 from gpugauge.exposition import trainings as names
 from gpugauge.exposition.trainings import HELD, LIMITED_BY, LOST, PROCESS, STEP
 from gpugauge.node.node import Gain
+from gpugauge.report.counters import Facts
 from gpugauge.report.curves import drawn
-from gpugauge.report.facts import Facts
 from gpugauge.report.jobs import Found, ReportError
 from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices

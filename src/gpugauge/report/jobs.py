@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 
 from gpugauge.base.text import whole
 from gpugauge.exposition import trainings as names
-from gpugauge.report.counters import Rise, once, rises
-from gpugauge.report.facts import Facts
+from gpugauge.report.counters import Facts, Rise, once, rises
 from gpugauge.report.model import JobId
 from gpugauge.report.source import Prometheus, Range, Series, quoted
 from gpugauge.status.words import plural

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpugauge.base.text import cpu_set
 from gpugauge.exposition.trainings import CPU, CPUS, HOST_LIMIT, HOST_MEMORY, MEMORY
-from gpugauge.report.facts import Facts
+from gpugauge.report.counters import Facts
 from gpugauge.report.jobs import Found
 from gpugauge.report.model import Report
 

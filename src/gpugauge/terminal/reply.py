@@ -1,10 +1,14 @@
-"""The status of a running daemon, as the commands read it."""
+"""The status of a running daemon, as the commands read it: once, or again and again in a thread."""
 
 from __future__ import annotations
 
 import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from gpugauge.base.guard import Loop
 from gpugauge.status.model import Status, decoded
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import processes
@@ -46,3 +50,35 @@ def read(body: bytes) -> Reply | None:
     except Exception:  # noqa: BLE001  (whatever a document of a stranger leads to)
         return None
     return Reply(status, document)
+
+
+@dataclass(frozen=True, slots=True)
+class LastStatus:
+    """The last status, None before the first, and why there is no newer one; None if there is."""
+
+    status: Status | None = None
+    trouble: str | None = None
+
+
+class Feed:
+    """`latest` is replaced after each request; `error` is the exception of `fetch` that is shown and retried."""
+
+    def __init__(self, fetch: Callable[[], Status], error: type[Exception], interval_seconds: float) -> None:
+        self._fetch, self._error, self._interval_seconds = fetch, error, interval_seconds
+        self._stopped = threading.Event()
+        self.latest = LastStatus()
+
+    def start(self) -> None:
+        """Begin to ask, until the program ends or `stop`."""
+        Loop("status", self.ask, self._stopped, wait=lambda: self._stopped.wait(self._interval_seconds)).start()
+
+    def stop(self) -> None:
+        """End after the present request."""
+        self._stopped.set()
+
+    def ask(self) -> None:
+        """Ask once, and keep the earlier status if there is no answer."""
+        try:
+            self.latest = LastStatus(self._fetch())
+        except self._error as error:
+            self.latest = LastStatus(self.latest.status, str(error))

@@ -19,8 +19,8 @@ from gpugauge.status.model import WASTE, GpuStatus, Problem, Status
 from gpugauge.status.words import plural
 from gpugauge.terminal import screen
 from gpugauge.terminal.columns import wrap
-from gpugauge.terminal.feed import Feed, LastStatus
 from gpugauge.terminal.process import process_screen
+from gpugauge.terminal.reply import Feed, LastStatus
 from gpugauge.terminal.rows import Process, problem_words, safe
 from gpugauge.terminal.style import LEVELS, RESET
 

@@ -8,7 +8,7 @@ from gpugauge.collectors.base import Tick
 from gpugauge.collectors.device.events import EventsCollector
 from gpugauge.collectors.kmsg import KernelLog
 from gpugauge.driver.api import Device, DeviceReading, DriverView, Reply
-from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.nvidia.bus import parse
 from gpugauge.driver.vendors.amd import AMD
 from gpugauge.metric import LabelValues, Value
 

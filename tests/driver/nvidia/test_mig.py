@@ -4,7 +4,7 @@ from typing import Any
 
 from gpugauge.driver.codes import IMPLAUSIBLE
 from gpugauge.driver.nvidia.nvml import use_library, used_library
-from gpugauge.simulator.nvml.returns import NOT_SUPPORTED
+from gpugauge.simulator.nvml.answers import NOT_SUPPORTED
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver, clocked
 from tests.simulator.build import Clock, opened

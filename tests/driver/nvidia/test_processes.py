@@ -10,7 +10,7 @@ from typing import Any
 from gpugauge.driver.codes import IMPLAUSIBLE
 from gpugauge.driver.nvidia.caller import code_name
 from gpugauge.driver.nvidia.nvml import Nvml, use_library, used_library
-from gpugauge.simulator.nvml.returns import INSUFFICIENT_SIZE, SUCCESS
+from gpugauge.simulator.nvml.answers import INSUFFICIENT_SIZE, SUCCESS
 from tests.drawn import cases
 from tests.driver.nvidia.otherdriver import Driver
 from tests.simulator.build import opened

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpugauge.simulator.device.generation import Generation
+from gpugauge.simulator.device.world import Generation
 
 SINCE = """510 GetMemoryInfo_v2 GetNumGpuCores 520 GpmSampleGet GpmMigSampleGet 530 GetNumaNodeId
 535 GetCurrentClocksEventReasons GetSupportedClocksEventReasons GetJpgUtilization GetOfaUtilization

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpugauge.simulator.device.load import load
+from gpugauge.simulator.device.activity import load
 
 SQUARE = {"shape": "square", "high": 0.8, "low": 0.2, "period": 10.0, "duty": 0.3}
 POINTS = {"shape": "points", "points": [[10, 0.0], [20, 1.0], [40, 0.5]], "repeat": False}

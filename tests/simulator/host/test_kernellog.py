@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from gpugauge.driver.bus import pci_address
-from gpugauge.driver.nvidia.kernellog import parse
+from gpugauge.driver.nvidia.bus import parse
 from gpugauge.simulator.host.procfs import kernel_log
 from tests.simulator.build import Clock, scenario
 

@@ -4,7 +4,7 @@ import pynvml
 import pytest
 
 from gpugauge.driver.nvidia.fieldvalues import field_values
-from gpugauge.simulator.device.generation import Generation
+from gpugauge.simulator.device.world import Generation
 from gpugauge.simulator.nvml.fieldvalues import FIELDS
 
 NAMES = {value: name for name, value in vars(pynvml).items() if name.startswith("NVML_FI_DEV_")}

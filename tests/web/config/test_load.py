@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpugauge.settings.kinds import ConfigError
 from gpugauge.web.config import tls as tls_module
-from gpugauge.web.config.load import WebConfig, load_web_config
+from gpugauge.web.config.access import WebConfig, load_web_config
 from tests.certificates import Authority, key_pem, new_key
 from tests.drawn import EVERYTHING, seeds
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gpugauge.web.config.waiting import MAX_WAITING, MAX_WAITING_PER_PREFIX, WaitingLogins
+from gpugauge.web.config.users import MAX_WAITING, MAX_WAITING_PER_PREFIX, WaitingLogins
 from tests.drawn import seeds
 
 HASH_SECONDS = (0.001, 0.06, 0.25, 1.0, 4.0)  # of bcrypt, by its cost

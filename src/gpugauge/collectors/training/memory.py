@@ -13,8 +13,14 @@ from gpugauge.metric import LabelValues, families
 from gpugauge.node import training
 from gpugauge.node.node import Memory, Node, OnDevice
 from gpugauge.snapshot import Section
-from gpugauge.verdict.memory.figures import DeviceMemory, least_batch_ratio, rank_ratios, seconds_until_full
-from gpugauge.verdict.memory.trend import Growth, Series
+from gpugauge.verdict.memory.trend import (
+    DeviceMemory,
+    Growth,
+    Series,
+    least_batch_ratio,
+    rank_ratios,
+    seconds_until_full,
+)
 from gpugauge.workload.processfiles import HostProcess
 
 _INTERVAL_SECONDS = 5.0  # between two samples

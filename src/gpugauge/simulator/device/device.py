@@ -11,7 +11,7 @@ from operator import mul
 from typing import Any
 
 from gpugauge.simulator.device.activity import Activity, Process
-from gpugauge.simulator.device.health import Health
+from gpugauge.simulator.device.faults import Health
 from gpugauge.simulator.device.instance import MIG_LACKS, Instance, grouped, instances
 from gpugauge.simulator.device.presets import PRESETS, WITHOUT
 from gpugauge.simulator.device.rings import UPTIME, Ring

@@ -1,14 +1,16 @@
 """Helpers of simulated functions: they write into what pynvml passes (`byref` has it as `_obj`) and return codes."""
-# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 
 from __future__ import annotations
 
+# ruff: noqa: SLF001  (`_obj` is the interface of ctypes)
 import ctypes
 import struct
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from gpugauge.simulator.nvml.returns import INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS
+SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND, INSUFFICIENT_SIZE = 0, 1, 2, 3, 6, 7
+TIMEOUT, GPU_IS_LOST = 10, 15
+
 
 NOT_AVAILABLE_32 = 0xFFFFFFFF
 NOT_AVAILABLE_64 = 0xFFFFFFFFFFFFFFFF

@@ -8,11 +8,16 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from gpugauge.simulator.device.device import Device
-from gpugauge.simulator.device.generation import Generation
 from gpugauge.simulator.device.rings import UPTIME
-from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml.answers import UNSIGNED_INT, UNSIGNED_LONG_LONG, plain
-from gpugauge.simulator.nvml.returns import INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS
+from gpugauge.simulator.device.world import Generation, World
+from gpugauge.simulator.nvml.answers import (
+    INVALID_ARGUMENT,
+    NOT_SUPPORTED,
+    SUCCESS,
+    UNSIGNED_INT,
+    UNSIGNED_LONG_LONG,
+    plain,
+)
 
 # nvmlFieldValue_t: id, scope, time, latency, type, code, value. Access to the structures of the binding is slower.
 _VALUE = struct.Struct("=IIQqIIQ")

@@ -9,8 +9,11 @@ from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS, EVENT_TYPES
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.instance import Instance
 from gpugauge.simulator.nvml.answers import (
+    INSUFFICIENT_SIZE,
+    INVALID_ARGUMENT,
     NOT_AVAILABLE_32,
     NOT_AVAILABLE_64,
+    SUCCESS,
     DeviceFunction,
     chosen,
     number,
@@ -19,7 +22,6 @@ from gpugauge.simulator.nvml.answers import (
     structure,
     text,
 )
-from gpugauge.simulator.nvml.returns import INSUFFICIENT_SIZE, INVALID_ARGUMENT, SUCCESS
 
 _BAR1_BYTES = 64 << 30
 _SAMPLING_MICROSECONDS = 166_667

@@ -12,9 +12,8 @@ from typing import Any
 
 from gpugauge.simulator.device.device import Device
 from gpugauge.simulator.device.faults import spoil
-from gpugauge.simulator.device.generation import Generation
-from gpugauge.simulator.device.world import World
-from gpugauge.simulator.nvml import returns
+from gpugauge.simulator.device.world import Generation, World
+from gpugauge.simulator.nvml import answers
 from gpugauge.simulator.nvml.answers import UNSIGNED_INT, number, plain, point, pointed, text
 from gpugauge.simulator.nvml.fieldvalues import field_values
 from gpugauge.simulator.nvml.functions import DEVICE_FUNCTIONS, MIG_FUNCTIONS
@@ -32,30 +31,30 @@ def samples(
     """Implement nvmlDeviceGetSamples; without an array, write the capacity of the ring."""
     engine = _ENGINES.get(plain(kind))
     if engine is None or not generation.has_ring(engine):
-        return returns.INVALID_ARGUMENT
+        return answers.INVALID_ARGUMENT
     if (plain(kind) in _NOT_WITH_MIG and device.instances is not None) or engine in device.figures["lacks"]:
-        return returns.NOT_SUPPORTED
+        return answers.NOT_SUPPORTED
     value_type._obj.value = UNSIGNED_INT
     if array is None:
         count._obj.value = device.ring.capacity
-        return returns.SUCCESS
+        return answers.SUCCESS
     found = device.ring.samples(plain(after), t, device.engines.get(engine), device.occupied)
     if not found:
-        return returns.NOT_FOUND
+        return answers.NOT_FOUND
     count._obj.value = len(found)
     struct.pack_into("=" + _SAMPLE * len(found), array, 0, *chain.from_iterable(found))
-    return returns.SUCCESS
+    return answers.SUCCESS
 
 
 def process_utilization(device: Device, t: float, array: Any, count: Any, after: Any) -> int:
     """Implement nvmlDeviceGetProcessUtilization: the means since a time, of each process that used the GPU."""
     if array is None:
         count._obj.value = _MAX_PROCESSES
-        return returns.INSUFFICIENT_SIZE
+        return answers.INSUFFICIENT_SIZE
     since = plain(after)
     begin = max(t - device.ring.span, t - (device.ring.stamp(t) - since) / 1e6 if since else 0.0)
     if t <= begin:
-        return returns.NOT_FOUND
+        return answers.NOT_FOUND
     stamp, found = device.ring.stamp(t), 0
     for process in device.processes:
         activity = process.on(device.index)
@@ -70,7 +69,7 @@ def process_utilization(device: Device, t: float, array: Any, count: Any, after:
         )
         found += 1
     count._obj.value = found
-    return returns.SUCCESS if found else returns.NOT_FOUND
+    return answers.SUCCESS if found else answers.NOT_FOUND
 
 
 _MIG_SHIFT = 16  # a handle is the number of a GPU, from 1, and in the higher bits that of a MIG device
@@ -98,7 +97,7 @@ class Library:
 
         def call(*arguments: Any) -> int:
             if self._devices is None and function != "nvmlInitWithFlags":
-                return returns.UNINITIALIZED
+                return answers.UNINITIALIZED
             device = None
             if function == "nvmlDeviceGetHandleByIndex_v2":  # concerns a GPU, but has no handle yet
                 device = self._device(plain(arguments[0]) + 1)
@@ -115,21 +114,21 @@ class Library:
 
         def normal(device: Device, position: int, t: float, arguments: tuple[Any, ...]) -> int:
             if self._opened < device.lost_at <= t:
-                return returns.GPU_IS_LOST
+                return answers.GPU_IS_LOST
             if position:
                 instance = (device.instances or ())[position - 1]
-                return of_instance(instance, t, *arguments) if of_instance else returns.NOT_SUPPORTED
+                return of_instance(instance, t, *arguments) if of_instance else answers.NOT_SUPPORTED
             if answer is None:
-                return returns.INVALID_ARGUMENT  # for MIG devices only
-            return answer(device, t, *arguments) if device.index in supported else returns.NOT_SUPPORTED
+                return answers.INVALID_ARGUMENT  # for MIG devices only
+            return answer(device, t, *arguments) if device.index in supported else answers.NOT_SUPPORTED
 
         def call(handle: Any, *arguments: Any) -> int:
             if self._devices is None:
-                return returns.UNINITIALIZED
+                return answers.UNINITIALIZED
             place = pointed(handle)
             device, position = self._device(place & (1 << _MIG_SHIFT) - 1), place >> _MIG_SHIFT
             if device is None:
-                return returns.INVALID_ARGUMENT
+                return answers.INVALID_ARGUMENT
             if not faulty:
                 return normal(device, position, self.world.now(), arguments)
             return self._faulty(function, device, lambda t: normal(device, position, t, arguments), arguments)
@@ -152,7 +151,7 @@ class Library:
                 return code
         result = normal(self.world.now())
         for fault in due:
-            if fault.value is not None and result == returns.SUCCESS:
+            if fault.value is not None and result == answers.SUCCESS:
                 spoil(arguments, fault.value, fault.member)
         return result
 
@@ -160,29 +159,29 @@ class Library:
         """Initialise and enumerate the GPUs that are on the bus now; also without GPUs."""
         self._devices = [device for device in self.world.devices if device.present(t) and not device.is_amd]
         self._opened = t
-        return returns.SUCCESS
+        return answers.SUCCESS
 
     def shutdown(self, _t: float) -> int:
         """Undo `init`."""
         self._devices = None
-        return returns.SUCCESS
+        return answers.SUCCESS
 
     def handle(self, _t: float, index: Any, out: Any) -> int:
         """Write the handle of a GPU."""
         if self._device(plain(index) + 1) is None:
-            return returns.INVALID_ARGUMENT
+            return answers.INVALID_ARGUMENT
         point(out._obj, plain(index) + 1)
-        return returns.SUCCESS
+        return answers.SUCCESS
 
     def mig_handle(self, device: Device, t: float, index: Any, out: Any) -> int:
         """Write the handle of a MIG device; their numbers have gaps."""
         position = plain(index)
         instances = device.instances or ()
         if position >= len(instances) or not instances[position].alive(t):
-            return returns.NOT_FOUND
+            return answers.NOT_FOUND
         assert self._devices is not None
         point(out._obj, self._devices.index(device) + 1 | position + 1 << _MIG_SHIFT)
-        return returns.SUCCESS
+        return answers.SUCCESS
 
     def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
         """Write the next event of an event set."""

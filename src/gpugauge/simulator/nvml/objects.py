@@ -10,8 +10,17 @@ from typing import Any, TypeVar
 from gpugauge.driver.nvidia.caller import EVENT_TYPES
 from gpugauge.simulator.device.device import NVLINK_BYTES, Device
 from gpugauge.simulator.device.instance import Instance
-from gpugauge.simulator.nvml.answers import NOT_AVAILABLE_32, plain, point, pointed
-from gpugauge.simulator.nvml.returns import INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, TIMEOUT
+from gpugauge.simulator.nvml.answers import (
+    INVALID_ARGUMENT,
+    NOT_AVAILABLE_32,
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    SUCCESS,
+    TIMEOUT,
+    plain,
+    point,
+    pointed,
+)
 
 _T = TypeVar("_T")
 _MIN_GAP_SECONDS = 0.1  # between two samples
