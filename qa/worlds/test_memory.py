@@ -15,7 +15,7 @@ from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.driver.api import Device, DeviceReading, DriverView, MigReading
 from gpugauge.node.node import Node
 from gpugauge.sessions.session import Session
-from gpugauge.verdict.memory.figures import DeviceMemory
+from gpugauge.verdict.memory.trend import DeviceMemory
 from gpugauge.wire import messages as wire
 
 DRAWN = 60 if EVERYTHING else 20  # machines

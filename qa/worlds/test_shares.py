@@ -18,7 +18,7 @@ from gpugauge.hook.ends import recap
 from gpugauge.metric import Family, HistogramValue
 from gpugauge.node.window import Window
 from gpugauge.report.build import _shares as shares_of
-from gpugauge.report.facts import Facts
+from gpugauge.report.counters import Facts
 from gpugauge.report.source import Series
 from gpugauge.snapshot import Section
 from gpugauge.verdict.shares import step_shares

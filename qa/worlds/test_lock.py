@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from tests.drawn import cases
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LOCKS = ROOT / "deploy" / "requirements"
 
 
