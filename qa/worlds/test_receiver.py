@@ -162,6 +162,10 @@ def test_a_cgroup_of_any_bytes_and_a_process_of_another_pid_namespace(
         changed.setattr(peer, "_read", lambda _: b"0::/a\xff\n")
         assert peer.cgroup_at(pid) == "/a\ufffd"
     assert peer.identify(sock, 0.0).pid == pid
+    with monkeypatch.context() as changed:  # before Linux 6.5: a process that is older than the connection
+        changed.setattr(peer, "_alive", lambda _: None)
+        for since, proven in ((time.clock_gettime(time.CLOCK_BOOTTIME) + 1.0, pid), (1.0, 0)):
+            assert peer.identify(sock, since).pid == proven
     with monkeypatch.context() as changed:  # where /proc hides it, it is not proven
         changed.setattr(peer, "_start", lambda _: 0)
         found = peer.identify(sock, 0.0)
