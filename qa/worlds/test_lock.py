@@ -8,7 +8,6 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-
 from tests.drawn import cases
 
 ROOT = Path(__file__).parents[2]

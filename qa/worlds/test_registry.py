@@ -455,7 +455,7 @@ def test_only_a_process_that_hangs_has_its_thread_replaced(seed: int, monkeypatc
     dice, end = random.Random(seed), threading.Event()
     now = [dice.uniform(0.0, 1e6)]
     monkeypatch.setattr("gpugauge.workload.registry.time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr("gpugauge.base.background.START_WAIT_SECONDS", 0.02)
+    monkeypatch.setattr("gpugauge.base.guard.START_WAIT_SECONDS", 0.02)
     monkeypatch.setattr(guard, "_failed", {})
 
     def ask(_: Want) -> Identity:

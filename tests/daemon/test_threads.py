@@ -148,7 +148,7 @@ def test_a_thread_whose_work_fails_is_reported_and_goes_on(
 ) -> None:
     for interval in (
         *("web.config.access._CHECK_INTERVAL", "web.server._SWEEP", "base.guard.SETTLED"),
-        "base.background.START_WAIT",  # which golden files make longer
+        "base.guard.START_WAIT",  # which golden files make longer
     ):
         monkeypatch.setattr(f"gpugauge.{interval}_SECONDS", 0.01)
     monkeypatch.setattr(guard, "_FIRST_DELAY_SECONDS", 0.01)
