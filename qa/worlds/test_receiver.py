@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import gc
 import os
 import posix
 import random
@@ -49,9 +50,14 @@ def fallocate(descriptor: int, mode: int, offset: int, size: int) -> int:
     return int(call(descriptor, mode, offset, size))
 
 
-def descriptors() -> int:
-    """Return how many descriptors this process has open."""
-    return len(list(Path("/proc/self/fd").iterdir()))
+def descriptors(name: str = "") -> int:
+    """Return how many descriptors this process has of files of a name, or of all, without those of earlier tests."""
+    gc.collect()
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # that of the folder itself
+            found += name in str(each.readlink())
+    return found
 
 
 def refused(body: bytes) -> tuple[int, str, str]:
@@ -139,7 +145,7 @@ def child(tmp_path: Path) -> Iterator[tuple[int, socket.socket]]:
 
 def test_a_process_is_alive_until_it_ends(child: tuple[int, socket.socket]) -> None:
     pid, sock = child
-    before = descriptors()
+    before = descriptors("pidfd")
     require([int(part) for part in os.uname().release.split(".")[:2]] >= [6, 5], "Linux 6.5: pidfds of peers")
 
     assert peer._alive(sock) is True
@@ -151,7 +157,7 @@ def test_a_process_is_alive_until_it_ends(child: tuple[int, socket.socket]) -> N
     assert peer._alive(sock) is False
     assert (peer.cgroup_at(pid), peer.cgroup_at(0), peer.PASSED_ON) == ("gone", "", "passed on")
     assert peer.cgroup_at(1) == peer.cgroup_of(Path("/proc/1/cgroup").read_text())
-    assert descriptors() == before
+    assert descriptors("pidfd") == before
 
 
 def test_a_cgroup_of_any_bytes_and_a_process_of_another_pid_namespace(
@@ -407,7 +413,7 @@ def test_connections_that_come_too_often_are_turned_away_after_some(
         count, reason, _ = refused(body)
         said[reason] += count
 
-    held = len(of(p.OPENED, found))
+    held = len(few.receiver._peers)  # not those that were read: many closes at once pause their owner
     assert (held + said["connections"], said["connect_rate"]) == (most, 44)
     assert held == 2 or group == "cgroup"
     assert slept == [0.02]  # in one batch
@@ -679,10 +685,9 @@ def test_connections_and_closes_together_are_fewer_than_the_files_that_may_be_op
 
 def test_what_has_ended_is_counted_no_more(running: Running, tmp_path: Path) -> None:
     """Also the record of a connection whose first message is refused."""
-    record = os.memfd_create("record", os.MFD_ALLOW_SEALING)
+    record = os.memfd_create(tmp_path.name, os.MFD_ALLOW_SEALING)
     os.truncate(record, 4096)
     fcntl.fcntl(record, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
-    before = descriptors()
     for _ in range(3):
         client = running.client()
         socket.send_fds(client, [b"x" * (16 * 1024 + 1)], [record])
@@ -691,7 +696,7 @@ def test_what_has_ended_is_counted_no_more(running: Running, tmp_path: Path) -> 
     with running.client(b"hello"):
         running.after()
     running.after()
-    until(lambda: descriptors() == before)
+    until(lambda: descriptors(tmp_path.name) == 1)
     os.close(record)
     assert running.receiver._limits._connections == {}
     running.receiver._beat_due = time.monotonic() - 5.0
