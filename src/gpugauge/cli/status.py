@@ -61,8 +61,8 @@ def command(url: str, verbose: bool, mine: bool, as_json: bool, watch: bool, fai
 
     Exits with 0 if it lists no problem, with 1 after a fault of a GPU or of the node, such as a missing driver, with 3
     if only programs have problems: they waste GPU time, or wait on a machine without a GPU; with 2 if no daemon answers
-    that reads the driver. --fail-on health ignores the problems of programs, and repair also the faults without need of
-    a reset or a repair. With --mine, what others do does not count.
+    that reads the driver. --fail-on health ignores the problems of programs, and repair also the faults with which jobs
+    can go on. With --mine, what others do does not count.
     """
     try:
         status = _fetched(url, mine).status if reason else show(url, as_json, watch, verbose=verbose, mine=mine)
