@@ -356,11 +356,12 @@ class Top(App[None]):
         return [line for gpu in gpus for fact in screen.gpu_details(gpu) for line in wrap(fact, self._width, "", "  ")]
 
 
-def _more(problems: Sequence[Problem], listed: int, steps: Iterable[tuple[str, str]]) -> str:
-    """Return how many problems have no line, beside the first and those of the list, and how many `steps` begin below
-    the last line of the repair.
+def _more(problems: Sequence[Problem], listed: int, steps: Sequence[tuple[str, str]]) -> str:
+    """Return how many problems have no line, beside the first and those of the list, and how many `steps` of the repair
+    are hidden, or a part of them.
     """
-    later = sum(bool(_STEP.match(line)) for line, _ in steps)
+    begun = [bool(_STEP.match(line)) for line, _ in steps]
+    later = sum(begun) + (begun[:1] == [False])  # a step of which a part is hidden
     hidden = [problem for problem in problems if not problem.steps][1 + listed :]
     faults = sum(problem.kind not in WASTE for problem in hidden)
     count = plural(len(hidden), "more fault" if faults == len(hidden) else "more problem")
