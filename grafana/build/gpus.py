@@ -17,6 +17,7 @@ from gpugauge.artifacts.rules.states import CRITICAL, GOOD, UNKNOWN, UNSEEN, USE
 from gpugauge.driver.advice import WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
+from gpugauge.driver.vendors.vendor import RESTART
 from gpugauge.faults.repair import SEE
 from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
@@ -358,9 +359,10 @@ def gpu_states(scope: Scope) -> Expr:
 
 
 def in_lines(faults: Expr) -> Expr:
-    """Return faults with a line for each step of a repair."""
+    """Return faults with a line for each step of a repair; before it, what to restart, behind it, what may follow."""
     found = faults.then(f'label_replace({{}}, "advice", "$1", "advice", "{SEE}; (.*)")')
-    found = found.then('label_replace({}, "advice", "$1\\n$2", "advice", "(.*[.]) (Repair of GPU.*)")')
+    found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "({RESTART}.*[.]) (Repair of GPU.*)")')
+    found = found.then('label_replace({}, "advice", "$2\\n$1", "advice", "(.*[.]) (Repair of GPU.*)")')
     for number in range(1, _MOST_STEPS):
         found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "(?s)(.*?) ({number}[.] .*)")')
     return found
