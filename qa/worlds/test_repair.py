@@ -126,7 +126,7 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     if apart and others:
         # A reboot that can wait ends no program of another GPU now, unless these can end: then it does all at once.
         now = list(place.plan(rest, users))
-        (once,) = (step for step in steps if step.startswith("if all other programs of the node can end now, too, "))
+        (once,) = (step for step in steps if step.startswith("if the other programs of the node can end now, too"))
         assert [step for step in steps[: len(now) + 1] if step != once] == now
         assert steps.index(once) < min(n for n, step in enumerate(steps) if "reset" in step.split(":")[0])
         later = steps[len(now) + 1]
@@ -135,8 +135,8 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
         return
     holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in found))
     alternative = (
-        f"if a reset fails, end what still holds a GPU ({holders}), and reset again, or ask the owners of all programs "
-        "of the node, then systemctl reboot"
+        f"if a reset fails, stop services that hold the GPU ({holders}), reset again, or ask the owners of all "
+        "programs of the node, then systemctl reboot"
     )
     waits = all(need.later for need in found)
     assert len({*steps}) == len(steps)
@@ -151,7 +151,7 @@ def test_one_plan_repairs_all_gpus_of_a_node_in_the_order_that_works(seed: int) 
     # Jobs of Slurm are ended where the repair cannot wait, and programs without a manager are asked for.
     assert ("scancel" in " ".join(done)) == ("slurm" in kinds and not waits)
     # What is seen under load only is said at the end.
-    tests = {f"GPU {n.name} ({n.fault.word}), under load" for n in found if n.fault and n.fault.after}
+    tests = {f"GPU {n.name} ({n.fault.word}), when it has load again" for n in found if n.fault and n.fault.after}
     late = [step for step in steps if step.startswith(tuple(tests))]
     assert steps[len(steps) - len({*late}) :] == [*dict.fromkeys(late)]
     assert bool(late) == any(n.fault and n.fault.after for n in found)
@@ -457,7 +457,7 @@ def test_the_faults_stand_before_the_repair_and_say_only_what_it_does_not_have(t
         apart = apart if "card" in scenario else " and "
         assert any(re.search(rf"{apart}retrains the PCIe link of GPU [12]", s) for s in last.steps)
         assert re.search(
-            r"^GPU [12] \(narrow link\), under load, expect all lanes: nvidia-smi -q -i [12] \| grep -A2 Width$",
+            r"^GPU [12] \(narrow link\), when it has load again, expect all lanes: nvidia-smi -q -i [12] \| grep ",
             last.steps[-1],
         )
         said = [fault.advice or "" for fault in faults]

@@ -329,7 +329,7 @@ def test_the_steps_of_a_repair_are_on_the_first_screen(size: tuple[int, int], sc
         device = Device("GPU-1", True, "ok", DeviceReading(index=1), {})
         plan = tuple(place.plan([*needs(device, ["{reset}"]), *needs(device, ["{reboot}"], FAULTS["GpuPcieDegraded"])]))
         shown = [replace(problem, steps=plan) if problem is repair else problem for problem in status.problems]
-        assert plan[-1].startswith("GPU 1 (narrow link), under load, expect all lanes: ")
+        assert plan[-1].startswith("GPU 1 (narrow link), when it has load again, expect all lanes: ")
         assert "check" in plan[-2] or "give the node back" in plan[-2]
 
         async def steps(pilot: Any, app: Any, feed: Feed) -> None:

@@ -182,9 +182,9 @@ class Site(NamedTuple):
         if apart and (not users or any(found for uuid, found in users.items() if uuid not in repaired)):
             # Programs on other GPUs may go on, as no manager has ended them; if they can end, one reboot does it all.
             # Views show the first command of a plan alone: that is the reset.
-            also = _does(waiting)
-            once = "if all other programs of the node can end now, too, reboot it instead and go on with the check: it"
-            once += f" {also}"
+            also, others = _does(waiting), [u for uuid, found in users.items() for u in found if uuid not in repaired]
+            once = f"if the other programs of the node can end now, too{_said(others)}, reboot it in place of the next "
+            once += f"steps and go on with the check: it also {also}"
             yield from self.plan(now, users, simulated=simulated, instead=once)
             when = "later, if you did not reboot it: when all programs of the node have ended"
             yield f"{when}, systemctl reboot, which {also}"
@@ -216,7 +216,7 @@ class Site(NamedTuple):
             if instead:
                 yield instead
             holders = " and ".join(dict.fromkeys(need.device.vendor.fill("{holders}") for need in needs))
-            last = f"if a reset fails, end what still holds a GPU ({holders}), and reset again, or {_LAST}"
+            last = f"if a reset fails, stop services that hold the GPU ({holders}), reset again, or {_LAST}"
             yield from filter(None, (self.stop, *resets, last, self.start))
         if back and ": " not in self.check:
             yield f"give the node back if all is well: {' && '.join((self.check, *back))}"
@@ -250,22 +250,27 @@ class Site(NamedTuple):
 
 def _ended(users: Sequence[User], *, later: bool, simulated: bool) -> str:
     """Return the step that ends programs, with those that are known."""
+    named = sorted({user.pid for user in users if user.pid is not None})
+    ask = "go on when its programs have ended" if later else "ask the owners to end their programs"
+    kill = "" if later or not 0 < len(named) <= _MAX_PIDS else f", otherwise kill {' '.join(map(str, named))}"
+    kill = ", otherwise end them" if kill and simulated else kill
+    return f"{ask}{_said(users)}{kill}"
+
+
+def _said(users: Sequence[User]) -> str:
+    """Return the known programs of each owner in brackets, "" without any."""
     owners = {user.pid: user.owner or "owner unknown" for user in users if user.pid is not None}
-    named = sorted(owners)[:_MAX_PIDS]
     pids: dict[str, list[str]] = {}
-    for pid in named:
+    for pid in sorted(owners)[:_MAX_PIDS]:
         pids.setdefault(owners[pid], []).append(str(pid))
     said = "; ".join(f"{owner}: pid {' '.join(found)}" for owner, found in pids.items())
-    said += f"; and {more} more" if (more := len(owners) - len(named)) else ""
-    ask = "go on when its programs have ended" if later else "ask the owners to end their programs"
-    kill = "" if more or later or not named else f", otherwise kill {' '.join(map(str, named))}"
-    kill = ", otherwise end them" if kill and simulated else kill
-    return f"{ask}{f' ({said})' if said else ''}{kill}"
+    more = len(owners) - _MAX_PIDS
+    return f" ({said}{f'; and {more} more' if more > 0 else ''})" if said else ""
 
 
 def _under_load(needs: Iterable[Need]) -> Iterator[str]:
     """Yield what shows that the repair of each GPU was one."""
-    return _shown(needs, lambda fault: fault.after, "under load, expect {}")
+    return _shown(needs, lambda fault: fault.after, "when it has load again, expect {}")
 
 
 def _shown(needs: Iterable[Need], command: Callable[[Fault], str], when: str) -> Iterator[str]:

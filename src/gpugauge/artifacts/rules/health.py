@@ -93,8 +93,8 @@ def _texts(s: Selectors) -> dict[str, tuple[str, str]]:
             "a faulty memory row could not be replaced, or nearly all pages that can be retired are",
         ),
         "GpuUncorrectedEcc": (
-            "A program that read this memory was ended, or has computed with wrong data. The GPU needs a reset when "
-            "its jobs have ended.",
+            "A program that read this memory was ended, or has computed with wrong data. By itself, the GPU needs a "
+            "reset when its jobs have ended.",
             "uncorrected memory errors since the last reset",
         ),
         "GpuNvlinkErrors": (

@@ -41,7 +41,7 @@ NVIDIA = Vendor(
         "compute": "nvidia-smi -i {index} -c DEFAULT",
         "divide": "create one (nvidia-smi mig -i {index} -cgi … -C), or switch MIG off (nvidia-smi -mig 0)",
         "files": "/dev/nvidia*",
-        "holders": "fuser -v /dev/nvidia*",
+        "holders": "nv-hostengine, nvidia-persistenced: fuser -v /dev/nvidia*",
         "log": "dmesg | grep -i nvrm",
         "errors": "Xid errors (dmesg | grep Xid)",
         "failures": "dmesg | grep -e Xid -e NVRM",
