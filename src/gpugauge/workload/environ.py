@@ -51,7 +51,7 @@ def run_identity(environ: Mapping[str, str]) -> str:
 
 def slurm_job(environ: Mapping[str, str], cgroup: str = "", *, in_pod: bool = False) -> str:
     """Return the number of a Slurm job, the SLUID of the cgroup if unknown; outside of pods that of the environment."""
-    claimed = str(environ.get("SLURM_JOB_ID"))  # without one no number
+    claimed = environ.get("SLURM_JOB_ID", "")
     return claimed if is_number(claimed) and not is_number(cgroup) and (cgroup or not in_pod) else cgroup
 
 
