@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import statistics
 from typing import Any
 
 import pytest
@@ -13,9 +14,13 @@ from tests.status.test_advice import host, subject
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import ANY_SITE
 from gpugauge.node.node import Gain, Judged, Node, Verdict
+from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, by_cause, words
+from gpugauge.status.measured_advice import Subject, waiting_for_peers
+from gpugauge.status.model import ProcessStatus
 from gpugauge.verdict.causes import CAUSES
 from gpugauge.web.page.links import parts
+from gpugauge.wire import messages as wire
 from gpugauge.workload.processfiles import Cgroup
 
 SEEDS = range(60)
@@ -131,5 +136,39 @@ def test_the_slowest_rank_is_found_with_a_command(ranks: int | None) -> None:
     if ranks is None or ranks < 2:
         assert text == CAUSES["waiting_for_peers"].advice
         return
-    assert text.startswith(f"find the slow one of its {ranks} ranks: the alert TrainingRankBehind names it")
+    assert text.startswith(f"find the slow one of its {ranks} ranks: the alert about this job names it")
     assert [part for part, is_command in parts(text) if is_command] == ["gpugauge status --url NODE:10478"]
+
+
+@seeds(SEEDS)
+def test_the_slowest_rank_is_named_if_it_is_here(seed: int) -> None:
+    """Some of the ranks of one job are here, beside another job; each works a drawn share of its time."""
+    dice = random.Random(seed)
+    ranks, slow = dice.choice([2, 4, 8]), dice.choice([(), (0,), (1,), (0, 1)])
+    works = {rank: dice.uniform(0.9, 1.0) if rank in slow else dice.uniform(0.3, 0.5) for rank in range(ranks)}
+    here = range(ranks) if dice.random() < 0.5 else sorted(dice.sample(range(ranks), dice.randint(1, ranks)))
+    asked, cause = dice.choice(here), dice.choice(["data_loading", "unknown", None])
+    sessions, judged = {"other": rank_of(0, 2, uid=1)}, {"other": Judged(Verdict("training", "inside"), {"peers": 0.0})}
+    for rank in here:
+        verdict = Verdict("training", "inside", {}, cause if rank in slow else None)
+        sessions[f"r{rank}"], judged[f"r{rank}"] = rank_of(rank, ranks), Judged(verdict, {"peers": 1.0 - works[rank]})
+    process = ProcessStatus(process=f"r{asked}", state="training", limited_by="waiting_for_peers", world_size=ranks)
+
+    text = waiting_for_peers(Subject.of(process, Node(sessions=sessions, judged=judged))) or ""
+    known = [works[rank] for rank in here]
+    usual = max(0.4, min(known) if len(known) == 2 else statistics.median(known))
+    late = {rank: works[rank] / usual for rank in here if works[rank] > 1.25 * usual}
+    if not late:
+        whole = len(here) == ranks
+        assert text.startswith(f"none of its {ranks} ranks is slow" if whole else f"find the slow one of its {ranks} r")
+        return
+    slowest = max(late, key=late.__getitem__)
+    assert text.startswith(f"make rank {slowest}{' and 1 other' if late.keys() - {slowest} else ''} faster: it works ")
+    assert f" {late[slowest]:.1f}".rstrip("0").rstrip(".") + " times as long as the median rank" in text
+    assert ("waits for its data loader" in text) == (cause == "data_loading")
+    assert text.endswith(f": gpugauge doctor {100 + slowest}")
+
+
+def rank_of(rank: int, ranks: int, uid: int = 0) -> Session:
+    facts = {"rank": str(rank), "world_size": str(ranks)}
+    return Session(wire.Hello(str(rank), 0, facts=facts), 100 + rank, uid, wire.Snap(str(rank), 1))

@@ -8,7 +8,17 @@ from gpugauge.base.serving import IDLE_SECONDS
 from gpugauge.status.model import GpuStatus, Inside, ProcessStatus
 from gpugauge.status.owner import who
 from gpugauge.status.standstill import words
-from gpugauge.status.words import cause_phrase, duration, largest, loader_advice, percent, plural, quantity, since_words
+from gpugauge.status.words import (
+    cause_phrase,
+    duration,
+    factor,
+    largest,
+    loader_advice,
+    percent,
+    plural,
+    quantity,
+    since_words,
+)
 from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, STALLED_STEPS
 from gpugauge.wire.shares import sentence
@@ -61,7 +71,8 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
     counts = {"out-of-memory errors": inside.ooms, "retries of the allocator": inside.alloc_retries}
     found += [f"{count:.0f} {words}" for words, count in counts.items() if count]
     if process.rank is not None and (process.world_size or 1) > 1:
-        found.append(f"rank {process.rank} of {process.world_size}")
+        longer = f": it works {factor(process.slowness)} times as long as the median rank" if process.slowness else ""
+        found.append(f"rank {process.rank} of {process.world_size}{longer}")
     if process.standstill:
         held = ": the other ranks here wait for it" if process.standstill.behind else ""
         found.append(f"{words(process.standstill)}{held}")

@@ -16,8 +16,9 @@ from gpugauge.status.details import FOR_CPU, FOR_DATA, waits_longest
 from gpugauge.status.model import ProcessStatus
 from gpugauge.status.words import digits, duration, factor, largest, percent, plural
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import COMPILE
+from gpugauge.verdict.causes import CAUSES, COMPILE
 from gpugauge.verdict.loader_facts import PARTS
+from gpugauge.verdict.ranks import slow
 from gpugauge.workload.processfiles import HostProcess
 
 _MIN_BATCH_RATIO = 1.5  # with less room a larger batch is not worth a change
@@ -35,6 +36,15 @@ _NEAR = 5.0  # °C below the limit of the chip at which it slows down
 _GIB, _MIB = 1 << 30, 1 << 20
 
 
+class Rank(NamedTuple):
+    """A rank of a distributed training."""
+
+    rank: str
+    pid: int | None
+    times: float | None  # how many times as long as the median rank a slow one works
+    cause: str | None  # of its load
+
+
 class Subject(NamedTuple):
     """What a row may read: the status of a process, and the typed values of the node about it and its GPUs."""
 
@@ -45,6 +55,7 @@ class Subject(NamedTuple):
     host: HostProcess | None = None
     gpus: tuple[DeviceReading, ...] = ()
     behind: tuple[ProcessStatus, ...] = ()  # the ranks here for which the others of its job wait
+    ranks: Mapping[str, Rank] = {}  # by process, those of its run here whose own work is known
     complete: bool = True  # whether all ranks of its job are here
     site: Site = ANY_SITE
 
@@ -53,7 +64,8 @@ class Subject(NamedTuple):
         """Return the subject with all that a node has about a process."""
         name, gpus = process.process, tuple(map(node.reading, process.devices or ()))
         session, judged, memory = node.sessions.get(name), node.judged.get(name), node.memory.get(name)
-        return cls(process, session, judged, memory, node.hosts.get(name), gpus, site=site)
+        ranks = _ranks(node, session) if session and judged and "peers" in judged.shares else {}
+        return cls(process, session, judged, memory, node.hosts.get(name), gpus, ranks=ranks, site=site)
 
     def gain(self, cause: str) -> Gain | None:
         """Return the expected gain without a cause, None if it is not decided."""
@@ -276,8 +288,33 @@ def waiting_for_peers(subject: Subject) -> str | None:
     ranks = subject.process.world_size
     if not ranks or ranks < 2:
         return None
-    slow = f"find the slow one of its {ranks} ranks: the alert TrainingRankBehind names it and its node"
-    return f"{slow}; without Prometheus it is the one that does not wait, {subject.site.on_nodes('status')}"
+    if late := [rank for rank in subject.ranks.values() if rank.times]:
+        first = max(late, key=lambda rank: rank.times or 0.0)
+        which = f"rank {first.rank}" + (f" and {plural(len(late) - 1, 'other')}" if late[1:] else "")
+        why = f" and {CAUSES[first.cause].phrase}" if first.cause in CAUSES.keys() - {"unknown"} else ""
+        shown = f": {subject.site.command(f'doctor {first.pid}')}" if first.pid else ""
+        return (
+            f"make {which} faster: it works {factor(first.times or 0.0)} times as long as the median rank{why}{shown}"
+        )
+    if len(subject.ranks) == ranks:
+        text = f"none of its {ranks} ranks is slow for long: they are late in turn, or their collectives are slow"
+        return f"{text}; NCCL_DEBUG=INFO shows how the GPUs are connected"
+    slow_one = f"find the slow one of its {ranks} ranks: the alert about this job names it and its node"
+    return f"{slow_one}; without Prometheus it is the one that does not wait, {subject.site.on_nodes('status')}"
+
+
+def _ranks(node: Node, session: Session) -> dict[str, Rank]:
+    """Return by process the living ranks of the run of a session whose own work is known."""
+    run, found = training.run(session), dict[str, tuple[Session, Judged]]()
+    for process, each in node.sessions.items() if run else ():
+        judged = node.judged.get(process)
+        if each.connected and judged and "peers" in judged.shares and training.run(each) == run:
+            found[process] = each, judged
+    late = slow({process: 1.0 - judged.shares["peers"] for process, (_, judged) in found.items()})
+    return {
+        process: Rank(each.facts.get("rank", "?"), each.peer_pid or None, late.get(process), judged.verdict.limited_by)
+        for process, (each, judged) in found.items()
+    }
 
 
 BY_CAUSE: Mapping[str, Callable[[Subject], str | tuple[str, ...] | None]] = {

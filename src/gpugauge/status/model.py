@@ -102,6 +102,8 @@ class ProcessStatus:
     phase: str | None = None  #: as in `torch_phase`
     rank: int | None = None  #: as in `torch_process_info`
     world_size: int | None = None  #: as in `torch_process_info`
+    #: Of a rank that holds the others up: how many times as long as the median rank here it works
+    slowness: float | None = field(default=None, metadata={"absent": True})
     #: Where it is, of a rank that makes no progress
     standstill: Standstill | None = field(default=None, metadata={"absent": True})
     loader: Mapping[str, str] = field(default_factory=dict)  #: the data loader, as in `torch_loader_info`

@@ -208,6 +208,7 @@ def _judged(process: ProcessStatus, history: History, subject: Subject) -> Proce
         lost_ratio=lost,
         causes=verdict.causes if verdict else None,
         evidence=found_by(named, judged.known if judged else {}),
+        slowness=own_rank.times if (own_rank := subject.ranks.get(process.process)) else None,
         level=own,
         trouble_since=history.troubled_since(process.process) if own in _ILL or state == "held_idle" else None,
         undecidable=tuple(sorted(verdict.undecidable)) if verdict else (),

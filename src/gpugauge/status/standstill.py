@@ -8,7 +8,6 @@ from datetime import datetime, timezone
 from gpugauge.sessions.inquiry import ENDED, SILENT, WAITING
 from gpugauge.status.model import Frame, ProcessStatus, Standstill
 from gpugauge.status.words import runs
-from gpugauge.verdict.ranks import slow
 from gpugauge.wire.shares import NAMED_PHASES
 
 
@@ -58,11 +57,6 @@ def own_work(process: ProcessStatus) -> float | None:
     """Return the share of the last minute in which a rank did not wait for others, None if it is not known."""
     waits = process.step_shares.get("peers")
     return None if waits is None else 1.0 - waits
-
-
-def slower(ranks: Iterable[ProcessStatus]) -> dict[str, float]:
-    """Return how many times as long as the median rank of these each slow one works, by process."""
-    return slow({rank.process: work for rank in ranks if (work := own_work(rank)) is not None})
 
 
 def stack_lines(standstill: Standstill) -> Iterator[str]:

@@ -392,9 +392,10 @@ def test_the_rank_for_which_the_others_wait_stands_first() -> None:
 
 
 def test_a_rank_that_works_longer_stands_first() -> None:
-    shares = [{"step_shares": {"peers": peers}, "steps": 5} for peers in (0.5, 0.5, 0.5, 0.1)]
+    ranks: list[dict[str, Any]] = [{"step_shares": {"peers": 0.5}, "steps": 5}] * 3
+    ranks.append({"step_shares": {"peers": 0.1}, "steps": 5, "slowness": 1.8})
 
-    assert [row[:4:2] + row[-1:] for row in table_of_ranks(with_ranks(*shares))] == [
+    assert [row[:4:2] + row[-1:] for row in table_of_ranks(with_ranks(*ranks))] == [
         ["3", "90 %", "works 1.8 times as long as the median"],
         *(["012"[rank], "50 %", "-"] for rank in range(3)),
     ]

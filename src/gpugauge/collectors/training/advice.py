@@ -14,7 +14,7 @@ from gpugauge.node.node import Node
 _SECONDS = 15.0  # for which the figures of a text stay at least
 _MOST_SECONDS = 3600.0  # and at most: a long training has few series
 _LOOK_SECONDS = 30.0  # for which the texts are not made again where nothing else was concluded: 0.5 ms a process
-_DIGITS = re.compile(r"[\d.]+")
+_DIGITS = re.compile(r"(?<!rank )(?<!GPU )(?<!doctor )(?<![\d.])[\d.]+")  # not those that name something
 
 Texts = Mapping[str, str]  # by cause
 

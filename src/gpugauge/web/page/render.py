@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from gpugauge.driver.advice import NO_GPU_ADVICE
 from gpugauge.status.model import WASTE, Problem, ProcessStatus, Status, Totals
 from gpugauge.status.owner import job_key, owner_words
-from gpugauge.status.standstill import own_work, place, roll_call, slower
+from gpugauge.status.standstill import own_work, place, roll_call
 from gpugauge.status.use import is_without_gpu, on_gpus, unhooked
 from gpugauge.status.words import HEADS, HOOK_COMMAND, duration, percent, plural
 from gpugauge.web.page.draw import ABSENT, bar, copy_button, mark, name, of_sizes, of_watts, text
@@ -35,7 +35,7 @@ def ranks(status: Status) -> str:
 def _job(found: Sequence[ProcessStatus], now: float) -> str:
     lines = roll_call(found).items()
     items = "".join(f'<li class="{"bad" if behind else "poor"}">{text(line)}</li>\n' for line, behind in lines)
-    longer = {} if lines else slower(found)
+    longer = {p.process: p.slowness for p in found if p.slowness and not lines}
     furthest = max((p.steps for p in found if p.steps is not None), default=0)
 
     def steps_behind(p: ProcessStatus) -> float:
