@@ -217,7 +217,7 @@ class Double:
     """The series of worlds behind the methods of report.source.Prometheus."""
 
     series: list[Series]
-    warnings: frozenset[str] = frozenset()
+    warnings: set[str] = field(default_factory=set)
 
     def counts(self, name: str, _matcher: str, span: Range) -> list[Series]:
         found = self._found([name], "__name__", [name], span)

@@ -157,9 +157,7 @@ def test_one_run_is_not_compared_with_itself(monkeypatch: pytest.MonkeyPatch) ->
     both = reported([one, two], monkeypatch, "--compare", "1", "1")
 
     assert (alone.exit_code, both.exit_code) == (1, 0)
-    assert (
-        "only one run of Slurm job 1 is known, since 2026-09-21 14:01 UTC (train.py, node): compare two" in alone.output
-    )
+    assert "only one run of Slurm job 1 is known, since 2026-09-21 14:01 UTC (train.py, node): name two" in alone.output
     assert "No change" in both.output
 
 

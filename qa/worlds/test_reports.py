@@ -689,6 +689,7 @@ def test_equal_names_are_told_apart_and_simulated_gpus_marked() -> None:
     for blocks in (render.blocks(reports[0]), compare.blocks(compare.compare(*reports))):
         assert "SIMULATED: these GPUs do not exist." in render.as_text(blocks)
     assert "SIMULATED" not in render.as_text(render.blocks(reports[1]))
+    assert [job.name[-2:] for job, _ in build.last_runs(double, "a.py", span)] == ["2a", "3a"]
 
 
 def test_comment_is_that_of_jobstats() -> None:

@@ -94,9 +94,10 @@ def command(
             found = top.read(source, span, by, known)
             text = written(found, top.Top, top.blocks(found, most), form, now)
         else:
-            of = [jobs.of_job(source, name, span) for name in names or pair or ()]
+            once = pair and pair[0] == pair[1]
+            of = [jobs.of_job(source, name, span) for name in ([] if once else names or pair or [])]
             if pair:
-                of = build.last_runs(of)
+                of = build.last_runs(source, pair[0], span) if once else [(j, build.run_of(f, -1)) for j, f in of]
             elif of[0][0].kind == "launch" and len((last := build.run_of(of[0][1], -1)).facts) < len(of[0][1].facts):
                 # What is started from one shell, one after the other, is not one job.
                 two = f"gpugauge report --compare {quote(names[0])} {quote(names[0])}"

@@ -12,13 +12,14 @@ from gpugauge.base.text import whole
 from gpugauge.exposition import trainings as names
 from gpugauge.exposition.trainings import HELD, LIMITED_BY, LOST, PROCESS, STEP
 from gpugauge.node.node import Gain
+from gpugauge.report import jobs
 from gpugauge.report.counters import Facts
 from gpugauge.report.curves import drawn
 from gpugauge.report.jobs import Found, ReportError
 from gpugauge.report.model import Change, GpuHours, JobId, ProcessUse, Report
 from gpugauge.report.prices import NO_PRICES, Prices
 from gpugauge.report.render import listed, when
-from gpugauge.report.source import NO_SERVER, Prometheus
+from gpugauge.report.source import NO_SERVER, Prometheus, Range
 from gpugauge.report.unknown import gaps
 from gpugauge.status.advice import BATCH, gain_words
 from gpugauge.status.ended import end_words
@@ -102,17 +103,23 @@ def run_of(found: Found, number: int) -> Found:
     return replace(found, facts={p: facts for p, facts in found.facts.items() if begin <= facts.begin <= end})
 
 
-def last_runs(of: Sequence[tuple[JobId, Found]]) -> list[tuple[JobId, Found]]:
-    """Return the last run of each of two jobs, or the last two of one. Raises ReportError if only one run is known."""
-    (job, found), (other, _) = of
-    if job != other:
-        return [(job, run_of(found, -1)) for job, found in of]
+def last_runs(source: Prometheus, name: str, span: Range) -> list[tuple[JobId, Found]]:
+    """Return the last two runs of a job, or of a program in any job. Raises RequestError, or ReportError if only one is
+    known.
+    """
+    job, found = jobs.of_job(source, name, span)
     runs = _merged((facts.begin, facts.end) for facts in found.facts.values())
-    if len(runs) < 2 and not overlapping(found):
-        first = found.owners[min(found.facts, key=lambda process: found.facts[process].begin)]
-        which = ", ".join(filter(None, (first.command or job.words, first.pid and f"pid {first.pid}", first.node)))
-        raise ReportError(f"only one run of {job.words} is known, since {when(runs[0][0])} ({which}): compare two")
-    return [(job, run_of(found, number)) for number in (-2, -1)]
+    if len(runs) >= 2 or overlapping(found):
+        return [(job, run_of(found, number)) for number in (-2, -1)]
+    if earlier := [each for each in jobs.that_ran(source, name, span) if each != job]:
+        before, of_before = jobs.of_job(source, earlier[0].text, span)
+        return [(before, run_of(of_before, -1)), (job, found)]
+    first = found.owners[min(found.facts, key=lambda process: found.facts[process].begin)]
+    which = ", ".join(filter(None, (first.command or job.words, first.pid and f"pid {first.pid}", first.node)))
+    raise ReportError(
+        f"only one run of {job.words} is known, since {when(runs[0][0])} ({which}): name two jobs, or look further "
+        "back with --since"
+    )
 
 
 def overlapping(found: Found) -> list[str]:

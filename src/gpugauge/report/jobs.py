@@ -188,19 +188,28 @@ def _device(series: Sequence[Series], span: Range, step: float) -> Device:
     return Device(labels.get("name", ""), labels.get("index", ""), memory, watts, rose, users, step)
 
 
+def that_ran(source: Prometheus, program: str, span: Range) -> list[JobId]:
+    """Return the jobs that ran a program, the last one first. Raises RequestError."""
+    ran = {process: owner for process, owner in owners(source, span).items() if owner.command == program}
+    ends = {process: facts.end for process, facts in read(source, ran, span, (names.SECONDS,), ()).facts.items()}
+    return list(dict.fromkeys(ran[process].job for process in sorted(ends, key=ends.__getitem__, reverse=True)))
+
+
 def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
-    """Return a job and all that is known of it. Raises RequestError or ReportError."""
+    """Return a job, or the last one that ran a program, and all that is known of it. Raises RequestError or
+    ReportError.
+    """
     found = owners(source, span, name)
     try:
         job = chosen(found, name)
     except NoJobError as error:
-        ran = {process: owner for process, owner in owners(source, span).items() if owner.command == name}
-        times = read(source, ran, span, (names.SECONDS,), ()).facts
-        if not times:
+        if not (ran := that_ran(source, name, span)):
             raise NoJobError(error) from None
-        newest = ran[max(times, key=lambda process: times[process].end)].job
-        if others := len({ran[process].job for process in times} - {newest}):
-            source.warnings.add(f"{name} also ran in {plural(others, 'other job')}: this is the one that ran it last.")
+        newest, *others = ran
+        if others:
+            source.warnings.add(
+                f"{name} also ran in {plural(len(others), 'other job')}: this is the one that ran it last."
+            )
         return of_job(source, newest.text, span)
     ours = {process: owner for process, owner in found.items() if owner.job == job}
     known = read(source, ours, span, names.COUNTERS, names.GAUGES)
