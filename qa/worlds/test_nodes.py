@@ -200,7 +200,7 @@ def test_the_errors_of_a_gpu_are_one_problem_with_the_advice_of_the_gravest(seed
             (gpu.up and gpu.remapping_failed, "remapping of a faulty memory row failed", ""),
             (gpu.up and gpu.reset, "requires a reset", ""),
             (gpu.up and gpu.uncorrected, "uncorrected memory error", "check the kernel log"),
-            (gpu.xid == 48, "Xid 48 (Double bit ECC error) at ", "workflow for this code"),
+            (gpu.xid == 48, "Xid 48 (Double bit ECC error) at ", "check the kernel log"),
             (gpu.up and gpu.remapping_pending, "waits to be remapped", "programs on it are not affected"),
         )
         for true, words, _ in errors:

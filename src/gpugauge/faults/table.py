@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from gpugauge.driver.advice import down_advice, down_phrase
 from gpugauge.driver.vendors import VENDORS, Vendor
-from gpugauge.driver.vendors.vendor import RESTART
+from gpugauge.driver.vendors.vendor import LINK, UNCORRECTED
 from gpugauge.settings.model import Faults
 
 Severity = Literal["info", "warning", "critical"]
@@ -100,10 +100,6 @@ SLOWDOWNS = {
 }
 """By the reason of `gpu_clocks_event_active`: why clocks are lowered, and what to check."""
 _REPLACE = "{hand}confirm with {diagnostics}, and have it replaced"
-_LINK = (
-    "find the link ({links}), and check it and the GPU at its other end; {later}; {reset_all}; if the errors "
-    "return, have the parts replaced"
-)
 _NARROW = (
     "{later}; {reboot}retrains the PCIe link of; if the link stays narrow, have the seating of GPU and riser, and the "
     "slot checked"
@@ -185,11 +181,9 @@ def _found(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
         yield Ailment(text, "{later}; {reset}", "GpuResetPending", "page_retirement_pending")
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
-        # Where more is needed, the driver says so: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
-        advice = vendor.fill(f"check the kernel log for {{errors}}; {RESTART}; {{later}}; then {{reset}}")
-        yield Ailment(text, advice, "GpuUncorrectedEcc")
+        yield Ailment(text, vendor.fill(UNCORRECTED), "GpuUncorrectedEcc")
     if found := _nvlink_words(health, limits):
-        yield Ailment(found, vendor.fill(_LINK), "GpuNvlinkErrors")
+        yield Ailment(found, vendor.fill(LINK), "GpuNvlinkErrors")
     temperature, limit = health.temperature, health.slowdown_temperature
     if temperature is not None and limit is not None and temperature >= limit - limits.near_slowdown_celsius:
         near = "near" if temperature < limit else "not below"

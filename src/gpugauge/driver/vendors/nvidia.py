@@ -8,11 +8,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpugauge.driver.vendors.vendor import Vendor, peaks_of
+from gpugauge.driver.vendors.vendor import LINK, UNCORRECTED, Vendor, peaks_of
 
 # By class, code and name of its errors. What to do: `application` restart the application, `ignorable` nothing unless
-# other errors follow, `reset` reset the GPU, `workflow` that of the catalogue for memory and NVLink, `node` check the
-# machine, `recovery` see gpu_recovery_action, `follow_up` see the earlier error. `other` has no class.
+# other errors follow, `reset` reset the GPU, `workflow` (memory, NVLink) reset it when it is free, and follow that of
+# the catalogue if it returns, `node` check the machine, `recovery` see gpu_recovery_action, `follow_up` see the earlier
+# error. `other` has no class.
 _NAMES = json.loads(Path(__file__).with_name("xids.json").read_text(encoding="utf-8"))
 XID_CLASSES = {kind: frozenset(map(int, names)) for kind, names in _NAMES.items()}
 _LABELS = {code: (code, kind, name) for kind, names in _NAMES.items() for code, name in names.items()}
@@ -88,8 +89,8 @@ NVIDIA = Vendor(
         "94": "restart the program that has ended, on another GPU until the repair: its pid is in `dmesg | grep Xid`; "
         "{later}; {reset}",
         "reset": "{reset}",
-        "workflow": "follow NVIDIA's workflow for this code: "
-        "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html",
+        "48": UNCORRECTED,
+        "workflow": LINK,
         "node": "{hand}inspect the machine: the slot, the power and the firmware of the GPU",
     },
     # https://docs.nvidia.com/deploy/cuda-compatibility/
