@@ -26,7 +26,7 @@ from gpugauge.snapshot import Snapshot
 from gpugauge.status.answer import answer
 from gpugauge.status.details import remark
 from gpugauge.status.history import History
-from gpugauge.status.model import ProcessStatus, Status, as_json, decoded
+from gpugauge.status.model import FaultStatus, GpuStatus, ProcessStatus, Status, as_json, decoded
 from gpugauge.status.problems import training_problems
 from gpugauge.status.processes import processes_of
 from gpugauge.terminal.process import process_screen
@@ -50,6 +50,21 @@ def screen(**facts: Any) -> str:
     process = Drawn("train.py", {}, None).process()
     known = decoded(ProcessStatus, {**as_json(process.facts), **facts})
     return "\n".join(process_screen(Process(known), NOW, 200, colour=False))
+
+
+@pytest.mark.parametrize(
+    ("fault", "saved"),
+    [
+        (FaultStatus(grave=True, text="the driver requires a reset", action="reset"), True),
+        (FaultStatus(grave=False, text="a faulty memory row waits", action="reset_later"), False),
+    ],
+)
+def test_a_program_on_a_gpu_that_must_be_repaired_saves_a_checkpoint_first(fault: FaultStatus, *, saved: bool) -> None:
+    process = Drawn("train.py", {}, None).process()
+    gpus = [GpuStatus(uuid="GPU-0", index=0), GpuStatus(uuid="GPU-1", index=1, faults=(fault,))]
+
+    shown = "\n".join(process_screen(replace(process, gpus=gpus), NOW, 200, colour=False))
+    assert ("1. save a checkpoint and end it, for the repair of GPU 1: the driver requires" in shown) == saved
 
 
 ON_CPU = {"state": "training_on_cpu", "state_words": "on the CPU", "level": "good"}

@@ -71,7 +71,8 @@ def test_a_process_that_nobody_knows_is_not_to_be_started(tmp_path: Path) -> Non
 
     assert silent.missing.startswith("there is no such process here, and http://127.0.0.1:1/api/v1/status does not")
     assert found.missing == "there is no such process here, and the daemon knows of none"
-    assert (silent.advice, found.advice) == ("", "")
+    assert (silent.advice, found.advice, silent.nowhere, found.nowhere) == ("", "", False, True)
+    assert "the programs that it knows: gpugauge status" in " ".join(shown(tmp_path, found, 80, 4_194_305))
 
 
 def test_a_hook_from_which_nothing_came(tmp_path: Path) -> None:

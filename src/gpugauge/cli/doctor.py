@@ -85,6 +85,8 @@ def command(simulate: str | None, checks: bool, as_json: bool, **given: Any) -> 
     else:
         for line in _lines(case, said, entries, checks=checks):
             print(line, flush=True)  # noqa: T201  (click writes UTF-8 to an ASCII terminal)
+    if said is not None and said.nowhere:
+        sys.exit(2)
     sys.exit(exit_code(kept, answered=said is None or said.process is not None, wasted=case.wasted))
 
 
@@ -95,6 +97,7 @@ def _lines(case: Case, said: StatusReply | None, entries: Iterable[Entry], *, ch
         yield from answer_lines(case, said, shutil.get_terminal_size().columns, colour=colour)
         if said.process is not None and not checks:
             yield from report.below(case, said, entries, colour)
+        if (said.process is not None or said.nowhere) and not checks:
             return
         yield ""
     yield from report.lines(case, entries, colour, answered=said is None or said.process is not None)

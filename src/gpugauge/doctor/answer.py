@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from gpugauge.doctor import DEFAULT_URL
 from gpugauge.doctor.case import Case, problems_of
 from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.process import daemon as check_daemon
@@ -26,6 +27,7 @@ class StatusReply:
     status: Status | None = None
     missing: str = ""
     advice: str = ""
+    nowhere: bool = False  # neither here nor in what the daemon knows: there is nothing to check
 
     def plain(self) -> dict[str, Any]:
         """Return the answer ready for JSON."""
@@ -53,7 +55,8 @@ def answer(case: Case) -> StatusReply:
     if process := case.process or gone:
         return StatusReply(process, status)
     unknown = f"{absent}, and {daemon.found if problem else 'the daemon knows of none'}"
-    return StatusReply(missing=unknown if absent else daemon.found, advice=daemon.advice)
+    nowhere = bool(absent) and not problem
+    return StatusReply(missing=unknown if absent else daemon.found, advice=daemon.advice, nowhere=nowhere)
 
 
 def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterator[str]:
@@ -68,7 +71,11 @@ def lines(case: Case, said: StatusReply, width: int, *, colour: bool) -> Iterato
         yield from process_screen(said.process, said.status.timestamp, width, colour=colour)
         return
     yield writer.paint(f"Process {pid_of(case)}", BOLD)
-    text = f"What it does, where its steps go and what limits it is not known: {safe(said.missing)}"
-    yield from writer.text(text, "  ")
-    if said.advice:
+    what = "" if said.nowhere else "What it does, where its steps go and what limits it is not known: "
+    yield from writer.text(f"{what}{safe(said.missing)}", "  ")
+    if said.nowhere:
+        at = "" if case.options.url == DEFAULT_URL else f" --url {case.options.url}"
+        text = f"→ the programs that it knows: gpugauge status{at}; the machine: gpugauge doctor{at}"
+        yield from writer.text(text, "  ", hanging=2)
+    elif said.advice:
         yield from writer.text(f"→ {safe(said.advice)}", "     ", hanging=2)

@@ -15,7 +15,7 @@ from gpugauge.status.use import by_place, unhooked
 from gpugauge.status.words import loader_advice, percent, plural
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.rows import Process, gib, safe
-from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, YELLOW
+from gpugauge.terminal.style import BLUE, BOLD, CYAN, DIM, GREEN, LEVELS, MAGENTA, RED, YELLOW
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.wire.shares import parts as shares_of
@@ -177,6 +177,12 @@ class _Screen:
 
     def _changes(self) -> Iterator[str]:
         found, number = [change for change in self._facts.changes if change.topic not in _MISTAKES], 0
+        for gpu in self._process.gpus if self._facts.ended is None else ():
+            if fault := next((fault for fault in gpu.faults if fault.grave and fault.action), None):
+                number += 1
+                which = "its GPU" if gpu.index is None else f"GPU {gpu.index}"
+                text = f"save a checkpoint and end it, for the repair of {which}: {safe(fault.text)}"
+                yield from self._text(text, f"  {number}. ", RED)
         for change in found:
             steps = change.steps or (change.change,)
             for step in steps:
@@ -184,7 +190,7 @@ class _Screen:
                 yield from self._text(safe(step), f"  {number}. ")
             first = number - len(steps) + 1
             yield from self._gain(change, f"steps {first} to {number}: " if steps[1:] else "")
-        if not found and self._facts.hook and not no_limit(self._facts, self._now):
+        if not found and not number and self._facts.hook and not no_limit(self._facts, self._now):
             yield from self._text("nothing was found that makes its steps faster", "  ")
 
     def _gain(self, change: Advice, of: str) -> list[str]:
