@@ -72,6 +72,12 @@ class Health:
         """Return whether the driver has no values of an NVLink that is down at `t`."""
         return any(outage["silent"] for outage in self._outages(link, t))
 
+    def of_link(self, errors: int, link: int) -> int:
+        """Return the share of a link in NVLink errors of a GPU; the first link with errors has what is left over."""
+        links = self._plain["nvlink_error_links"]
+        share, rest = divmod(errors, len(links))
+        return share + rest * (link == links[0]) if link in links else 0
+
     def _outages(self, link: int, t: float) -> Iterable[Mapping[str, Any]]:
         return (o for o in self._plain["nvlink_outages"] if o["link"] == link and o["start"] <= t < _end(o))
 

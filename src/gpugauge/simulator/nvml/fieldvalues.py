@@ -91,14 +91,17 @@ def _counter(kind: str | None, source: str) -> _Answer:
     return lambda device, t, _scope: round(device.since_reset(lambda s: device.health.counted(source, s, kind), t))
 
 
-def _nvlink_errors(kind: str) -> _Answer:
-    """Return the answer of a counter of each link: all errors are those of link 0."""
+def _nvlink_errors(kind: str, only: int | None = None) -> _Answer:
+    """Return the answer of a counter of each link, or of all, by scope; `only` is the link of an id of its own."""
     counter = _counter(kind, "nvlink_errors")
 
-    def answer(device: Device, t: float, link: int) -> int | None:
+    def answer(device: Device, t: float, scope: int) -> int | None:
+        link = scope if only is None else only
+        if link == _ALL_LINKS:
+            return counter(device, t, link)
         if device.nvlink_up(link, t) is None or device.health.nvlink_silent(link, t):
             return None
-        return 0 if link else counter(device, t, link)
+        return device.health.of_link(counter(device, t, link) or 0, link)
 
     return answer
 
@@ -119,8 +122,16 @@ FIELDS: dict[int, tuple[int, _Answer]] = {
     31: (UNSIGNED_INT, lambda device, t, _scope: device.health.rows("retired_pages", "pending", t)),
     **{
         number: (UNSIGNED_LONG_LONG, _counter(kind, "nvlink_errors"))
+        for number, kind in ((38, "crc_flit"), (45, "crc_data"), (52, "replay"), (59, "recovery"), (160, "ecc_data"))
+    },
+    **{
+        ids[link // 6] + link % 6: (UNSIGNED_LONG_LONG, _nvlink_errors(kind, link))
+        for kind, ids in (("replay", (46, 108)), ("recovery", (53, 114)), ("ecc_data", (148, 154)))
+        for link in range(12)
+    },
+    **{
+        number: (UNSIGNED_LONG_LONG, _nvlink_errors(kind))
         for number, kind in (
-            *((38, "crc_flit"), (45, "crc_data"), (52, "replay"), (59, "recovery"), (160, "ecc_data")),
             *((206, "malformed_packet"), (207, "buffer_overrun"), (208, "receive"), (209, "receive_remote")),
             *((210, "receive_general"), (211, "link_integrity"), (212, "transmit_discard")),
             *((213, "recovery_successful"), (214, "recovery_failed")),

@@ -23,6 +23,7 @@ _ENGINES = {1: "gpu", 2: "memory", 3: "encoder", 4: "decoder", 8: "jpeg", 9: "of
 _NOT_WITH_MIG = {1, 2, 3, 4}
 _SAMPLE = "QI4x"  # nvmlSample_t; access to the structures of the binding is slower
 _MAX_PROCESSES = 100
+_SWITCH, _SWITCH_BUS_ID = 2, "00000007:01:00.0"  # of nvmlIntNvLinkDeviceType_t
 
 
 def samples(
@@ -183,6 +184,17 @@ class Library:
         point(out._obj, self._devices.index(device) + 1 | position + 1 << _MIG_SHIFT)
         return answers.SUCCESS
 
+    def other_end(self, device: Device, t: float, link: Any, out: Any) -> int:
+        """Write the kind of the device at the other end of an NVLink, or its bus id into a structure."""
+        if device.nvlink_up(plain(link), t) is None:
+            return answers.INVALID_ARGUMENT
+        peer = device.figures.get("nvlink_peer")
+        if hasattr(out._obj, "busId"):
+            out._obj.busId = (_SWITCH_BUS_ID if peer is None else self.world.devices[peer].bus_id).encode()
+        else:
+            out._obj.value = _SWITCH if peer is None else 0
+        return answers.SUCCESS
+
     def event_set_wait(self, t: float, events: Any, out: Any, _timeout: Any) -> int:
         """Write the next event of an event set."""
         handles = {device: number for number, device in enumerate(self._devices or (), 1)}
@@ -208,6 +220,8 @@ SYSTEM_FUNCTIONS: dict[str, Callable[..., int]] = {
 _BOUND_FUNCTIONS: dict[str, Callable[[Library], Callable[..., int]]] = {
     "nvmlDeviceGetMigDeviceHandleByIndex": lambda library: library.mig_handle,
     "nvmlDeviceGetFieldValues": lambda library: partial(field_values, library.world),
+    "nvmlDeviceGetNvLinkRemoteDeviceType": lambda library: library.other_end,
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": lambda library: library.other_end,
     "nvmlDeviceGetSamples": lambda library: partial(samples, library.world.generation),
     "nvmlDeviceGetProcessUtilization": lambda _library: process_utilization,
     "nvmlDeviceRegisterEvents": lambda library: library.objects.register_events,

@@ -110,7 +110,7 @@ class Health(StrictModel):
     """Errors and states of a GPU. Counters and states have the given values from the second `since` on, and states
     until `until`, when the GPU is repaired or replaced. At `counters_reset_at` the hardware counters start again. At
     `reset_at` the GPU is reset: in addition, no row or page is pending, and no recovery action is required.
-    `temperature` replaces the temperature that follows from the work.
+    `temperature` replaces the temperature that follows from the work. `nvlink_error_links` share the NVLink errors.
     """
 
     since: float | None = None
@@ -136,6 +136,7 @@ class Health(StrictModel):
     nvlinks_down: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=list)]
     nvlink_outages: Annotated[list[NvlinkOutage], Field(default_factory=list)]
     nvlink_errors: Counts
+    nvlink_error_links: Annotated[list[Annotated[int, Field(ge=0)]], Field(default_factory=lambda: [0], min_length=1)]
     counters_reset_at: float | None = None
 
     @model_validator(mode="after")
@@ -167,7 +168,8 @@ class Gpu(StrictModel):
     the layout of a GPU with MIG enabled. The GPU is lost at the second `lost_at`, a new worker finds it from `back_at`
     on, and it is on the bus from `plugged_at` on. While it is lost it is not on the bus, unless it `stays_on_bus`. A
     worker that starts while the file `gone_while_exists` exists does not find it. Besides its `nvlinks`, the library
-    answers for `nvlinks_absent` links that the GPU does not have, as if they were down.
+    answers for `nvlinks_absent` links that the GPU does not have, as if they were down. At the other end of all links
+    is the GPU with the index `nvlink_peer`, or else an NVSwitch.
     """
 
     model: Annotated[str, _known("model", PRESETS)]
@@ -183,6 +185,7 @@ class Gpu(StrictModel):
     lacks: list[Annotated[str, _known("feature", WITHOUT)]] | None = None
     nvlinks: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] | None = None
     nvlinks_absent: Annotated[int, Field(ge=0, le=MAX_NVLINKS)] = 0
+    nvlink_peer: Annotated[int, Field(ge=0)] | None = None
     load: AnyLoad | None = None
     ring: Annotated[Ring, Field(default_factory=Ring)]
     health: Annotated[Health, Field(default_factory=Health)]

@@ -198,9 +198,11 @@ class Scenario(StrictModel):
     def _check(self) -> Scenario:
         devices = [gpu for gpu in self.gpus for _ in range(gpu.count)]
         numbers = [(i, number) for i, job in enumerate(self.processes) for number in self._gpus_of(job, len(devices))]
-        for i, number in numbers:
+        named = [("processes", i, "gpus", number) for i, number in numbers]
+        named += [("gpus", i, "nvlink_peer", gpu.nvlink_peer or 0) for i, gpu in enumerate(self.gpus)]
+        for section, i, key, number in named:
             if number >= len(devices):
-                raise _at("processes", i, "gpus", f"there is no gpu {number}, the last is {len(devices) - 1}")
+                raise _at(section, i, key, f"there is no gpu {number}, the last is {len(devices) - 1}")
         self._check_pids(len(devices))
         for number, gpu in enumerate(devices):
             self._check_capacity(number, gpu, len(devices))
