@@ -141,6 +141,7 @@ _POOLS: Mapping[str, Sequence[Any]] = {
     "nvlink_errors": ({}, *({name: 5.0} for name in NVLINK_NEVER)),
     "slowed": ({}, *({name: 1.0} for name in SLOWDOWNS)),
     "nvlink_grown": (None, START - 70),
+    "GpuHealth.links": ({}, {"3": (5.0, "GPU 5")}, {str(link): (12.0, "an NVSwitch") for link in range(8)}),
     "remapping_failed": (False, False, True),
     "vendor": (VENDORS[0],),
     "gfx_target": (None,),

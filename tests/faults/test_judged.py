@@ -24,4 +24,6 @@ def test_rates_are_known_after_half_a_minute_and_forget_the_window() -> None:
 
 @pytest.mark.parametrize(("action", "words"), [(None, "none"), ("gpu_reset",) * 2, ("recovery_action_9", "none")])
 def test_an_action_without_a_name_is_none(action: str | None, words: str) -> None:
-    assert health_of(Device("GPU-a", True, "ok", DeviceReading(recovery_action=action), {})).recovery_action == words
+    assert (
+        health_of(Device("GPU-a", True, "ok", DeviceReading(recovery_action=action), {}), ()).recovery_action == words
+    )

@@ -197,7 +197,7 @@ class Case:
         """The GPUs as the daemon reports them; without it those that answer here."""
         if self.reported:
             return self.reported.gpus
-        return list(map(gpus.status_of, self.driver.up))
+        return [gpus.status_of(device, self.driver.devices) for device in self.driver.up]
 
     @cached_property
     def gpu_problems(self) -> Sequence[Problem]:

@@ -6,7 +6,7 @@ After a GPU that hangs or ends the worker, a new worker reads the others.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,11 +59,11 @@ def computing(device: Device) -> list[int]:
     return sorted({process.pid for process in device.reading.processes or () if process.kind != "graphics"})
 
 
-def _faults(device: Device) -> list[Ailment]:
+def _faults(device: Device, devices: Iterable[Device] = ()) -> list[Ailment]:
     """Return the faults that a GPU has if it worked all the time in the state of its reading."""
     reading, action = device.reading, device.reading.recovery_action
     slowed = dict.fromkeys((reason for reason in reading.clocks_event_reasons or () if reason in SLOWDOWNS), 1.0)
-    health = health_of(device)._replace(slowed=slowed, load=1.0, was_narrow=True)
+    health = health_of(device, devices)._replace(slowed=slowed, load=1.0, was_narrow=True)
     if action is not None and action not in RECOVERY_ACTIONS:
         health = health._replace(recovery_action=action)
     return ailments(health)
@@ -75,12 +75,12 @@ def advice_on(device: Device) -> dict[str, Fault]:
     return {f.advice: FAULTS[f.runbook] for f in _faults(device)} if device.up else {down: FAULTS["GpuLost"]}
 
 
-def status_of(device: Device) -> GpuStatus:
-    """Return a GPU that answers with its faults and the pids on it."""
+def status_of(device: Device, devices: Iterable[Device] = ()) -> GpuStatus:
+    """Return a GPU among `devices` that answers, with its faults and the pids on it."""
     reading = device.reading
     faults = tuple(
         FaultStatus(f.grave, f.text, ANY_SITE.fill(f.advice, device.uuid) or None, f.runbook, kind=f.kind)
-        for f in _faults(device)
+        for f in _faults(device, devices)
     )
     return GpuStatus(
         index=reading.index,

@@ -136,6 +136,8 @@ class DeviceReading:
     nvlink_active: dict[str, bool] | None = None  # by link
     nvlink_speed_megabytes_per_second: dict[str, int] | None = None  # by link; decimal: 26562 is 26.562 GB/s
     nvlink_errors: dict[str, int] | None = None  # by kind, all links
+    nvlink_link_errors: dict[str, dict[str, int]] | None = None  # by link and kind, of links with errors
+    nvlink_ends: dict[str, str] | None = None  # of these links, where known: switch, npu, or a PCI address
     nvlink_transmitted_bytes: int | None = None
     nvlink_received_bytes: int | None = None
     xgmi_transmitted_bytes: int | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, TypeAlias
 
 # Readings are grouped by the cost of their calls; docs/architecture.md has the interval of each group.
-Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "slow", "processes", "mig"]
+Group: TypeAlias = Literal["static", "fast", "samples", "profiling", "normal", "slow", "links", "processes", "mig"]
 
 # The codes of calls. The backend of a vendor gives the codes of its library these names, and `code_N` to others.
 SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED = "", "uninitialized", "invalid_argument", "not_supported"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from gpugauge.driver.api import Device
+from gpugauge.driver.bus import pci_address
 from gpugauge.driver.codes import RECOVERY_ACTIONS
 from gpugauge.faults.table import Ailment, GpuHealth
 from gpugauge.snapshot import Section, Snapshot
@@ -27,8 +28,8 @@ def faults_of(snapshot: Snapshot) -> Mapping[str, tuple[Ailment, ...]]:
     return next((section.faults for section in snapshot.sections if isinstance(section, Judged)), {})
 
 
-def health_of(device: Device) -> GpuHealth:
-    """Return the figures of a GPU's reading. An action without a name is as none."""
+def health_of(device: Device, devices: Iterable[Device]) -> GpuHealth:
+    """Return the figures of the reading of a GPU among `devices`. An action without a name is as none."""
     reading = device.reading
     lanes = reading.pcie_width, reading.pcie_width_max
     return GpuHealth(
@@ -43,7 +44,17 @@ def health_of(device: Device) -> GpuHealth:
         slowdown_temperature=reading.temperature_slowdown_celsius,
         lanes=None if None in lanes else lanes,  # type: ignore[arg-type]  # mypy does not follow `in`
         vendor=device.vendor,
+        number=str(reading.index),
+        links=_links(device, devices) if reading.nvlink_link_errors else {},
     )
+
+
+def _links(device: Device, devices: Iterable[Device]) -> dict[str, tuple[int, str]]:
+    """Return the NVLinks with errors: how many, and what is at the other end, "" if that is not known."""
+    errors, ends = device.reading.nvlink_link_errors or {}, device.reading.nvlink_ends or {}
+    names = {pci_address(d.reading.pci_bus_id or ""): f"GPU {d.reading.index}" for d in devices if d.reading.index >= 0}
+    names |= {"switch": "an NVSwitch", "npu": "an NPU", "": ""}
+    return {link: (sum(kinds.values()), names.get(end := ends.get(link, ""), end)) for link, kinds in errors.items()}
 
 
 class Track:

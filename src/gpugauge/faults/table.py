@@ -86,6 +86,7 @@ NVLINK_NEVER = ("replay", "recovery", "recovery_failed", "ecc_data", "malformed_
 """Errors that should not occur. NVIDIA's DCGM reports the first replay, too; but it loses nothing, and the count stays
 until the driver is loaded again."""
 _REPLAYS = 10
+_MAX_LINKS = 3  # in the words of a fault
 NVLINK_CORRECTED = ("crc_flit", "crc_data", "receive")
 """Errors that the link corrects."""
 COOLING = "the cooling (fans, air flow, inlet temperature, coolant)"
@@ -118,6 +119,7 @@ class Ailment(NamedTuple):
     reason: str = ""
     kind: str = "gpu_health"
     xid: tuple[str, str] = ("", "")  # code and name
+    where: str = ""  # follows the summary of the fault, without figures
     since: float | None = None
     earlier: bool = False
 
@@ -147,6 +149,8 @@ class GpuHealth(NamedTuple):
     slowed: Mapping[str, float] = {}  # the share of the time by reason of SLOWDOWNS
     nvlink_grown: float | None = None  # Unix time at which those of NVLINK_NEVER grew last
     vendor: Vendor = VENDORS[0]
+    number: str = "INDEX"
+    links: Mapping[str, tuple[float, str]] = {}  # those with errors of NVLINK_NEVER: how many, and the other end
 
 
 def ailments(health: GpuHealth, limits: Faults = DEFAULTS) -> list[Ailment]:
@@ -182,8 +186,8 @@ def _found(health: GpuHealth, limits: Faults) -> Iterator[Ailment]:
     if count := health.uncorrected:
         text = f"{count:.0f} uncorrected memory error{'s' if count > 1 else ''} since the driver was loaded"
         yield Ailment(text, vendor.fill(UNCORRECTED), "GpuUncorrectedEcc")
-    if found := _nvlink_words(health, limits):
-        yield Ailment(found, vendor.fill(LINK), "GpuNvlinkErrors")
+    if (found := _nvlink_words(health, limits))[0]:
+        yield Ailment(found[0], vendor.fill(LINK, health.number), "GpuNvlinkErrors", where=found[1])
     temperature, limit = health.temperature, health.slowdown_temperature
     if temperature is not None and limit is not None and temperature >= limit - limits.near_slowdown_celsius:
         near = "near" if temperature < limit else "not below"
@@ -211,25 +215,37 @@ def lost(reason: str, vendor: Vendor) -> Ailment:
     return Ailment(down_phrase(reason), down_advice(reason, vendor) or "", "GpuLost", reason, "gpu_down")
 
 
-def xid_fault(xid: int, vendor: Vendor) -> Ailment | None:
-    """Return the fault of an Xid error, None if nobody is alerted about its class."""
+def xid_fault(xid: int, vendor: Vendor, index: int = -1) -> Ailment | None:
+    """Return the fault of an Xid error of a GPU (index -1: not known), None if nobody is alerted about its class."""
     code, kind, name = vendor.error_labels(xid)
     text = f"Xid {code}" + (f" ({name})" if name else "")
     fault = f"GpuXid{kind.capitalize()}"
-    advice = vendor.fill(vendor.error_advice.get(code) or vendor.error_advice.get(kind, ""))
+    advice = vendor.error_advice.get(code) or vendor.error_advice.get(kind, "")
+    advice = vendor.fill(advice, "INDEX" if index < 0 else index)
     return Ailment(text, advice, fault, kind="xid", xid=(code, name)) if fault in FAULTS else None
 
 
-def _nvlink_words(health: GpuHealth, limits: Faults) -> str:
-    """Return which errors of its NVLinks are a fault of a GPU, "" if none is."""
+def _nvlink_words(health: GpuHealth, limits: Faults) -> tuple[str, str]:
+    """Return which errors of its NVLinks are a fault of a GPU, "" if none is, and on which links they are."""
     never = {kind: count for kind in NVLINK_NEVER if (count := health.nvlink_errors.get(kind))}
     if never.keys() - {"replay"} or never.get("replay", 0) >= _REPLAYS:
         counted = (f"{count:.0f} {kind.replace('_', ' ')}" for kind, count in never.items())
         last = health.nvlink_grown and datetime.fromtimestamp(health.nvlink_grown, timezone.utc)
-        more = f", the last at {last:%Y-%m-%d %H:%M} UTC" if last else ""
-        return f"NVLink errors since the driver was loaded: {', '.join(counted)}{more}"
+        where = _links_words(health.links)
+        more = f"{';' if where else ','} the last at {last:%Y-%m-%d %H:%M} UTC" if last else ""
+        counts = ", ".join([*counted, *filter(None, [where])])
+        return f"NVLink errors since the driver was loaded: {counts}{more}", where
     rate = health.nvlink_corrected or 0.0
-    return f"its NVLinks correct {rate:.0f} errors per second" if rate >= limits.nvlink_errors_per_second else ""
+    return f"its NVLinks correct {rate:.0f} errors per second" if rate >= limits.nvlink_errors_per_second else "", ""
+
+
+def _links_words(links: Mapping[str, tuple[float, str]]) -> str:
+    """Return the links with the most errors and their other ends; "" if none is known."""
+    # By the number of digits, so that the order, which is in labels, seldom changes.
+    order = sorted(links, key=lambda link: (-len(f"{links[link][0]:.0f}"), len(link), link))
+    named = [link + (f" (to {end})" if (end := links[link][1]) else "") for link in order[:_MAX_LINKS]]
+    more = f" and {len(order) - _MAX_LINKS} more" if len(order) > _MAX_LINKS else ""
+    return f"on link{'s' if len(order) > 1 else ''} {', '.join(named)}{more}" if links else ""
 
 
 def slowdowns(active: Collection[str]) -> list[str]:

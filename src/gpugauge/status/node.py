@@ -9,8 +9,7 @@ from typing import Any
 
 from gpugauge.driver.advice import FORGET, REMEMBERED, WITHOUT_GPU, down_advice, known_advice
 from gpugauge.driver.advice import words as driver_words
-from gpugauge.driver.api import MigReading, down_reason
-from gpugauge.driver.vendors import Vendor
+from gpugauge.driver.api import Device, MigReading, down_reason
 from gpugauge.faults.judged import faults_of
 from gpugauge.faults.repair import ANY_SITE, SEE, Need, Site, needs
 from gpugauge.faults.table import FAULTS, Ailment, slowdowns, xid_fault
@@ -89,7 +88,7 @@ def gpus(
             faults=found,
             health=tuple(replace(fault, kind=None) for fault in found if fault.kind == "gpu_health"),
             slowed_by=tuple(slowdowns(reading.clocks_event_reasons or ())),
-            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), device.vendor, node.timestamp, site)),
+            xids=tuple(_xids(node.xids.get(uuid, _NO_XIDS), device, node.timestamp, site)),
             unread={failure.reading: failure.reason for failure in device.failures},
             mig=tuple(devices),
             allocation=state,
@@ -109,7 +108,8 @@ def remembered(gpu: GpuStatus, site: Site) -> GpuStatus:
 def needed(node: Node, faults: Mapping[str, Sequence[Ailment]]) -> Iterator[Need]:
     """Yield what repairs the GPUs of a node; `faults` are by uuid."""
     for device in node.shown():
-        xids = (xid_fault(xid, device.vendor) for xid in node.xids.get(device.uuid, _NO_XIDS).unrepaired)
+        unrepaired = node.xids.get(device.uuid, _NO_XIDS).unrepaired
+        xids = (xid_fault(xid, device.vendor, device.reading.index) for xid in unrepaired)
         for fault in filter(None, (*faults.get(device.uuid, ()), *xids)):
             yield from needs(device, [fault.advice], FAULTS[fault.runbook])
 
@@ -119,13 +119,13 @@ def _allocation(node: Node, uuid: str) -> tuple[str | None, tuple[Mapping[str, s
     return (found.state, tuple(map(workload, found.workloads))) if found else (None, ())
 
 
-def _xids(found: Xids, vendor: Vendor, now: float, site: Site) -> Iterator[XidStatus]:
+def _xids(found: Xids, device: Device, now: float, site: Site) -> Iterator[XidStatus]:
     """Yield the Xid errors of a GPU, the newest first."""
     errors = {**found.last, **found.unrepaired}
     for xid, at in sorted(errors.items(), key=lambda error: (error[1], str(error[0])), reverse=True):
         if xid in found.unrepaired or now - at < _XID_SECONDS:
-            code, kind, name = vendor.error_labels(xid)
-            fault = xid_fault(xid, vendor)
+            code, kind, name = device.vendor.error_labels(xid)
+            fault = xid_fault(xid, device.vendor, device.reading.index)
             yield XidStatus(
                 xid=xid,
                 text=f"Xid {code}" + (f": {name}" if name else ""),

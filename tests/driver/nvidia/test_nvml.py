@@ -40,10 +40,10 @@ def test_every_reading_of_a_device() -> None:
 
 def test_devices_together_fill_every_field_of_a_device() -> None:
     models = "".join(f"  - {{model: {model}}}\n" for model in ("a100", "b200", "geforce", "h100", "t4"))
-    nvml, clock = clocked(f"gpus:\n{models}")
+    nvml, clock = clocked(f"gpus:\n{models}  - {{model: h100, health: {{nvlink_errors: {{replay: 1}}}}}}\n")
     filled: set[str] = set()
     for clock.now in (0.0, 1.0):
-        for index in range(5):
+        for index in range(6):
             filled |= {field for group in nvml.read(index, GROUPS)[0].values() for field in group}
 
     expected = DEVICE_FIELDS | FIELDS_OF_CALLS | {"nvlink_active"} | {row.field for row in FIELD_VALUES}

@@ -31,6 +31,7 @@ def test_simulator_has_the_functions_that_the_driver_calls_and_no_others() -> No
     resolved: set[str] = set()
     models = "".join(f"  - {{model: {model}}}\n" for model in PRESETS)
     mig = "  - {model: h100, mig: [{profile: 1g.10gb}]}\n"
+    mig += "  - {model: h100, nvlink_peer: 0, health: {nvlink_errors: {replay: 1}}}\n"
     for driver in ("580.95.05", "470.256.02"):
         clock = Clock()
         recorder = Recorder(Library(clock.world(f"driver: {{version: {driver}}}\ngpus:\n{models}{mig}")))

@@ -61,6 +61,15 @@ METRICS: tuple[Metric, ...] = (
         source="fields 38, 45, 52, 59, 160, 206-214; 161-163 by link",
     ),
     _nvlink.counter(
+        "gpu_nvlink_link_errors_total",
+        "NVLink errors that should not occur, by link and kind, of the links that have any.",
+        lambda d: {
+            (link, kind): n for link, kinds in (d.nvlink_link_errors or {}).items() for kind, n in kinds.items()
+        },
+        *("link", "kind"),
+        source="fields 161, 162, 206, 207, 214 by link; 46-51, 53-58, 108-119, 148-159",
+    ),
+    _nvlink.counter(
         "gpu_nvlink_transmitted_bytes_total",
         "Bytes sent over all NVLinks since the driver was loaded.",
         lambda d: d.nvlink_transmitted_bytes,

@@ -65,7 +65,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
     for each, advice in zip(gpu.faults, gpu.advice, strict=True):  # of several reasons, the gravest
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
-        summary += f": {each.text}" if each.runbook in REASONED else ""
+        summary += f": {each.text}" if each.runbook in REASONED else f" {each.where}" if each.where else ""
         summary = each.text if each.runbook == "GpuReadingFailed" else summary
         words = (each.reason, fault.word, summary, advice, fault.action, gpu.number)
         found.setdefault((each.runbook, *each.xid), words)
@@ -157,7 +157,7 @@ class _State:
         counters |= {kind: count for kind, count in (reading.nvlink_errors or {}).items() if kind in NVLINK_CORRECTED}
         self._track.add(now, counters, max(limits.window_seconds, _LINK_SECONDS))
         rates = self._track.rates(counters, now, limits.window_seconds)
-        return health_of(device)._replace(
+        return health_of(device, tick.driver.devices)._replace(
             nvlink_grown=self._grown,
             nvlink_corrected=max((rates[kind] for kind in NVLINK_CORRECTED if kind in rates), default=None),
             slowed={reason: rates[reason] for reason in SLOWDOWNS if reason in rates},
@@ -272,6 +272,6 @@ class FaultsCollector(RegisteredCollector):
         last, unrepaired = tick.node.xids.get(device.uuid, _NO_XIDS)
         recent = {xid for xid, at in last.items() if tick.timestamp - at < self._limits.window_seconds}
         for xid in sorted({*recent, *unrepaired}):
-            fault = xid_fault(xid, device.vendor)
+            fault = xid_fault(xid, device.vendor, device.reading.index)
             if fault and xid in (recent if fault.runbook in PASSING else unrepaired):
                 yield fault

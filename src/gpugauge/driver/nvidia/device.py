@@ -11,7 +11,7 @@ from gpugauge.driver.codes import DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.calls import CALLS, Call
 from gpugauge.driver.nvidia.events import Events
-from gpugauge.driver.nvidia.fieldvalues import FieldValue, FieldValueRequest, keep
+from gpugauge.driver.nvidia.fieldvalues import LINK_ERRORS, RARE, FieldValue, FieldValueRequest, keep
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING_FIELDS
 from gpugauge.driver.nvidia.gpm import Gpm
 from gpugauge.driver.nvidia.links import PREFIX, Links
@@ -166,7 +166,7 @@ class Device:
                 return
             answers = request.read(self._call, self.handle)
         except DriverError as error:
-            fields = {row.field for row in self._field_values}  # also those that are not due: they would fail, too
+            fields = {row.field for row in self._field_values if row.group != "links"}  # also those that are not due
             _record(error, fields, errors)
             if error.code in codes.UNSUPPORTED and self._proven.isdisjoint(self._field_values):
                 self._wait(FieldValue, fields, exported=self._call.exports(error.call))
@@ -199,6 +199,18 @@ class Device:
         for row in (r for r in partial if r.link is not None and (r.field, r.key, r.link) not in answered):
             values[row.group].get(row.field, {}).pop(row.key, None)
         errors |= {field: code for field, code in failures.items() if field not in fields}
+
+    def read_link_errors(self, found: dict[str, Any]) -> None:
+        """Read on which NVLinks errors in `found` are, if there are any, and the other ends. What fails is absent."""
+        totals = found.get("nvlink_errors", {})
+        if any(totals.get(kind) for kind in RARE):
+            answers: dict[str, Any] = {}
+            self.read_field_values({"links": answers}, {})
+            self._links.add_errors(answers.get(LINK_ERRORS, {}), totals)
+        elif totals:
+            self._links.errors.clear()
+        if self._links.errors:
+            found |= {LINK_ERRORS: dict(self._links.errors), "nvlink_ends": self._links.ends()}
 
     def _request(self, groups: tuple[str, ...]) -> FieldValueRequest:
         """Return the request for the field values of these groups. Raises DriverError."""

@@ -77,6 +77,9 @@ _NVLINK_5_ERRORS = (
     *("malformed_packet", "buffer_overrun", "receive", "receive_remote", "receive_general"),
     *("link_integrity", "transmit_discard", "recovery_successful", "recovery_failed"),
 )
+_OF_LINK = {161: "replay", 162: "recovery", 206: "malformed_packet", 207: "buffer_overrun", 214: "recovery_failed"}
+_OF_OLD_LINK = {"replay": (46, 108), "recovery": (53, 114), "ecc_data": (148, 154)}  # ids of the links 0 and 6
+LINK_ERRORS = "nvlink_link_errors"
 
 FIELD_VALUES: tuple[FieldValue, ...] = (
     FieldValue("normal", "memory_temperature_celsius", valid.CELSIUS, 82),
@@ -118,6 +121,17 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     ),
     # … and of NVLink 5. Field 215 is the sum of the recoveries that succeeded and that failed.
     *_counters("slow", "nvlink_errors", enumerate(_NVLINK_5_ERRORS, 206), _ALL_LINKS),
+    # The links with errors that should not occur; up to NVLink 3 each has ids of its own.
+    *(
+        FieldValue("links", LINK_ERRORS, valid.COUNTER, number, link, key, link=link)
+        for number, key in _OF_LINK.items()
+        for link in range(MAX_LINKS)
+    ),
+    *(
+        FieldValue("links", LINK_ERRORS, valid.COUNTER, ids[link // 6] + link % 6, key=key, link=link)
+        for key, ids in _OF_OLD_LINK.items()
+        for link in range(12)
+    ),
     *(
         FieldValue("slow", "nvlink_speed_megabytes_per_second", MEGABYTES_PER_SECOND, 164, link, str(link), link=link)
         for link in range(MAX_LINKS)
@@ -131,6 +145,7 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         for link in links
     ),
 )
+RARE = frozenset(row.key for row in FIELD_VALUES if row.group == "links")
 
 # The format of the value in nvmlValue_t, by nvmlValueType_t.
 _UNION = {0: "=d", 1: "=I4x", 2: "=Q", 3: "=Q", 4: "=q", 5: "=i4x", 6: "=H6x"}
@@ -170,6 +185,8 @@ def keep(row: FieldValue, value: int | float, found: dict[str, Any]) -> None:
         found[row.field] = row.names[int(value)] if value < len(row.names) else f"{row.field}_{value:.0f}"
     elif row.key is None:
         found[row.field] = plain
+    elif row.field == LINK_ERRORS:
+        found.setdefault(row.field, {}).setdefault(str(row.link), {})[row.key] = plain
     else:
         entries = found.setdefault(row.field, {})
         entries[row.key] = plain + (entries.get(row.key, 0) if row.link is not None else 0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from gpugauge.driver.bus import pci_address
 from gpugauge.driver.codes import IMPLAUSIBLE, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNSUPPORTED, DriverError
 from gpugauge.driver.nvidia.caller import Caller
 from gpugauge.driver.nvidia.fieldvalues import FieldValue, FieldValueRequest
@@ -13,6 +15,9 @@ _COUNT = FieldValue("slow", "", LINKS, 91)
 _LINKS_OF_UNKNOWN_COUNT = 18  # the most of any GPU up to NVLink 5
 PREFIX = "nvlink_"  # of the fields about NVLinks
 _STATE = "nvmlDeviceGetNvLinkState"
+_END = "nvmlDeviceGetNvLinkRemotePciInfo_v2"
+_ENDS = {1: "npu", 2: "switch"}  # by nvmlIntNvLinkDeviceType_t; GPUs have an address of the node
+_FINAL = {INVALID_ARGUMENT, *UNSUPPORTED}
 
 
 class Links:
@@ -23,6 +28,8 @@ class Links:
         self.count: int | None = None  # None: not known
         self._count_supported = True
         self._up: dict[str, bool] = {}
+        self.errors: dict[str, dict[str, int]] = {}  # by link and kind, of those that have any
+        self._ends: dict[str, str] = {}  # by link; empty where the driver does not know it
 
     @property
     def none(self) -> bool:
@@ -50,7 +57,7 @@ class Links:
             try:
                 state = self._call(_STATE, self._handle, link)
             except DriverError as error:
-                if error.code not in {INVALID_ARGUMENT, *UNSUPPORTED}:
+                if error.code not in _FINAL:
                     failure = error
                 continue
             if FLAG(state):
@@ -68,5 +75,33 @@ class Links:
             ((_, code, count),) = FieldValueRequest(self._call, [_COUNT]).read(self._call, self._handle)
         except DriverError as error:
             code, count = error.code, 0
-        self._count_supported = code not in {INVALID_ARGUMENT, *UNSUPPORTED}
+        self._count_supported = code not in _FINAL
         return int(count) if code == SUCCESS and _COUNT.check(count) else None
+
+    def add_errors(self, counted: Mapping[str, Mapping[str, int]], totals: Mapping[str, int]) -> None:
+        """Add errors by link and kind, of the `totals`. Of a link that has no answer now, the last ones stay."""
+        for kind, total in totals.items():
+            found = [kinds[kind] for kinds in counted.values() if kind in kinds]
+            if len(found) > 1 and min(found) == max(found) and sum(found) > total:  # the driver ignores the link
+                counted = {link: {**kinds, kind: 0} for link, kinds in counted.items()}
+        for link, kinds in counted.items():
+            self.errors[link] = {kind: n for kind, n in {**self.errors.get(link, {}), **kinds}.items() if n}
+        self.errors = {link: kinds for link, kinds in self.errors.items() if kinds}
+
+    def ends(self) -> dict[str, str]:
+        """Return what is at the other end of links with errors: `switch`, `npu` or a PCI address. Each is read once."""
+        for link in self.errors.keys() - self._ends.keys():
+            try:
+                self._ends[link] = self._end(int(link))
+            except DriverError as error:  # noqa: PERF203  (the ends of the other links may be known)
+                if error.code in _FINAL and self._up.get(link):
+                    self._ends[link] = ""
+        return {link: end for link, end in self._ends.items() if end and link in self.errors}
+
+    def _end(self, link: int) -> str:
+        try:
+            kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", self._handle, link)
+        except DriverError:
+            kind = None  # the address may be that of a GPU
+        ask = self._call.bound("nvmlDeviceGetNvLinkRemotePciInfo", _END)
+        return _ENDS.get(kind) or pci_address(self._call.timed(_END, lambda: ask(self._handle, link).busId))

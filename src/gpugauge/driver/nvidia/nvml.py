@@ -89,6 +89,8 @@ class Nvml:
         if "slow" in values:
             device.read_links(values["slow"], errors)
         device.read_field_values(values, errors)
+        if "slow" in values:
+            device.read_link_errors(values["slow"])
         for group in wanted:
             if group not in first:
                 device.read_calls(group, values[group], errors)

@@ -50,7 +50,7 @@ NVIDIA = Vendor(
         "toolkit": "CUDA",
         "visibility": "CUDA_VISIBLE_DEVICES",
         "list": "nvidia-smi -L",
-        "links": "errors: nvidia-smi nvlink -e, ends: nvidia-smi nvlink -R",
+        "links": "errors: nvidia-smi nvlink -e -i {index}, ends: nvidia-smi nvlink -R -i {index}",
         "link_errors": "nvidia-smi nvlink -e -i {index}",
         "width": "nvidia-smi -q -i {index} | grep -A2 Width",
         "diagnostics": "NVIDIA's field diagnostics",

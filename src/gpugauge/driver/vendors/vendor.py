@@ -51,8 +51,8 @@ RESTART = (
 # Where more is needed, the driver says so: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/
 UNCORRECTED = f"check the kernel log for {{errors}}; {RESTART}; {{later}}; then {{reset}}"
 LINK = (
-    "find the link ({links}), and check it and the GPU at its other end; {later}; {reset_all}; if the errors return, "
-    "have the parts replaced"
+    "check the link and the GPU or switch at its other end ({links}); {later}; {reset_all}; if the errors return, have "
+    "the parts replaced"
 )
 # What depends on the node, and what repairs a GPU, is filled in later (faults/repair.py).
 _OF_NODE = {name: f"{{{name}}}" for name in ("later", "hand", "reset", "reset_all", "reboot", "power", "forget")}
