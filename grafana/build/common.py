@@ -194,15 +194,16 @@ _OF_NODES = (("4", "", ".*"), ("1", "ExporterBlind", "blind.*|no new.*"), ("1", 
 def _not_seen(s: Scope) -> Expr:
     """Return what is not seen of nodes in the form of faults."""
     every = f"0 * group by ({gpus.NODE_KEY}) ({s.scraped('up')} or {s.select('gpugauge_build_info')})"
-    when = f"(1000 * {gpus.of_down(s)} or on ({gpus.NODE_KEY}) {every})"
+    when = f"({gpus.last_seen(s)} and on ({gpus.NODE_KEY}) {s.scraped('up')} == 0 or on ({gpus.NODE_KEY}) {every})"
     found = gpus.missing(s).then(
         f'0 * label_replace({{}}, "summary", "$1", "state", "(.*)") + on ({gpus.NODE_KEY}) group_left () {when}'
     )
     found = found.then(f'label_replace({{}}, "advice", "{gpus.NODE_ADVICE}", "", "")')
-    found = found.then('label_replace({}, "ago", "$1 ago", "summary", ".*not seen for ([0-9]+ min).*")')
     for rank, alert, states in _OF_NODES:
         found = found.then(f'label_replace({{}}, "problem", "{alert}", "summary", "{states}")')
         found = found.then(f'label_replace({{}}, "{gpus.RANK}", "{rank}", "summary", "{states}")')
+    # What to do says the rest.
+    found = found.then('label_replace({}, "summary", "$1", "summary", "(.* seen .*): .*")')
     return with_chapter(with_cluster_choice(found), "problem")
 
 
@@ -215,41 +216,35 @@ def _with_owners(s: Scope, faults: Expr) -> Expr:
 
 
 def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
-    """Return the table of nodes that are not seen, and of the faults of GPUs; of a fleet in short, and with jobs."""
+    """Return the table of nodes that are not seen, and of the faults of GPUs, in short; of a fleet with jobs."""
     listed = _with_owners(s, gpus.listed(s)) if of_fleet else gpus.listed(s)
-    told, whose = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem")), list[Column]()
-    where = [Column("Node", "instance", link=TO_NODE, size=70)] * of_fleet
+    told = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem"))
+    told = told.then(f'label_join({reasons.short("{}")}, "{gpus.RANK}", "", "{gpus.HAD}", "{gpus.RANK}")')
+    where, whose, every = list[Column](), list[Column](), f"{{}}\nor {_not_seen(s)}"
     if of_fleet:
-        told = told.then(
-            f'label_replace({reasons.short("{}", repair_first=True)}, "summary", "$1", "summary", "([^:]*): .*")'
-        )
+        where = [Column("Node", "instance", link=TO_NODE, size=70)]
         whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
-    else:
-        told = gpus.in_lines(told)
-    for reason, text in gpus.SLOWED.items():
-        told = told.then(f'label_replace({{}}, "summary", "{text}", "reason", "{reason}")')
-    told = gpus.when_back(told).then(f"{{}}\nor {_not_seen(s)}")
-    told = words.or_reason(told, "summary") if of_fleet else told
+        told = told.then(f'label_replace({{}}, "summary", "$1", "summary", "({gpus.SHORT}): .*")')
+    told = words.or_reason(told.then(every), "summary") if of_fleet else told.then(every)
     return table(
         title,
-        "The gravest first: each fault of a GPU, as its exporter judges it. Of a node that is not seen: those that it "
-        "had, and when it was seen last. Fault opens the chapter of the runbook.",
+        "The gravest first: each fault of a GPU, as its exporter judges it, and at last those that GPUs of a node had "
+        "when it was seen last. Of a node that is not seen: since when. Fault opens the chapter of the runbook.",
         *(where if of_fleet else dropped("instance")),
         Column("GPU", "index", size=42),
         Column(
             "Fault",
             "summary",
             link=TO_RUNBOOK,
-            size=160,
+            size=160 if of_fleet else 330,
             names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,
         Column("Since", told, size=80, names=gpus.NO_TIME),
         Column("Do this", "advice"),
-        *(dropped("ago") if of_fleet else [Column("Seen", "ago", size=100, empty="now")]),
         CHAPTER_COLUMN,
         Column(gpus.RANK, gpus.RANK, hidden=True),
-        *dropped("uuid", "problem", "state", "reason"),
+        *dropped("uuid", "problem", "state", "reason", "when", "command", "note", "parts", "of", gpus.HAD),
         order=("GPU", *(each.title for each in where), gpus.RANK),
         **options,
     )

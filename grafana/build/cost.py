@@ -1,4 +1,4 @@
-"""The dashboard of the cost: GPU hours held, used and lost, energy, and what they cost, by user and job."""
+"""The dashboard of the cost: GPU hours held, used and wasted, energy, and what they cost, by user and job."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def dashboard() -> Json:
     return common.make_dashboard(
         common.COST,
         "gpugauge / Cost",
-        "What trainings held, used and lost, and what it cost, by user and by job. It reads the rules of "
-        "`gpugauge rules --prices FILE`, beside those of `gpugauge rules`. Held is used and lost together.",
+        "What trainings held, used and wasted, and what it cost, by user and by job. It reads the rules of "
+        "`gpugauge rules --prices FILE`, beside those of `gpugauge rules`. Held is used and wasted together.",
         [
             common.Variable(CLUSTER, "Cluster", f"label_values({cost.by_user(cost.HELD)}, {CLUSTER})", multi=False),
             common.Variable("namespace", "Namespace", namespaces),
@@ -52,8 +52,8 @@ def _sums() -> list[Panel]:
     return [
         stat(
             "GPU hours",
-            "Held by trainings in the time shown, and of these used and lost.",
-            *(Query(expr, name) for name, expr in (("held", held), ("used", used), ("lost", lost))),
+            "Held by trainings in the time shown, and of these used and wasted: in the fleet, those of trainings.",
+            *(Query(expr, name) for name, expr in (("held", held), ("used", used), ("wasted", lost))),
             width=8,
             empty_text=_NONE,
             mode="value_and_name",
@@ -61,9 +61,9 @@ def _sums() -> list[Panel]:
         ),
         stat(
             "Cost",
-            "Of the GPU hours held, and of the part of them that was lost, by the prices of the file at that time.",
+            "Of the GPU hours held, and of the part of them that was wasted, by the prices of the file at that time.",
             Query(_sum(cost.HELD_COST, cost.CURRENCY), "held {{currency}}"),
-            Query(_sum(cost.LOST_COST, cost.CURRENCY), "lost {{currency}}"),
+            Query(_sum(cost.LOST_COST, cost.CURRENCY), "wasted {{currency}}"),
             width=6,
             empty_text=_UNPRICED,
             mode="value_and_name",
@@ -97,7 +97,7 @@ def _over_time() -> Panel:
         return recorded(cost.by_user(name), **_OF).then("sum_over_time({}[1h])").by(*labels)
 
     return timeseries(
-        "GPU hours lost in the hour before, by cause",
+        "GPU hours wasted in the hour before, by cause",
         "Line: those held.",
         Query(of(cost.HELD), "held"),
         Query(of(cost.LOST, "cause").then("{} > 0"), "{{cause}}"),
@@ -111,7 +111,7 @@ def _over_time() -> Panel:
 
 def _by_cause() -> Panel:
     return bars(
-        "GPU hours lost, by cause",
+        "GPU hours wasted, by cause",
         "In the time shown. docs/verdict.md lists the evidence of each cause.",
         Query(_sum(cost.LOST, "cause").then("sort_desc({} > 0)"), "{{cause}}"),
         names={name: (text, "") for name, (text, _) in jobs.CAUSE_NAMES.items()},
@@ -127,11 +127,11 @@ def _columns(labels: tuple[str, ...], *, user: bool) -> list[Column]:
     return [
         Column("Held", of(cost.HELD), size=80, decimals=1),
         Column("Used", of(cost.USED), size=80, decimals=1),
-        Column("Lost", of(cost.LOST), size=80, decimals=1),
-        Column("Lost share", share, size=90),
+        Column("Wasted", of(cost.LOST), size=80, decimals=1),
+        Column("Wasted share", share, size=90),
         Column("Energy", of(cost.ENERGY), size=90, decimals=1),
         Column("Cost", of(cost.HELD_COST), size=90, decimals=2),
-        Column("Of it lost", of(cost.LOST_COST), size=90, decimals=2),
+        Column("Of it wasted", of(cost.LOST_COST), size=90, decimals=2),
     ]
 
 
@@ -142,7 +142,7 @@ def _users() -> Panel:
         Column("Namespace", "workload_namespace"),
         Column("User", "workload_user"),
         *_columns(_USER, user=True),
-        sort="Lost",
+        sort="Wasted",
         height=9,
         empty_text=_NONE,
     )
@@ -161,7 +161,7 @@ def _jobs() -> Panel:
         Column("User", "workload_user", size=100),
         Column("Held", named, size=80, decimals=1),
         *columns[1:],
-        sort="Lost",
+        sort="Wasted",
         height=10,
         empty_text=_NONE,
     )
@@ -174,7 +174,7 @@ def _products() -> Panel:
         "In the time shown, with the price of a GPU hour now.",
         Column("GPU", cost.PRODUCT),
         Column("Held", _sum(cost.HELD, cost.PRODUCT), size=90, decimals=1),
-        Column("Lost", _sum(cost.LOST, cost.PRODUCT), size=90, decimals=1),
+        Column("Wasted", _sum(cost.LOST, cost.PRODUCT), size=90, decimals=1),
         Column("Energy", _sum(cost.ENERGY, cost.PRODUCT), size=90, decimals=1),
         Column("Price", price, size=90, decimals=2),
         Column("Cost", _sum(cost.HELD_COST, cost.PRODUCT), size=90, decimals=2),

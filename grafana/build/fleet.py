@@ -82,7 +82,7 @@ def dashboard() -> Json:
 
 def _now() -> list[Panel]:
     all_wasted = jobs.wasted().by()
-    hours = jobs.gpu_hours(HOURS_LOST).by()
+    hours = jobs.gpu_hours(HOURS_LOST, idle=False).by()
     answering, used = (f"sum ({recorded(name, job='~$job')})" for name in (ANSWERING, IN_USE))
     none = f"0 * {answering}"
     counted = (
@@ -126,9 +126,11 @@ def _now() -> list[Panel]:
         ),
         stat(
             "Hours wasted",
-            "GPU hours that trainings wasted in the time shown, of each from its start, and those of programs that "
-            "hold GPUs idle, which `gpugauge report` does not count. Their cost is in a row below.",
-            Query(words.of_trainings(hours)),
+            "GPU hours that trainings wasted in the time shown, of each from its start, as `gpugauge report` and the "
+            "dashboard of the cost count them, and those of programs that hold GPUs idle. A row below has the cost.",
+            Query(words.of_trainings(hours).with_unit(COUNT), "trainings"),
+            Query(jobs.idle_hours().by().then(f"{{}} or 0 * {words.RULES}", COUNT), "held idle"),
+            mode="value_and_name",
             decimals=1,
             width=3,
         ),
@@ -236,7 +238,7 @@ def _by_user() -> Panel:
     users = jobs.gpu_hours(HOURS_LOST, jobs.by_user).by("workload_user")
     return bars(
         "GPU hours wasted, by user",
-        "The hours above. A number in place of a name is a user id that the exporter cannot resolve. "
+        "The hours above, in all. A number in place of a name is a user id that the exporter cannot resolve. "
         "Users share a job in proportion to their processes.",
         Query(_largest(users, "workload_user"), "{{workload_user}}"),
         height=7,
@@ -262,6 +264,8 @@ def _jobs() -> Panel:
     ran = f"({programs} and on ({jobs.JOB_KEY}) {trains} or {jobs.not_seen()} unless on ({jobs.JOB_KEY}) {programs})"
     places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({ran})")
     since = f"max by ({jobs.JOB_KEY}) ({recorded(STARTED, **jobs.JOB_MATCHERS)})"
+    wasted = _of_job(jobs.wasted()).then(f"{{}}\nor {_IDLE}")
+    other = wasted.then(f"({{}}) unless on ({jobs.JOB_KEY}) {recorded(WHY)} == {words.CRITICAL}")
     # What else may help is in the dashboard of the job.
     short = f'label_replace({jobs.why()}, "advice", "$1", "advice", "([^;]*);.*")'
     known = Expr(
@@ -271,15 +275,15 @@ def _jobs() -> Panel:
     )
     return table(
         "Trainings: what is wasted, by whom, why, and what to do",
-        f"A line for each training, {jobs.WINDOW}: first those that stall, train on the CPU, or ran on a node that is "
-        "not seen now, then the largest waste, at last those that are not judged yet, or well. Job opens all its "
+        f"A line for each training, {jobs.WINDOW}: first those that stall, whose GPU is out of order, or whose node "
+        "is not seen now, then the largest waste, at last those that are not judged yet, or well. Job opens all its "
         "causes. Faster: times as many steps a second are expected without the cause. Frees: the GPUs that the same "
         "work would not need then, at least.",
         Column("User", "workload_user", size=60),
         *common.job_columns(size=150),
         Column("Where", "where", link=common.TO_NODE, size=85),
         Column("Node", "instance", hidden=True),
-        Column("Wasted", _of_job(jobs.wasted()).then(f"{{}}\nor {_IDLE}"), size=65, decimals=1),
+        Column("Wasted", wasted, size=65, decimals=1),
         Column("Load", _of_job(recorded(TRAINING_LOAD, **jobs.JOB_MATCHERS)), steps=LOAD, size=60),
         Column("Why", "state", names={**jobs.WHY_NAMES, **words.REASON_NAMES}, size=190),
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
@@ -288,8 +292,9 @@ def _jobs() -> Panel:
         Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=100),
         Column("Program", "workload_command", size=120),
         *dropped(places, Expr(_faster(), COUNT)),
+        Column("other", other, hidden=True),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
-        order=("Wasted", "level"),
+        order=("Where", "other", "level"),
         height=10,
         cells="lg",
         empty_text=_NO_TRAINING,
@@ -356,7 +361,7 @@ def _told() -> Panel:
         *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
         common.CHAPTER_COLUMN,
         *dropped("instance", "uuid", *JOB_LABELS_OF_RULES, _whose()),
-        sort="Severity",
+        order=("GPU", "Where", "Severity"),
         width=16,
         height=7,
         empty_text="no alert fires",
@@ -374,8 +379,7 @@ def _nodes() -> list[Panel]:
             "The values of each node now: its state, its GPUs, also those that do not answer, and those on which a "
             "process holds memory, the mean share of the time in which a kernel ran, memory, power, and the hottest "
             "GPU.",
-            # Its lines come first, in this order.
-            Column("level", common.with_cluster_choice(gpus.node_states(_S)).then("sort_desc({})"), hidden=True),
+            Column("level", common.with_cluster_choice(gpus.node_states(_S)), hidden=True),
             Column("Node", "instance", link=common.TO_NODE, size=110),
             Column("State", "state", names=gpus.NODE_NAMES),
             Column("GPUs", of_node(_S.read("gpu_up"), "count"), size=60),
@@ -388,6 +392,7 @@ def _nodes() -> list[Panel]:
             Column("Memory", of_node(gpus.memory(_S), "avg"), size=75),
             Column("Power", of_node(gpus.power(_S), "sum"), size=75),
             Column("Hottest", of_node(_S.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=75),
+            order=("Node", "level"),
             empty_text="no exporter is scraped",
         ),
     ]

@@ -17,8 +17,6 @@ from gpugauge.artifacts.rules.states import CRITICAL, GOOD, UNKNOWN, UNSEEN, USE
 from gpugauge.driver.advice import WITHOUT_GPU
 from gpugauge.driver.advice import words as driver_words
 from gpugauge.driver.codes import CODES
-from gpugauge.driver.vendors.vendor import RESTART
-from gpugauge.faults.repair import SEE
 from gpugauge.faults.table import FAULTS
 from grafana.build.layout import Panel
 from grafana.build.panels import HOT, ONLY_NAME, Query, timeseries
@@ -141,15 +139,20 @@ def owners(scope: Scope, *labels: str) -> str:
     every, by = replace(scope, own={}), keys("process", *labels)
     seen_ = f"count_over_time({every.back.select('gpu_process_info')}[{window(scope)}])"
     found = f"{one} * on ({process}) group_left ({names_}) topk by ({process}) (1, sum by ({by}) ({seen_}))"
-    jobs = every.select("gpu_process_info", workload_job="!")
-    number = f"count by ({NODE_KEY}) (group by ({JOB_KEY}, instance) ({jobs}))"
-    only = (
-        f"topk by ({NODE_KEY}) (1, group by ({keys('instance', *labels)}) ({jobs})) and on ({NODE_KEY}) {number} == 1"
-    )
-    lost = f"max_over_time({every.back.select('gpu_up')}[{window(scope)}]) == 0"
+    jobs, one_job, lost = alone(every)
+    only = f"topk by ({NODE_KEY}) (1, group by ({keys('instance', *labels)}) ({jobs})) and on ({NODE_KEY}) {one_job}"
     lost = f"group by ({GPU_KEY}) ({lost}) * on ({NODE_KEY}) group_left ({names_}) ({only})"
     found = f"{recorded(OWNER)} or on ({GPU_KEY}) {found}" if scope.many else found
     return f"({found} or on ({GPU_KEY}) {lost})"
+
+
+def alone(scope: Scope) -> tuple[str, str, str]:
+    """Return the processes with a job, 1 for each node with a single job, and the GPUs that have not answered in the
+    window, which a job that is alone on a node may have held.
+    """
+    jobs = scope.select("gpu_process_info", workload_job="!")
+    one_job = f"count by ({NODE_KEY}) (group by ({JOB_KEY}, instance) ({jobs})) == 1"
+    return jobs, one_job, f"max_over_time({scope.back.select('gpu_up')}[{window(scope)}]) == 0"
 
 
 def memory(scope: Scope) -> Expr:
@@ -217,42 +220,39 @@ def no_curve(scope: Scope, expr: Expr) -> Query:
 
 
 def out_of_order(scope: Scope, severity: str) -> Expr:
-    """Return 1 for each GPU whose gravest fault is of that severity; of a node that is not seen, the fault it had."""
-    grave, other = (f"group by ({GPU_KEY}) ({known(scope, 'gpu_problem', severity=each)})" for each in _GRAVE)
+    """Return 1 for each GPU whose gravest fault now is of that severity."""
+    grave, other = (f"group by ({GPU_KEY}) ({scope.select('gpu_problem', severity=each)})" for each in _GRAVE)
     return Expr(grave if severity == _GRAVE[0] else f"({other} unless on ({GPU_KEY}) {grave})", COUNT)
 
 
 def listed(scope: Scope) -> Expr:
     """Return a series for each fault of a GPU, of many nodes for the gravest of each, with its words and the index of
-    the GPU. Of a node that is not seen, for those that it had, with the label `ago`. The value is since when.
+    the GPU. Of a node that is not seen, for those that it had, with words that say so. The value is since when.
     """
     fault = keys("instance", "uuid", "problem")
-    labels = f"{fault}, index, summary, advice, reason"
+    labels = f"{fault}, index, summary, advice, reason, when, command, note"
     words = Expr(f"group by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
+    for reason, text in SLOWED.items():
+        words = words.then(f'label_replace({{}}, "summary", "{text}", "reason", "{reason}")')
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
     if scope.many:
         first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in TIERS)
         grave = f"topk by ({GPU_KEY}) (1, 3 * {first} or 2 * {others} or {grave})"
-    gone = f'label_replace({not_seen(scope)}, "ago", "$1 min ago", "minutes", "(.*)")'
-    when = f"({gone} or on ({NODE_KEY}) group by ({NODE_KEY}) ({scope.select('gpugauge_build_info')}))"
-    return words.then(
-        f"{{}}\n* on ({fault}) group_left () {since(scope, grave, fault)}\n* on ({NODE_KEY}) group_left (ago) {when}",
+    seen_ = f"group by ({NODE_KEY}) ({scope.select('gpugauge_build_info')})"
+    gone = f'label_replace({not_seen(scope)}, "{HAD}", "{_LAST}", "", "")'
+    found = words.then(
+        f"{{}}\n* on ({fault}) group_left () {since(scope, grave, fault)}\n"
+        f"* on ({NODE_KEY}) group_left ({HAD}) ({gone} or on ({NODE_KEY}) {seen_})",
         CLOCK,
     )
+    found = found.then(f'label_join({{}}, "of", ": ", "{HAD}", "summary")')
+    found = found.then(f'label_replace({{}}, "summary", "$1", "of", "({_LAST}: .*)")')
+    return found.then(f'label_replace({{}}, "when", "when the node is back", "{HAD}", ".+")')
 
 
 def critical(scope: Scope) -> str:
     """Return the gravest fault of each GPU that must be repaired at once, as the rules' function of that name."""
     return reasons.critical(Selectors(), scope.select)
-
-
-def when_back(faults: Expr) -> Expr:
-    """Return faults with what to do of those of nodes that are not seen, when they are."""
-    both = faults.then('label_join({}, "both", "@", "ago", "advice")')
-    back = both.then(
-        'label_replace({}, "advice", "when the node is back: $1", "both", "(?s)[0-9]+ min ago@(?:now: )?(.*)")'
-    )
-    return back.then('label_replace({}, "both", "", "", "")')
 
 
 def since(scope: Scope, faults: str, by: str) -> str:
@@ -285,6 +285,11 @@ COUNTED: dict[str, Any] = {
     "colors": {each: ((None, "text"), (0, "green"), (1, SEVERITIES[each])) for each in _GRAVE},
 }
 """How numbers by severity are shown."""
+HAD = "had"
+"""The label of faults that a node had when it was seen last, with the words before them."""
+_LAST = "last known"
+SHORT = f"(?:{_LAST}: )?[^:]{{{len(_LAST) + 1},}}"
+"""The words of a fault without what is behind them, as a regular expression."""
 RANK, CRITICAL_RANK = "rank", "2"
 """The label with the order of faults, and its value for those that must be repaired at once."""
 
@@ -305,8 +310,8 @@ def seen(scope: Scope) -> str:
     return f"({index} or on ({GPU_KEY}) group by ({GPU_KEY}) ({scope.select('gpu_up')}))"
 
 
-def _gravest(read: Callable[..., str], only: str = "") -> str:
-    """Return the words of the gravest fault of each GPU; one that explains others is graver than these. `read` returns
+def gravest(read: Callable[..., str], only: str = "") -> str:
+    """Return the gravest fault of each GPU in few words; one that explains others is graver than these. `read` returns
     the series of a metric, and `only` selects faults.
     """
     fault = keys("instance", "uuid", "problem")
@@ -315,7 +320,8 @@ def _gravest(read: Callable[..., str], only: str = "") -> str:
         f"{weight} * group by ({fault}, summary, advice) ({read('gpu_problem_info', problem=each)})"
         for weight, each in zip(range(len(names_), 0, -1), names_, strict=True)
     )
-    return f"topk by ({GPU_KEY}) (1, ({ranked}){f' and on ({fault}) {only}' if only else ''})"
+    found = f"topk by ({GPU_KEY}) (1, ({ranked}){f' and on ({fault}) {only}' if only else ''})"
+    return f'label_replace({found}, "summary", "$1", "summary", "({SHORT}): .*")'
 
 
 def _lately(scope: Scope, name: str, **labels: str) -> str:
@@ -334,9 +340,9 @@ def gpu_states(scope: Scope) -> Expr:
     time of a training is wasted. Of a node that is not seen: what was known last.
     """
     up, listed_ = scope.select("gpu_up"), _lately(scope, "gpu_up")
-    had = _gravest(partial(_lately, scope), last(scope, "gpu_problem", severity="!info"))
+    had = gravest(partial(_lately, scope), last(scope, "gpu_problem", severity="!info"))
     had, unseen = (f"{of} * on ({NODE_KEY}) group_left (minutes) {not_seen(scope)}" for of in (had, listed_))
-    had = f'label_join({had}, "had", " min, had: ", "minutes", "summary")'
+    had = f'label_join({had}, "had", " min, {_LAST}: ", "minutes", "summary")'
     lost, held = (scope.rate(f"training_{part}_seconds_total", "15m") for part in ("lost", "gpu_held"))
     held = held.then(f"({{}} and {scope.select('training_gpu_held_seconds_total')} offset 15m)")
     lost, held = (each.by(keys("process")) for each in (lost, held))
@@ -347,7 +353,7 @@ def gpu_states(scope: Scope) -> Expr:
         GPU_KEY,
         Line("not seen for $1", UNSEEN, had, "had"),
         Line("not seen for $1 min", UNKNOWN, unseen, "minutes"),
-        Line("$1", CRITICAL, _gravest(scope.select), "summary"),
+        Line("$1", CRITICAL, gravest(scope.select), "summary"),
         Line("does not answer", CRITICAL, f"{up} == 0"),
         Line(_WASTED, WARNING, f"{up} and on ({GPU_KEY}) {wasted}"),
         Line(_NOT_JUDGED, UNKNOWN, f"{up} unless on ({GPU_KEY}) {scope.select('gpu_problems')}"),
@@ -358,17 +364,6 @@ def gpu_states(scope: Scope) -> Expr:
     return found.then(f"({{}})\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
-def in_lines(faults: Expr) -> Expr:
-    """Return faults with a line for each step of a repair; before it, what to restart, behind it, what may follow."""
-    found = faults.then(f'label_replace({{}}, "advice", "$1", "advice", "{SEE}; (.*)")')
-    found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "({RESTART}.*[.]) (Repair of GPU.*)")')
-    found = found.then('label_replace({}, "advice", "$2\\n$1", "advice", "(.*[.]) (Repair of GPU.*)")')
-    for number in range(1, _MOST_STEPS):
-        found = found.then(f'label_replace({{}}, "advice", "$1\\n$2", "advice", "(?s)(.*?) ({number}[.] .*)")')
-    return found
-
-
-_MOST_STEPS = 10
 # By the reason for which a GPU lowers its clocks.
 SLOWED = {
     ".*thermal.*": "lowers its clocks because of heat",
@@ -379,7 +374,6 @@ SLOWED = {
 GPU_NAMES = {
     **dict.fromkeys((_USED, _FREE), ("", "green")),
     _WASTED: ("", "orange"),
-    "~not seen.*, had: .*": ("", "orange"),
     **dict.fromkeys(("~not seen.*", "not listed any more", _NOT_JUDGED), ("", GREY)),
     # Some have more words behind, and some begin as others do.
     **{
@@ -387,7 +381,7 @@ GPU_NAMES = {
         for fault in sorted(FAULTS.values(), key=lambda fault: -len(fault.summary))
         if "Xid" not in fault.name
     },
-    **dict.fromkeys(SLOWED.values(), ("", "orange")),
+    **dict.fromkeys((*SLOWED.values(), f"~(not seen.*, )?{_LAST}: .*"), ("", "orange")),
     "~had Xid.*": ("", "red"),
 }
 

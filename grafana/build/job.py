@@ -1,12 +1,13 @@
 """The dashboard of a job: its state in words, why it wastes GPU time and what to do, its steps, GPUs and ranks. Only
-`Judged` and `Alerts` need the rules.
+`Alerts` needs the rules.
 """
 
 from __future__ import annotations
 
 from gpugauge.artifacts.rules import reasons
 from gpugauge.artifacts.rules.promql import Selectors
-from gpugauge.artifacts.rules.recording import ARMED, HOURS_LOST, gpu_hours
+from gpugauge.artifacts.rules.recording import HOURS_LOST, gpu_hours
+from gpugauge.faults.repair import REBOOTS
 from gpugauge.verdict.loaders import REASONS
 from gpugauge.verdict.mistakes import MISTAKES
 from gpugauge.verdict.step import LIMITS
@@ -16,7 +17,7 @@ from grafana.build.jobs import JOB_NODES as _S
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
 from grafana.build.panels import LOAD, Column, Query, dropped, stat, table, timeseries
-from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys
 from grafana.build.words import Line
 
 _SAME_TIME = 120  # seconds
@@ -26,14 +27,9 @@ _NO_GPU = "its processes hold no memory of a GPU, are not seen, or it is not rep
 _OUTSIDE = "needs some minutes and the hook (docs/hook.md), or these processes do not report it"
 _UNSEEN = "not known: its node is not seen"
 _USED = Expr(f"clamp_min(1 - sum ({jobs.job_wasted()}), 0)", SHARE)
-_LOST_WITH_NODE = (
-    "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
-    "the last one before memory errors of its GPUs"
-)
-_NEW = "not yet: it is seen for less than 15 minutes"
 _CHOOSE = "several jobs have this name: choose a cluster, a kind or a namespace"
-# What a user can do about a fault, after what the exporter says of its programs; and a time that is not known.
-_ASK, _NO_TIME = "save a checkpoint, stop it, and ask the administrators for the repair, $2: $3", "2"
+# What a user can do about a fault; and a time that is not known.
+_ASK, _NO_TIME = "save a checkpoint, stop it, and ask the administrators for the repair, $1: $2. $3", "2"
 _NONE, _UNKNOWN = "nothing to do", "not known: no process reports through the hook now (docs/hook.md)"
 
 
@@ -120,6 +116,13 @@ def _held() -> str:
     return f"({_holds()} or group by ({gpus.GPU_KEY}) ({last}) or {_lost()})"
 
 
+def _every() -> str:
+    """Return the same, and those that have not answered for hours, of nodes on which it is alone."""
+    _, one_job, lost = gpus.alone(_S)
+    node = f"on ({gpus.NODE_KEY})"
+    return f"({_held()} or group by ({gpus.GPU_KEY}) ({lost} and {node} ({one_job}) and {node} {INFO}))"
+
+
 def _on_its_gpus(expr: Expr) -> Expr:
     return expr.then(f"{{}}\nand on ({gpus.GPU_KEY}) {_holds()}")
 
@@ -152,7 +155,7 @@ def _header() -> Panel:
 
     start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(CLUSTER, operator="min")
     since = Expr(f"{start} + on ({CLUSTER}) group_right () 0 * {jobs.last_known()}", "dateTimeFromNow")
-    held = Expr(f"0 * {jobs.last_known()} + on ({CLUSTER}) group_left () count by ({CLUSTER}) ({_held()})", COUNT)
+    held = Expr(f"0 * {jobs.last_known()} + on ({CLUSTER}) group_left () count by ({CLUSTER}) ({_every()})", COUNT)
     infos = " or ".join(f"timestamp({jobs.CHOSEN.select(name)})" for name in jobs.INFOS[::2])
     end = f"max_over_time(max by ({jobs.JOB_KEY}) ({infos})[{jobs.CHOSEN.past}]) * 1000"
     return table(
@@ -183,12 +186,7 @@ def _header() -> Panel:
 
 
 def _now() -> list[Panel]:
-    armed = recorded(ARMED, **jobs.JOB_MATCHERS, workload_job="$workload").by(operator="max")
     steps = jobs.by_process(_S.steady("torch_steps_total")).by(operator="avg")
-    start = jobs.by_process(_S.read("training_start_timestamp_seconds")).by(operator="min")
-    age = f"round((time() - {start} / 1000) / 60)"
-    minutes = f'count_values("minutes", ({age} < 15))'
-    young = Line("in a few minutes: $1 of 15", words.UNKNOWN, minutes, "minutes")
     chosen = jobs.with_idle(HOURS_LOST, workload_job="$workload").by()
     lost = jobs.by_process(_S.steady(jobs.LOST_SECONDS, jobs.RANGE, cause="~$causes"), "cause").by()
     counted = jobs.by_process(_S.increase(jobs.LOST_SECONDS), "cause").by()
@@ -227,7 +225,7 @@ def _now() -> list[Panel]:
                 ),
                 "{{cause}}",
             ),
-            width=6,
+            width=8,
             steps=((None, "text"), (0, "green"), (0.01, "orange"), (2, "red")),
             mode="name",
             names={cause: (text, "") for cause, (text, _) in jobs.CAUSE_NAMES.items()},
@@ -255,30 +253,9 @@ def _now() -> list[Panel]:
             "Alerts",
             "Of which alerts about this job and about its GPUs people are notified.",
             named(_alerts_now(), ("several jobs", jobs.SEVERAL), ("not known", jobs.job_not_seen())),
-            width=4,
+            width=5,
             mode="name",
             steps=STEPS,
-        ),
-        stat(
-            "Judged",
-            "Whether alerts about its load may fire: 15 minutes after its first step, while it spends most of its time "
-            "in training steps on a GPU.",
-            Query(
-                words.states(
-                    "",
-                    Line("several jobs", words.UNKNOWN, jobs.SEVERAL),
-                    Line("yes", words.GOOD, f"count ({armed} == 1)"),
-                    Line("no: it is not seen", words.UNKNOWN, jobs.job_not_seen()),
-                    Line("never: it trains on the CPU", words.UNKNOWN, _on_cpu()),
-                    young,
-                    Line(_NEW, words.UNKNOWN, jobs.new()),
-                    Line("no", words.UNKNOWN, jobs.last_known()),
-                ),
-                "{{state}}",
-            ),
-            width=3,
-            mode="name",
-            empty_text="no such job",
         ),
     ]
 
@@ -327,7 +304,7 @@ def _next() -> Expr:
 
 def _reboots() -> str:
     """Return the GPUs whose repair ends every program of a node on which it runs."""
-    found = _S.select("gpu_problem_info", problem=f"~{gpus.CRITICAL_FAULTS}", advice=reasons.REBOOTS)
+    found = _S.select("gpu_problem_info", problem=f"~{gpus.CRITICAL_FAULTS}", command=f"~{REBOOTS}")
     return f"(group by ({gpus.GPU_KEY}) ({found}) and on ({gpus.NODE_KEY}) {INFO})"
 
 
@@ -335,7 +312,7 @@ def _faults(found: str, held: str) -> str:
     """Return the faults of held GPUs, and those for whose repair a node is rebooted, with what and where as `cause`."""
     node = f'label_replace({_reboots()}, "whose", "node", "", "")'
     found = f"{found} * on ({gpus.GPU_KEY}) group_left (whose) ({held} or on ({gpus.GPU_KEY}) {node})"
-    found = f'label_replace({found}, "summary", "$1", "summary", "([^:]*): .*")'
+    found = f'label_replace({found}, "summary", "$1", "summary", "({gpus.SHORT}): .*")'
     found = f'label_join({found}, "cause", " of ", "index", "instance")'
     found = f'label_join({found}, "cause", ": ", "cause", "summary")'
     found = f'label_join({found}, "cause", "@", "whose", "cause")'
@@ -355,12 +332,11 @@ def _last_faults() -> Expr:
     user of their programs can do.
     """
     critical = f'label_replace(vector(1), "{gpus.RANK}", "{gpus.CRITICAL_RANK}", "", "")'
-    told = reasons.short(f"({gpus.ranked(gpus.listed(_S))} and on ({gpus.RANK}) {critical})")
-    plan = "(.*?)(now|when[^:]*): ask the owners to end its programs, then (.*)"
-    asked = f'label_replace({told}, "advice", "${{1}}{_ASK}", "advice", "{plan}")'
-    # What was computed with wrong data is not worth it.
-    asked = f'label_replace({asked}, "advice", "$1$2", "advice", "(.*from a checkpoint.*)save a checkpoint, (.*)")'
-    return gpus.when_back(Expr(asked, CLOCK))
+    told = reasons.short(f"({gpus.ranked(gpus.listed(_S))} and on ({gpus.RANK}) {critical})", _ASK)
+    # What was computed with wrong data is not worth a checkpoint, and what is not seen cannot be stopped.
+    for kept in ("save a checkpoint, (.*from a checkpoint.*)", "(?:save .*)?stop it, and (.* the node is back: .*)"):
+        told = f'label_replace({told}, "advice", "$1", "advice", "{kept}")'
+    return Expr(told, CLOCK)
 
 
 def _advice() -> str:
@@ -376,8 +352,9 @@ def _what_to_do() -> Panel:
     causes = f"({jobs.job_wasted()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {jobs.SEVERAL}, "cause", "{_CHOOSE}", "", "")'
-    unseen = f'label_replace(1000 * max ({jobs.job_not_seen()}), "cause", "{_UNSEEN}", "", "")'
-    unseen = f'label_replace({unseen}, "advice", "{_LOST_WITH_NODE}", "", "")'
+    unseen = f"max ({gpus.last_seen(_S)} and on ({gpus.NODE_KEY}) {jobs.job_not_seen()})"
+    unseen = f'label_replace({unseen}, "cause", "{_UNSEEN}", "", "")'
+    unseen = f'label_replace({unseen}, "advice", "{jobs.UNSEEN_ADVICE}", "", "")'
     unknown = f'label_replace(vector(0) unless on () {jobs.job_not_seen()}, "cause", "{_UNKNOWN}", "", "")'
     unknown = f'label_replace({unknown}, "advice", "unknown", "", "")'
     to_do = words.states(
@@ -395,8 +372,8 @@ def _what_to_do() -> Panel:
         "What to do",
         "The faults of its GPUs, now or when they were seen last; the causes that wasted 10 % or more of its GPU time, "
         f"{jobs.WINDOW}, the largest first, those with a known gain, and the known mistakes of its program. Faster: "
-        "how many times as many steps a second are expected without this cause alone, with its bounds, and the limit "
-        "that comes next; - where the evidence does not decide it (docs/verdict.md).",
+        "how many times as many steps a second are expected without this cause alone, and at least, and the limit that "
+        "comes next; - where the evidence does not decide it (docs/verdict.md).",
         Column(
             "What",
             "cause",
@@ -407,7 +384,6 @@ def _what_to_do() -> Panel:
         Column("Share", _one(jobs.job_wasted().then("{} >= 0.1")), size=75),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
-        Column("At most", _one(_gain("_upper", "max")), size=75, decimals=1),
         Column(
             "Next limit", "next", names={name: (text, "") for name, text in LIMITS.items()} | jobs.CAUSE_NAMES, size=150
         ),
@@ -473,7 +449,7 @@ def _places() -> Panel:
     def of(expr: Expr) -> Expr:
         return gpus.by_device(_S, _on_its_gpus(expr))
 
-    states_ = common.with_cluster_choice(gpus.gpu_states(_S)).then(f"({{}})\nand on ({gpus.GPU_KEY}) {_held()}")
+    states_ = common.with_cluster_choice(gpus.gpu_states(_S)).then(f"({{}})\nand on ({gpus.GPU_KEY}) {_every()}")
     return table(
         "Its GPUs",
         "The GPUs and MIG devices on which its processes hold memory, or held it when they, or their node, were seen "

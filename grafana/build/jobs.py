@@ -14,6 +14,7 @@ from gpugauge.artifacts.rules.reasons import CPU, FINE, IDLE, REBOOT, WHY, YOUNG
 from gpugauge.artifacts.rules.recording import (
     ARMED,
     HELD,
+    HOURS_LOST,
     LOST_GPUS,
     NOW,
     PROBLEM,
@@ -73,6 +74,10 @@ _PROBLEMS = {
     "on_cpu": ("trains on the CPU of a machine with a GPU", CAUSES["model_on_cpu"].advice),
 }
 _NOT_SEEN = "not known: $1 min"
+UNSEEN_ADVICE = (
+    "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
+    "the last one before memory errors of its GPUs"
+)
 _UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "orange"), "~not known.*": ("", GREY)}
 _RESTARTED = "not known: gpugauge on $1 has just started"
 # By the labels `why` and `advice` of a job.
@@ -87,7 +92,6 @@ WHY_NAMES = {
 }
 ADVICE_NAMES = {
     **dict.fromkeys((FINE, CPU, YOUNG), ("-", "")),
-    "~not known.*": (gpus.NODE_ADVICE, ""),
     **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
     "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),
@@ -174,14 +178,20 @@ def with_idle(name: str, **of: str) -> Expr:
     return every.then(f"({{}} or {idle_.by(*JOB_LABELS)})")
 
 
-def gpu_hours(name: str, of: Callable[[Expr], Expr] = lambda expr: expr) -> Expr:
+def gpu_hours(name: str, of: Callable[[Expr], Expr] = lambda expr: expr, *, idle: bool = True) -> Expr:
     """Return the GPU hours of HOURS_LOST or HOURS_HELD in the time shown, by job and what `of` adds: from the start of
     each training that has given evidence of one by now, and of programs that hold GPUs idle.
     """
-    found = rules.gpu_hours(f"({of(with_idle(name))})", "$__range")
+    found = rules.gpu_hours(f"({of(with_idle(name) if idle else recorded(name, **JOB_MATCHERS))})", "$__range")
     evidence = (recorded(ARMED), recorded(PROBLEM), recorded(NOW, hook="true"))
     trained = " or ".join(f"last_over_time({each}[$__range])" for each in evidence)
     return Expr(f"({found} and on ({JOB_KEY}) group by ({JOB_KEY}) ({trained}))", "suffix: h")
+
+
+def idle_hours() -> Expr:
+    """Return those of programs that hold GPUs idle alone."""
+    lost, idle_ = (recorded(name, **JOB_MATCHERS) for name in (HOURS_LOST, IDLE))
+    return Expr(rules.gpu_hours(f"({idle_.by(*JOB_LABELS)} unless on ({JOB_KEY}) {lost})", "$__range"), "suffix: h")
 
 
 def of_jobs(expr: str, *labels: str, operator: str = "max") -> str:
@@ -213,8 +223,17 @@ def not_seen() -> str:
 def why() -> str:
     """Return why each training wastes GPUs, or what else is known of it, and what to do: labels STATE and ADVICE."""
     unseen = states(JOB_KEY, Line(_NOT_SEEN, CRITICAL, _unseen(not_seen(), Scope(many=True)), "who"))
-    unseen = unseen.then(f'label_replace({{}}, "{ADVICE}", "$1", "{STATE}", "(.*)")')
+    unseen = unseen.then(f'label_replace({{}}, "{ADVICE}", "{UNSEEN_ADVICE}", "", "")')
     return f"({unseen} or on ({JOB_KEY}) {recorded(WHY, **JOB_MATCHERS)})"
+
+
+def why_of(of_jobs: str, by: str, otherwise: str) -> Expr:
+    """Return why the job of each of some series wastes GPUs, as in the fleet, by `by` and the label `cause`; without
+    the rules, `otherwise`.
+    """
+    every = f'label_replace({recorded(WHY)}, "cause", "$1", "{STATE}", "(.*)")'
+    found = f"group by ({by}, cause) ({of_jobs} * on ({JOB_KEY}) group_left (cause) {every})"
+    return Expr(f"({found}\nor on ({by}) {otherwise})", COUNT)
 
 
 # --- The chosen job, whose queries need no rules ---
@@ -311,5 +330,5 @@ def job_states() -> Expr:
     )
 
 
-FAULT_NAMES = {f"~GPU .*|{REBOOT}.*": ("", "red")}
+FAULT_NAMES = {"~GPU .*: last known: .*": ("", "orange"), f"~GPU .*|{REBOOT}.*": ("", "red")}
 JOB_STATE_NAMES = {**STATE_NAMES, ENDED_TEXT: ("", GREY), **_UNSEEN_NAMES}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
@@ -45,7 +47,7 @@ def dashboard() -> Json:
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _gpus(), _faults(), *gpus.curves(DEVICES, sizes=((6, 8), *[(8, 12)] * 3)), _processes()]),
+            Row("", [*_now(), _faults(), _gpus(), _repair(), *gpus.curves(DEVICES, sizes=[(8, 12)] * 4), _processes()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -60,7 +62,7 @@ def _alerts() -> Expr:
 
 
 def _now() -> list[Panel]:
-    answers, temperature = DEVICES.read("gpu_up"), DEVICES.read("gpu_temperature_celsius", sensor="gpu")
+    answers = DEVICES.read("gpu_up")
     # Why there is no value: the node is not seen, or its exporter reports none.
     down = (words.NOT_SEEN, NODE.scraped("up").then("{} == 0").text)
     blind = (words.NO_REPORT, NODE.select("gpugauge_build_info"))
@@ -76,7 +78,7 @@ def _now() -> list[Panel]:
             Column("Node", "instance", size=100),
             Column("State", "state", names=gpus.NODE_NAMES, filled=True),
             *dropped(shown.then("sort_desc({})")),
-            width=5,
+            width=7,
             height=3,
             header=False,
             empty_text="not known: it was not scraped in the time shown",
@@ -117,13 +119,6 @@ def _now() -> list[Panel]:
             width=3,
         ),
         stat(
-            "Hottest",
-            "The hottest of its GPUs.",
-            Query(words.of_one(temperature.by(operator="max"), _SEVERAL, down, blind)),
-            width=2,
-            steps=HOT,
-        ),
-        stat(
             "Alerts",
             "Of which alerts about this node, its GPUs, and the jobs with processes on it people are notified.",
             named(_alerts(), ("choose a cluster", _SEVERAL[1])),
@@ -135,9 +130,21 @@ def _now() -> list[Panel]:
 
 
 def _faults() -> Panel:
-    title = "Faults of GPUs, and their repair"
-    return common.faults(
-        DEVICES, title, of_fleet=False, width=18, height=8, empty_text="no GPU that reports has a fault"
+    title = "Faults of GPUs, and what to do first"
+    return common.faults(DEVICES, title, of_fleet=False, height=6, empty_text="no GPU that reports has a fault")
+
+
+def _repair() -> Panel:
+    plan = f"topk by ({gpus.NODE_KEY}) (1, {gpus.gravest(partial(DEVICES.select, command='!'))})"
+    return table(
+        "Repair, step by step",
+        "One plan for all GPUs of the node, in this order, as `gpugauge status` and the alerts have it.",
+        Column("Do this", "advice"),
+        *dropped(Expr(plan, COUNT), "instance", "uuid", "problem", "summary"),
+        width=16,
+        height=12,
+        header=False,
+        empty_text="no GPU that reports needs a repair",
     )
 
 
@@ -147,13 +154,14 @@ def _gpus() -> Panel:
 
     owner = gpus.owners(DEVICES, *_LABELS)
     holder = f"topk by ({gpus.GPU_KEY}) (1, max by ({keys('instance', 'uuid', 'process')}) ({_HELD}))"
-    why = Expr(f"{holder} * on ({keys('instance', 'process')}) group_left (cause) {_main()}", COUNT)
+    cause = f"{holder} * on ({keys('instance', 'process')}) group_left (cause) {_main()}"
+    why = jobs.why_of(owner, gpus.GPU_KEY, f"group by ({gpus.GPU_KEY}, cause) ({cause})")
     holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.seen(DEVICES)}", "bytes")
 
     def last(name: str, **labels: str) -> str:
         return f"last_over_time({DEVICES.select(name, **labels)}[$__range])"
 
-    info, errors = last("gpu_info"), last("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
+    info, errors = last("gpu_info"), DEVICES.select("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
     xids = f"1000 * {last('gpu_xid_last_timestamp_seconds', **{'class': '!ignorable'})}"
     xid = Expr(f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, xid) ({xids}))", CLOCK)
     model = Expr(f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({info}))", COUNT)
@@ -162,7 +170,7 @@ def _gpus() -> Panel:
         "GPUs",
         "A line for each GPU, those with a fault first, then the wasted ones, those in use, and the free ones: its "
         "state, its uncorrected memory errors (ECC) since the driver was loaded and its newest Xid error, if any, "
-        "whose process holds most of its memory, what wastes most of its time, and its values now. Of a node "
+        "whose process holds most of its memory, why its job wastes GPU time, and its values now. Of a node "
         "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
         "multiprocessors in use (Hopper and newer). -: not reported.",
         Column("GPU", "index", size=45),
@@ -187,7 +195,7 @@ def _gpus() -> Panel:
             *("instance", "uuid", "process"),
         ),
         order=("GPU", "level"),
-        height=10,
+        height=11,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -236,7 +244,7 @@ def _processes() -> Panel:
     return table(
         "Processes",
         "The processes on the GPUs, and the trainings on the CPU: what they do, the GPUs that they waste, the share of "
-        "their GPU time that they use, and the cause of the largest loss, from 10 % on; the last ones of a node not "
+        "their GPU time that they use, and why their job wastes GPU time; the last ones of a node not "
         "seen now. Job opens the job.",
         Column("GPU", "index", size=45, empty="CPU"),
         Column("User", "workload_user", size=65),
@@ -253,7 +261,7 @@ def _processes() -> Panel:
         *dropped(
             jobs.called(common.with_cluster_choice(Expr(f"{known}\nor {not_seen}", COUNT))),
             NODE.read("training_state").by(one, "state", operator="max").then("{} == 1"),
-            Expr(f"max by ({one}, cause) ({_main()} or on ({one}) {limit})", COUNT),
+            jobs.why_of(known, one, f"group by ({one}, cause) ({_main()} or on ({one}) {limit})"),
             *("instance", "uuid", "process"),
         ),
         sort="Wasted",

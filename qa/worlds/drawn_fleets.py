@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 from tests.e2e.backfill import Sample, labelled
 from tests.status.statusfacts import ROWS
 
+from gpugauge.driver.vendors.vendor import RESTART
+
 MINUTE, SECONDS, WATTS, STEPS = 60, 3600, 300, 2
 # Names that several clusters, namespaces and kinds share.
 _NAMES, _NAMESPACES, _KINDS = ("llm", "1000", "résumé-7", "a b"), ("ml", "web", ""), ("slurm", "jobset", "user")
@@ -163,12 +165,20 @@ Rows = Callable[..., Iterator[Sample]]
 
 
 BROKEN = 1_700_000_000  # since when each fault of a GPU that answers is there, Unix seconds
-# As an exporter gives it: what is repaired now, by its steps, or later.
+# As an exporter gives it: what is repaired now, by its steps, or later. By fault: advice, when, command and note.
+STEPS_OF_LOST = (
+    "Repair of GPU 0, now, in this order:\n1. start nothing new on the node;\n"
+    "2. systemctl reboot, which ends every program of the node;\n3. check that all is well.\nreplace it"
+)
 ADVICE = {
-    "lost": "see the repair; replace it. Repair of GPU 0, now, in this order: 1. start nothing new on the node; "
-    "2. systemctl reboot, which ends every program of the node; 3. check that all is well",
-    "ecc": "check the kernel log. Repair of GPUs 0, 1, when the jobs have ended, in this order: 1. drain; "
-    "2. nvidia-smi --gpu-reset -i 0; 3. if a reset fails, then systemctl reboot",
+    "lost": (STEPS_OF_LOST, "now", "systemctl reboot", "replace it"),
+    "ecc": (
+        f"{RESTART}.\nRepair of GPUs 0, 1, when the jobs have ended, in this order:\n1. drain;\n"
+        "2. nvidia-smi --gpu-reset -i 0;\n3. if a reset fails, then systemctl reboot",
+        "when the jobs have ended",
+        "nvidia-smi --gpu-reset -i 0",
+        RESTART,
+    ),
 }
 
 
@@ -181,9 +191,8 @@ def _of_gpu(row: Rows, uuid: str, index: int, fault: str, age: int) -> Iterator[
         yield from row("gpu_problem", 1, uuid=uuid, problem=alert, severity=severity)
         if fault != "lost":
             yield from row("gpu_problem_since_timestamp_seconds", BROKEN, uuid=uuid, problem=alert, earlier="")
-        yield from row(
-            "gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, advice=ADVICE[fault], index=str(index)
-        )
+        words = dict(zip(("advice", "when", "command", "note"), ADVICE[fault], strict=True))
+        yield from row("gpu_problem_info", 1, uuid=uuid, problem=alert, summary=fault, index=str(index), **words)
     if fault == "lost":
         return
     yield from row("gpu_temperature_celsius", 50, uuid=uuid, sensor="gpu")

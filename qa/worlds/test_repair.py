@@ -205,12 +205,12 @@ def test_an_alert_has_the_plan_with_its_heading_and_says_nothing_twice(seed: int
     for text in EVERY:
         advice = NVIDIA.fill(text)
         found = [need for gpu in (3, 2) for need in needs(device(gpu), [advice, NVIDIA.fill(dice.choice(EVERY))])]
-        plan, own = place.in_one_line(found), place.fill(advice, "GPU-3")
+        plan, own = place.in_lines(found), place.fill(advice, "GPU-3")
 
         assert bool(plan) == bool(found)
         when = "when the jobs have ended" if all(need.later for need in found) else "now"
-        assert not plan or re.fullmatch(rf"Repair of GPUs? [23, ]+, {when}, in this order: 1\. .+", plan)
-        order = numbers(commands([plan]))
+        assert not plan or re.match(rf"Repair of GPUs? [23, ]+, {when}, in this order:\n1\. .", plan)
+        order = numbers(commands(plan.splitlines()))
         assert order == sorted(order)
         assert 7 not in order or 6 in order
         # A command of the repair, its urgency and its words stand in the steps alone.
@@ -227,9 +227,13 @@ def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results
         *filter(None, (xid_fault(xid, NVIDIA) for xid in (31, 48, 79, 94, 119))),
     ]
     faults = dice.sample(known, 4)
-    said = dict(zip(faults, Site().alerted(gpu, faults, "PLAN"), strict=True))
     needing = {each for each in faults if needs(gpu, [each.advice])}
-    shown = {each for each in needing if "PLAN" in said[each]}
+    other = needs(device(2), [NVIDIA.fill(dice.choice(EVERY))])
+    every = [*(need for each in faults for need in needs(gpu, [each.advice], FAULTS[each.runbook])), *other]
+    plan = Site().in_lines(every)
+    parts_of = dict(zip(faults, Site().alerted(gpu, faults, every), strict=True))
+    said = {each: found.text for each, found in parts_of.items()}
+    shown = {each for each in needing if plan in said[each]}
     explained = {name for each in faults for name in FAULTS[each.runbook].explains}
     critical = {e for e in needing if FAULTS[e.runbook].severity == "critical" and e.runbook not in explained}
 
@@ -240,13 +244,37 @@ def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results
         e.runbook in explained for e in needing
     )
     others = {each for each in {*faults} - needing if not needing or each.runbook not in explained}
-    assert all("PLAN" not in said[each] and "repair is in" not in said[each] for each in others)
+    assert all(plan not in said[each] and "repair is in" not in said[each] for each in others)
     for each in {*faults} - others - shown:
         assert any(f"The repair is in the alert {one.runbook}, and in gpugauge status" in said[each] for one in shown)
     places = {each: (each.runbook in explained, [*FAULTS].index(each.runbook)) for each in needing}
     assert critical or not needing or {places[each] for each in shown} == {min(places.values())}
     wrong = any("wrong data" in each.advice for each in faults)
     assert all(("wrong data" in said[each]) == wrong for each in shown)
+    # Views in short have its parts.
+    for found in parts_of.values():
+        assert bool(found.command) == bool(found.when) == bool(plan and plan in found.text and repairs(plan))
+        assert found.command in plan
+        assert not found.command or ("wrong data" in found.note) == wrong
+
+
+def repairs(plan: str) -> list[str]:
+    return [one for one in commands(plan.splitlines()) if one.startswith((*STEPS[3], *STEPS[4]))]
+
+
+def test_the_command_of_a_gpu_is_its_own() -> None:
+    """Two are reset, and one waits for a reboot when the programs of the node have ended."""
+    reset = [fault for fault in JUDGED if {need.mark for need in needs(device(0), [fault.advice])} == {"reset"}][:1]
+    narrow = list(ailments(GpuHealth(lanes=(8, 16), load=1.0, link_load=1.0)))
+    found = [need for gpu in (0, 1) for need in needs(device(gpu), [reset[0].advice])]
+    found += needs(device(2), [narrow[0].advice], FAULTS["GpuPcieDegraded"])
+    said = [next(Site().alerted(device(gpu), fault, found)) for gpu, fault in enumerate((reset, reset, narrow))]
+
+    assert [(each.when, each.command) for each in said] == [
+        ("now", "nvidia-smi --gpu-reset -i 0"),
+        ("now", "nvidia-smi --gpu-reset -i 1"),
+        ("when the jobs have ended", "systemctl reboot"),
+    ]
 
 
 def test_a_fault_is_critical_if_its_repair_cannot_wait_for_the_jobs() -> None:

@@ -96,14 +96,18 @@ def test_the_fleet_wastes_what_its_nodes_waste(api: Api) -> None:
     (notebook,) = (job for (job,) in held if "ipykernel" in job)
     assert held[notebook,] == hours[notebook,] > 0
     users = opened.panel("GPU hours wasted, by user").by("workload_user")
-    assert sum(users.values()) == pytest.approx(sum(hours.values())) == opened.panel("Hours wasted").number()
+    tile = opened.panel("Hours wasted")
+    assert sum(users.values()) == pytest.approx(sum(hours.values())) == tile.number(0) + tile.number(1)
+    assert tile.number(1) == hours[notebook,]
+    cost = Grafana(api, DASHBOARDS["cost"]()).panel("GPU hours").number(2)
+    assert tile.number(0) == pytest.approx(cost, rel=0.1)
     fleet = opened.panel("GPUs wasted now")
     assert [fleet.number(of) for of in range(3)] == pytest.approx([sum(wasted) + 1, sum(wasted), 1], rel=0.02)
 
 
 @pytest.mark.parametrize(
     ("name", "title"),
-    [("fleet", "Out of order: GPUs, and nodes that are not seen"), ("node", "Faults of GPUs, and their repair")],
+    [("fleet", "Out of order: GPUs, and nodes that are not seen"), ("node", "Faults of GPUs, and what to do first")],
 )
 def test_heat_is_not_a_power_brake(api: Api, name: str, title: str) -> None:
     faults = Grafana(api, DASHBOARDS[name](), {"instance": "causes"}).panel(title).by("instance", "summary")

@@ -13,7 +13,6 @@ from shlex import quote
 from typing import NamedTuple
 
 from gpugauge.driver.api import Device
-from gpugauge.driver.vendors import VENDORS
 from gpugauge.driver.vendors.vendor import RESTART
 from gpugauge.faults.table import FAULTS, Ailment, Fault, order
 from gpugauge.settings.kinds import DEFAULT_PORT
@@ -25,15 +24,9 @@ from gpugauge.workload.users import shares_host_users
 _MARK = re.compile(r"{(later|hand|reset|reset_all|reboot|power)}([^;]*)")
 _REBOOT = "systemctl reboot, which ends every program of the node"
 SEE = "see the repair"
-# A regular expression of what repairs a GPU, among the steps of a repair.
-COMMANDS = "|".join(
-    (
-        *sorted({f"{vendor.fill('{reset_gpus}').split(' -')[0]} [^;]*" for vendor in VENDORS}),
-        "systemctl reboot",
-        "switch the machine off and on",
-    )
-)
 """Stands in an advice for what the plan has."""
+REBOOTS = "systemctl reboot|switch the machine off and on"
+"""The commands of Advice that end every program of the node, as a regular expression."""
 _LAST = f"ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
 _BACK = "give the node back to its users"
 _MAX_PIDS = 8  # in a plan
@@ -57,6 +50,25 @@ class User(NamedTuple):
     kind: str
     pid: int | None
     owner: str = ""
+
+
+class Command(str):
+    """A step that repairs GPUs."""
+
+
+class _Later(Command):
+    """One that waits until all programs of the node have ended, though others do not."""
+
+
+class Advice(NamedTuple):
+    """What to do about a fault of a GPU: all of it in lines. Of one whose `text` has the plan also its parts: when the
+    GPU is repaired, by which command, and what else is to do.
+    """
+
+    text: str
+    when: str = ""
+    command: str = ""
+    note: str = ""
 
 
 class Need(NamedTuple):
@@ -89,8 +101,11 @@ def heading(needs: Iterable[Need]) -> str:
     """Return which GPUs a plan repairs, and when."""
     found = list(needs)
     names = ", ".join(dict.fromkeys(str(need.name) for need in found))
-    when = "when the jobs have ended" if all(need.later for need in found) else "now"
-    return f"Repair of GPU{'s' if ', ' in names else ''} {names}, {when}"
+    return f"Repair of GPU{'s' if ', ' in names else ''} {names}, {_when(all(need.later for need in found))}"
+
+
+def _when(later: bool) -> str:
+    return "when the jobs have ended" if later else "now"
 
 
 class Site(NamedTuple):
@@ -134,14 +149,15 @@ class Site(NamedTuple):
             parts.pop()
         return "; ".join(dict.fromkeys(parts)).replace("{forget}", forget)
 
-    def in_one_line(self, needs: Sequence[Need]) -> str:
-        """Return the plan in one line, as for alerts, "" without one."""
+    def in_lines(self, needs: Sequence[Need]) -> str:
+        """Return the plan with a line for each step, as for alerts, "" without one."""
         steps = (f"{number}. {step}" for number, step in enumerate(self.plan(needs), 1))
-        return f"{heading(needs)}, in this order: {'; '.join(steps)}" if needs else ""
+        return f"{heading(needs)}, in this order:\n" + ";\n".join(steps) if needs else ""
 
-    def alerted(self, device: Device, faults: Sequence[Ailment], plan: str) -> Iterator[str]:
-        """Yield what the alert about each fault of a GPU says. The plan is said once: by the gravest that needs it and
-        that no other one explains, whose alert is notified, and by each critical one, which pages.
+    def alerted(self, device: Device, faults: Sequence[Ailment], every: Sequence[Need]) -> Iterator[Advice]:
+        """Yield what the alert about each fault of a GPU says; `every` has the needs of all GPUs. The plan is said
+        once: by the gravest that needs it and that no other one explains, whose alert is notified, and by each critical
+        one, which pages.
         """
         explained = {name for each in faults for name in FAULTS[each.runbook].explains}
         needing = sorted(
@@ -151,12 +167,28 @@ class Site(NamedTuple):
         advice = [self.fill(each.advice, device.uuid) for each in faults]
         for each, own in zip(faults, advice, strict=True):
             if each not in needing and (each.runbook not in explained or not needing):
-                yield own
+                yield Advice(own)
             elif each is needing[0] or (each.grave and each.runbook not in explained):
-                yield ". ".join(filter(None, (with_loss(own, advice), plan)))
+                yield self._planned(device, with_loss(own, advice).split("; "), every)
             else:
                 also = f"The repair is in the alert {needing[0].runbook}, and in gpugauge status"
-                yield ". ".join(filter(None, (own, also)))
+                yield Advice(". ".join(filter(None, (own, also))))
+
+    def _planned(self, device: Device, own: Sequence[str], every: Sequence[Need]) -> Advice:
+        """Return the plan: before it what it cannot undo, behind it what may follow."""
+        before, behind = (
+            [each for each in own if each != SEE and (each == RESTART) == first] for first in (True, False)
+        )
+        text = ".\n".join(filter(None, (*before, self.in_lines(every), "; ".join(behind))))
+        commands = [step for step in self.plan(every) if isinstance(step, Command)]
+        if not commands:
+            return Advice(text)
+        own_reset = {device.vendor.fill("{reset_gpu}", need.name) for need in every if need.device.uuid == device.uuid}
+        # A GPU that is not reset is repaired by the last.
+        command = next((each for each in commands if each in own_reset), commands[-1])
+        when = _when(isinstance(command, _Later) or all(need.later for need in every))
+        short = match[0] if (match := re.search(REBOOTS, command)) else str(command)
+        return Advice(text, when, short, "; ".join((*before, *behind)))
 
     def plan(
         self,
@@ -187,7 +219,7 @@ class Site(NamedTuple):
             once += f"steps and go on with the check: it also {also}"
             yield from self.plan(now, users, simulated=simulated, instead=once)
             when = "later, if you did not reboot it: when all programs of the node have ended"
-            yield f"{when}, systemctl reboot, which {also}"
+            yield _Later(f"{when}, systemctl reboot, which {also}")
             yield from _under_load(waiting)
             return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.
@@ -200,7 +232,9 @@ class Site(NamedTuple):
         drain, back = self._drained(kinds, programs, later=later)
         whole = {need.device.vendor for need in needs if need.mark == "reset_all"}  # one command resets their GPUs
         resets = dict.fromkeys(
-            need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)
+            Command(
+                need.device.vendor.fill("{reset_gpus}" if need.device.vendor in whole else "{reset_gpu}", need.name)
+            )
             for need in needs
             if need.mark in _RESETS
         )
@@ -208,10 +242,10 @@ class Site(NamedTuple):
         yield from drain
         yield from dict.fromkeys(f"GPU {need.name}: {need.text}" for need in needs if need.mark == "hand")
         if "power" in marks:
-            yield "switch the machine off and on"
+            yield Command("switch the machine off and on")
         elif reboot:
             why = "" if "reboot" in marks else ", as services of the cluster hold GPUs after a drain, too"
-            yield f"{_REBOOT} and {_does(needs)}{why}"
+            yield Command(f"{_REBOOT} and {_does(needs)}{why}")
         elif resets:
             if instead:
                 yield instead

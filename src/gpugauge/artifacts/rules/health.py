@@ -17,8 +17,7 @@ _WAITING = {"GpuPcieDegraded", "GpuHot", "GpuThrottled", "GpuReadingFailed"}  # 
 IDENTITY = "gpugauge:gpu:info"
 # The words of the daemon, which change: an alert with another identity would resolve the one before.
 _WORDS = ("summary", "advice")
-# Each step of a repair in a line of its own.
-_TO_DO = '{{ with $labels.advice }}\nWhat to do: {{ reReplaceAll "(:|;) ([0-9]+[.]) " "$1\\n$2 " . }}.{{ end }}'
+_TO_DO = "{{ with $labels.advice }}\nWhat to do: {{ . }}.{{ end }}"
 # What an error of each class means.
 _XIDS = {
     "GpuXidApplication": '{{ if eq $labels.xid "94" }}Memory of the GPU is faulty: the program that read it has ended, '

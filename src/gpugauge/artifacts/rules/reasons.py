@@ -21,7 +21,7 @@ from gpugauge.artifacts.rules.recording import (
     Recording,
 )
 from gpugauge.artifacts.rules.states import ADVICE, CRITICAL, GOOD, UNKNOWN, WARNING, Line, states
-from gpugauge.faults.repair import COMMANDS, SEE
+from gpugauge.faults.repair import REBOOTS
 from gpugauge.faults.table import FAULTS
 from gpugauge.verdict.causes import ON_CPU
 
@@ -32,8 +32,6 @@ IDLE = "gpugauge:job_idle:gpus"
 FINE, CPU, REBOOT = "uses its GPUs", "trains on the CPU", "its node must be rebooted"
 YOUNG = "being judged: 15 minutes of training are needed"
 ENDS = "the repair of GPU $1 ends every program of its node"
-# Advice on a fault whose repair ends every program of the node.
-REBOOTS = "~.*(ends every program of the node|switch the machine off).*"
 # Faults that must be repaired at once: first those that explain others.
 TIERS = [
     "~"
@@ -43,22 +41,20 @@ TIERS = [
     for explains in (True, False)
 ]
 _SLOWEST = "find what limits rank $1: it does most work of its own, and the others wait for it"
-_SHORT = "$2: ask the owners to end its programs, then $3"
-# The command of a repair, and what stands before it in the advice on a fault.
-_PLAN = f"(?:{SEE}; )?(.*[.] |)Repair of GPUs? .*?, (now|when[^:]*), in this order:.*?({COMMANDS}).*"
+_SHORT = "$1: ask the owners to end its programs, then $2. $3"
 
 Select = Callable[..., str]
 """Returns a selector of a metric with labels."""
 
 
-def short(faults: str, *, repair_first: bool = False) -> str:
-    """Return faults with what repairs them in place of all steps, which are in the dashboard of the node, and with what
-    stands before the repair, such as that a program must be started again.
+def short(faults: str, words: str = _SHORT) -> str:
+    """Return faults with `words` about what repairs them in place of all steps, which are in the dashboard of the node:
+    when, by which command, and what else is to do.
     """
-    said = f"{_SHORT}. $1" if repair_first else f"${{1}}{_SHORT}"
-    found = f'label_replace({faults}, "{ADVICE}", "{said}", "{ADVICE}", "{_PLAN}")'
-    # Nothing stands before some.
-    return f'label_replace({found}, "{ADVICE}", "$1", "{ADVICE}", "(.*)[.] ")' if repair_first else found
+    found = f'label_join({faults}, "parts", "@", "when", "command", "note")'
+    found = f'label_replace({found}, "{ADVICE}", "{words}", "parts", "([^@]+)@([^@]+)@(.*)")'
+    # Nothing else is to do about some.
+    return f'label_replace({found}, "{ADVICE}", "$1", "{ADVICE}", "(.*)[.] ")'
 
 
 def critical(s: Selectors, select: Select, **labels: str) -> str:
@@ -70,7 +66,7 @@ def critical(s: Selectors, select: Select, **labels: str) -> str:
 
 def reboots(s: Selectors, select: Select) -> str:
     """Return the critical faults whose repair ends every program of the node, in the form of `critical`."""
-    found = critical(s, select, advice=REBOOTS)
+    found = critical(s, select, command=f"~{REBOOTS}")
     return f'label_replace({found}, "{ADVICE}", "save a checkpoint: {ENDS}", "index", "(.*)")'
 
 

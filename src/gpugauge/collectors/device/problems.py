@@ -11,7 +11,7 @@ from gpugauge.collectors.base import RegisteredCollector, Sources, Tick
 from gpugauge.driver.advice import unread_advice, unread_words
 from gpugauge.driver.api import RELEASED, SUSPENDED, Device, DeviceReading, down_reason
 from gpugauge.faults.judged import Judged, Track, health_of
-from gpugauge.faults.repair import ANY_SITE, Site, needs
+from gpugauge.faults.repair import ANY_SITE, Advice, Site, needs
 from gpugauge.faults.table import (
     DEFAULTS,
     FAULTS,
@@ -52,7 +52,7 @@ class _Gpu(NamedTuple):
 
     faults: tuple[Ailment, ...]
     judged: bool
-    advice: list[str]
+    advice: list[Advice]
     number: str
 
 
@@ -67,7 +67,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
         summary += f": {each.text}" if each.runbook in REASONED else f" {each.where}" if each.where else ""
         summary = each.text if each.runbook == "GpuReadingFailed" else summary
-        words = (each.reason, fault.word, summary, advice, fault.action, gpu.number)
+        words = (each.reason, fault.word, summary, *advice, fault.action, gpu.number)
         found.setdefault((each.runbook, *each.xid), words)
     return {(name, *xid, *words): 1 for (name, *xid), words in found.items()}
 
@@ -103,11 +103,12 @@ METRICS: tuple[Metric, ...] = (
     PROBLEM_INFO := _gpu.gauge(
         "gpu_problem_info",
         "The words of each series of gpu_problem, and the index of the GPU; always 1. Xid errors have a series for "
-        "each code. state is at most "
-        "14 characters long, summary follows the name of the GPU, and action is what drains nodes should do: reset, "
-        "reset_later (when its jobs have ended), drain, or empty.",
+        "each code. state is at most 14 characters long, summary follows the name of the GPU, advice is what to do, in "
+        "lines. when, command and note are its parts if it has the steps of a repair. action is what drains nodes "
+        "should do: reset, reset_later (when its jobs have ended), drain, or empty.",
         _info,
-        *("problem", "xid", "xid_name", "reason", "state", "summary", "advice", "action", "index"),
+        *("problem", "xid", "xid_name", "reason", "state", "summary"),
+        *("advice", "when", "command", "note", "action", "index"),
     ),
     SINCE := _gpu.gauge(
         "gpu_problem_since_timestamp_seconds",
@@ -242,9 +243,8 @@ class FaultsCollector(RegisteredCollector):
         if found != self._found:
             every = [(d, each) for d in tick.driver.devices for each in found[d.uuid].faults]
             needed = [need for d, each in every for need in needs(d, [each.advice], FAULTS[each.runbook])]
-            plan = self._place.in_one_line(needed)
             gpus = [
-                ((d.uuid,), _Gpu(faults, judged, [*self._place.alerted(d, faults, plan)], _index(d)))
+                ((d.uuid,), _Gpu(faults, judged, [*self._place.alerted(d, faults, needed)], _index(d)))
                 for d, (faults, judged, _) in ((d, found[d.uuid]) for d in tick.driver.devices)
             ]
             rows = families(METRICS, gpus)
