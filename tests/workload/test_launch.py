@@ -38,7 +38,25 @@ def test_ranks_of_torchrun_are_one_launch(made: Made) -> None:
     for pid in (11, 12):  # torchrun starts each rank in a session of its own
         made.process(pid, ["python", "train.py"], parent=10, session=pid)
 
-    assert top(made, 11) == top(made, 12) == name("torchrun", 10)
+    assert top(made, 11) == top(made, 12) == name("torchrun train.py", 10)
+
+
+@pytest.mark.parametrize(
+    ("argv", "called"),
+    [
+        (
+            ["python3", "/usr/bin/accelerate", "launch", "--num_processes=2", "a/fit.py", "--key", "b.py"],
+            "accelerate fit.py",
+        ),
+        (["python3", "-m", "torch.distributed.run", "--config=x.py", "fit.py"], "torch.distributed.run fit.py"),
+        (["torchrun", "-m", "pkg.fit"], "torchrun"),
+        (["python3", "fit.py", "other.py"], "fit.py"),
+    ],
+)
+def test_a_launcher_is_named_with_its_script_and_no_other_argument(made: Made, argv: list[str], called: str) -> None:
+    made.process(10, argv, parent=3, session=3, terminal=34816, comm="x")
+
+    assert top(made, 10) == name(called, 10)
 
 
 def test_two_launches_in_one_shell_are_two(made: Made) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import NamedTuple
 
+from gpugauge.base.serving import launches
 from gpugauge.workload.command import command_name
 from gpugauge.workload.identity import clean
 from gpugauge.workload.procfs import Procfs, process_hash
@@ -89,8 +91,11 @@ def _is_interactive(name: str, argv: list[bytes]) -> bool:
 
 
 def _program(argv: list[bytes]) -> bytes:
-    """Return the short name of a program; that of the script for a shell with a script."""
+    """Return the short name of a program; that of the script for a shell with a script, and also for a launcher."""
     name = command_name(argv)
+    if launches(name.decode(errors="replace")):
+        scripts = (word.rpartition(b"/")[2] for word in argv[1:] if word.endswith(b".py") and not word.startswith(b"-"))
+        return b" ".join((name, *islice(scripts, 1)))
     if name.decode(errors="replace") in _SHELLS and len(argv) > 1 and argv[1] and not argv[1].startswith((b"-", b"+")):
         return argv[1].rpartition(b"/")[2]
     return name
