@@ -244,7 +244,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
         Column("Do this", "advice"),
         CHAPTER_COLUMN,
         Column(gpus.RANK, gpus.RANK, hidden=True),
-        *dropped("uuid", "problem", "state", "reason", "when", "command", "note", "parts", "of", gpus.HAD),
+        *dropped("uuid", "problem", "state", "when", "command", "note", "parts", "of", gpus.HAD),
         order=("GPU", *(each.title for each in where), gpus.RANK),
         **options,
     )

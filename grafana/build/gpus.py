@@ -230,10 +230,8 @@ def listed(scope: Scope) -> Expr:
     the GPU. Of a node that is not seen, for those that it had, with words that say so. The value is since when.
     """
     fault = keys("instance", "uuid", "problem")
-    labels = f"{fault}, index, summary, advice, reason, when, command, note"
+    labels = f"{fault}, index, summary, advice, when, command, note"
     words = Expr(f"group by ({labels}) ({known(scope, 'gpu_problem_info')})", COUNT)
-    for reason, text in SLOWED.items():
-        words = words.then(f'label_replace({{}}, "summary", "{text}", "reason", "{reason}")')
     grave = f"group by ({fault}) ({known(scope, 'gpu_problem', severity='!info')})"
     if scope.many:
         first, others = (f"group by ({fault}) ({known(scope, 'gpu_problem', problem=each)})" for each in TIERS)
@@ -364,14 +362,8 @@ def gpu_states(scope: Scope) -> Expr:
     return found.then(f"({{}})\n* on ({GPU_KEY}) group_left (index) {seen(scope)}")
 
 
-# By the reason for which a GPU lowers its clocks.
-SLOWED = {
-    ".*thermal.*": "lowers its clocks because of heat",
-    ".*brake.*": "lowers its clocks because of a power brake",
-}
-
-
 GPU_NAMES = {
+    f"~(not seen.*, )?{_LAST}: .*": ("", "orange"),
     **dict.fromkeys((_USED, _FREE), ("", "green")),
     _WASTED: ("", "orange"),
     **dict.fromkeys(("~not seen.*", "not listed any more", _NOT_JUDGED), ("", GREY)),
@@ -381,7 +373,6 @@ GPU_NAMES = {
         for fault in sorted(FAULTS.values(), key=lambda fault: -len(fault.summary))
         if "Xid" not in fault.name
     },
-    **dict.fromkeys((*SLOWED.values(), f"~(not seen.*, )?{_LAST}: .*"), ("", "orange")),
     "~had Xid.*": ("", "red"),
 }
 

@@ -75,7 +75,7 @@ _PROBLEMS = {
 }
 _NOT_SEEN = "not known: $1 min"
 UNSEEN_ADVICE = (
-    "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
+    "ask the administrators about the node: if it is down, start the job elsewhere from its last checkpoint, or "
     "the last one before memory errors of its GPUs"
 )
 _UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "orange"), "~not known.*": ("", GREY)}
@@ -296,11 +296,6 @@ def hidden() -> list[tuple[str, str]]:
 def last_known(*labels: str) -> str:
     """Return the newest facts of the chosen job in the time shown, also after its end: a series by the labels."""
     return f"group by ({', '.join((JOB_KEY, *labels))}) (last_over_time({INFO}[$__range]))"
-
-
-def new() -> str:
-    """Return the chosen job, if it runs and was not seen yet when the window of the rules began."""
-    return f"(group by ({JOB_KEY}) ({INFO}) unless group by ({JOB_KEY}) ({INFO} offset {RANGE}))"
 
 
 def job_processes() -> str:

@@ -47,7 +47,7 @@ def dashboard() -> Json:
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _faults(), _gpus(), _repair(), *gpus.curves(DEVICES, sizes=[(8, 12)] * 4), _processes()]),
+            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, sizes=[(8, 12)] * 4), _repair()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -130,7 +130,7 @@ def _now() -> list[Panel]:
 
 
 def _faults() -> Panel:
-    title = "Faults of GPUs, and what to do first"
+    title = "Faults of GPUs, and what to do first: all steps of the repair are below"
     return common.faults(DEVICES, title, of_fleet=False, height=6, empty_text="no GPU that reports has a fault")
 
 
@@ -141,8 +141,7 @@ def _repair() -> Panel:
         "One plan for all GPUs of the node, in this order, as `gpugauge status` and the alerts have it.",
         Column("Do this", "advice"),
         *dropped(Expr(plan, COUNT), "instance", "uuid", "problem", "summary"),
-        width=16,
-        height=12,
+        height=10,
         header=False,
         empty_text="no GPU that reports needs a repair",
     )
@@ -247,14 +246,14 @@ def _processes() -> Panel:
         "their GPU time that they use, and why their job wastes GPU time; the last ones of a node not "
         "seen now. Job opens the job.",
         Column("GPU", "index", size=45, empty="CPU"),
-        Column("User", "workload_user", size=65),
+        Column("User", "workload_user", size=60),
         *common.job_columns(),
-        Column("Program", "workload_command", size=150),
+        Column("Program", "workload_command", size=135),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
-        Column("State", "state", names=jobs.STATE_NAMES, size=225),
+        Column("State", "state", names=jobs.STATE_NAMES, size=115),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
         Column("Load", load, size=65),
-        Column("Why", "cause", names=jobs.WHY_NAMES, size=300),
+        Column("Why", "cause", names=jobs.WHY_NAMES, size=185),
         Column("Memory", on_device(on_devices), size=75),
         Column("Busy", on_device(shares), size=65),
         Column("pid", "pid", size=60),
@@ -265,7 +264,8 @@ def _processes() -> Panel:
             *("instance", "uuid", "process"),
         ),
         sort="Wasted",
-        height=8,
+        width=16,
+        height=12,
         empty_text="no process on these GPUs, and no training on the CPU",
     )
 

@@ -23,6 +23,7 @@ from tests.e2e.programs import prometheus
 
 from gpugauge.artifacts.rules.options import Parameters
 from gpugauge.driver.vendors.vendor import RESTART
+from gpugauge.faults.table import FAULTS as FAULT_TABLE
 from qa.worlds.drawn_fleets import (
     BROKEN,
     LOST,
@@ -46,9 +47,11 @@ ALERTMANAGER = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/al
 JOB = ("cluster", "workload_job_kind", "workload_namespace", "workload_job")
 GPU = ("cluster", "instance", "uuid")
 TRAININGS = "Trainings: what is wasted, by whom, why, and what to do"
-FAULTS, REPAIR = "Faults of GPUs, and what to do first", "Repair, step by step"
+FAULTS, REPAIR = "Faults of GPUs, and what to do first: all steps of the repair are below", "Repair, step by step"
 OUT_OF_ORDER = "Out of order: GPUs, and nodes that are not seen"
 NOTIFICATIONS = "Notifications about firing alerts"
+LOOK = "ask the administrators about the node: if it is down, start the job elsewhere from its last checkpoint, or the "
+LOOK += "last one before memory errors of its GPUs"
 # Before the fault that a node had when it was seen last; the order of faults.
 LAST, RANKS = "last known: ", {"lost": "2", "ecc": "3"}
 
@@ -439,8 +442,10 @@ def the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
 
 
 def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> None:
-    listed = world.open("fleet").panel(TRAININGS).by(*JOB, "state", of=-1)
+    shown = world.open("fleet").panel(TRAININGS)
+    listed = shown.by(*JOB, "state", of=-1)
     table, levels = {JobId(*key[:-1]): key[-1] for key in listed}, {JobId(*key[:-1]): listed[key] for key in listed}
+    advice = {JobId(*key[:-1]): key[-1] for key in shown.by(*JOB, "advice", of=-1)}
     for job in world.fleet.jobs:
         minutes = {node.name: node.down for node, _ in job.places}
         missing = {f"not known: {name} is not seen for {minutes[name]} min" for name in job.not_seen()}
@@ -450,6 +455,7 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
             (state,) = {key[0] for key in opened.panel("Job").by("state", of=3)}
             assert state in (missing or {"ended"})
             assert not missing or (table[job.id] in missing and levels[job.id] == max(levels.values()))
+            assert not missing or advice[job.id] == LOOK
             if not world.fleet.seen(job) or job.ended:
                 assert opened.panel("Load").number() == int(NOT_SEEN if missing else ENDED)
                 if missing:
@@ -459,8 +465,6 @@ def a_job_is_neither_well_nor_ended_if_its_node_is_not_seen(world: World) -> Non
 def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJob, opened: Grafana) -> None:
     shown = opened.panel("What to do").by("cause", "advice")
     ask = "ask the administrators for the repair, when the node is back: systemctl reboot. replace it"
-    look = "ask the administrators about the node; if it is down, start the job elsewhere from its last checkpoint, or "
-    look += "the last one before memory errors of its GPUs"
     # One that has ended may have lost a GPU of a node that is seen.
     if any(not node.down and node.faults.get(uuid) == "lost" for node, uuid in job.places):
         return
@@ -469,10 +473,10 @@ def the_last_faults_are_repaired_when_the_node_is_back(world: World, job: DrawnJ
         for node, uuid in job.places
         if node.down and node.faults.get(uuid) == "lost"
     }
-    assert set(shown) == lost | {("not known: its node is not seen", look)}, job
+    assert set(shown) == lost | {("not known: its node is not seen", LOOK)}, job
     # The node comes first.
-    assert max(shown, key=shown.__getitem__)[1] == look
-    (at,) = [since for (_, advice), since in shown.items() if advice == look]
+    assert max(shown, key=shown.__getitem__)[1] == LOOK
+    (at,) = [since for (_, advice), since in shown.items() if advice == LOOK]
     assert at in {seen_last(world, node) for node, _ in job.places}
     assert set(opened.panel("Alerts").by("alertname")) == {("ExporterDown",)}
 
@@ -821,6 +825,46 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         assert gpus.by("uuid", "state") == {("GPU-0", "lost"): 3}
         assert set(opened_on(world, job).panel("Alerts").by("alertname")) == {("GpuLost",)}
         assert set(opened_on(world, other).panel("Its GPUs").by("uuid", "state")) == {("GPU-1", "in use")}
+
+
+def test_a_gpu_that_is_lost_for_hours_is_one_of_the_only_job_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qa.worlds.drawn_fleets.LOST", 2 * SECONDS // MINUTE)
+    fleet = one_job()
+    (node,), (job,) = fleet.nodes, fleet.jobs
+    node.uuids.append("GPU-1")
+    node.faults["GPU-1"] = "lost"
+    job.places.append((node, "GPU-1"))
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        opened = opened_on(World(fleet, Api(server.url, end, SECONDS)), job)
+        assert opened.panel("Its GPUs").by("uuid", "state") == {("GPU-0", "wasted"): 2, ("GPU-1", "lost"): 3}
+        assert set(opened.panel("Job").by("workload_job").values()) == {2}
+
+
+def colour(title: str, name: str, column: str, text: str) -> str:
+    """Return the colour of a text in a column of a table, as Grafana maps it: the first that matches."""
+    panel = next(panel for panel in DASHBOARDS[name]()["panels"] if panel["title"] == title)
+    of_column = next(each for each in panel["fieldConfig"]["overrides"] if each["matcher"]["options"] == column)
+    (rows,) = (each["value"] for each in of_column["properties"] if each["id"] == "mappings")
+    plain = {value: found for row in rows if row["type"] == "value" for value, found in row["options"].items()}
+    found = [row["options"] for row in rows if row["type"] == "regex"]
+    matched = [each["result"] for each in found if re.search(each["pattern"], text)]
+    return (plain.get(text) or matched[0])["color"]
+
+
+def test_what_a_node_had_has_the_colour_of_a_node_that_is_not_seen() -> None:
+    for fault in FAULT_TABLE.values():
+        was = f"{LAST}{fault.summary}"
+        for title, name, column, text in (
+            (OUT_OF_ORDER, "fleet", "Fault", was),
+            (FAULTS, "node", "Fault", was),
+            ("GPUs", "node", "State", f"not seen for 25 min, {was}"),
+            ("Its GPUs", "job", "State", f"not seen for 25 min, {was}"),
+            ("What to do", "job", "What", f"GPU 1 of node-1: {was}"),
+        ):
+            assert colour(title, name, column, text) == "orange", text
 
 
 def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:

@@ -107,7 +107,10 @@ def test_the_fleet_wastes_what_its_nodes_waste(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("name", "title"),
-    [("fleet", "Out of order: GPUs, and nodes that are not seen"), ("node", "Faults of GPUs, and what to do first")],
+    [
+        ("fleet", "Out of order: GPUs, and nodes that are not seen"),
+        ("node", "Faults of GPUs, and what to do first: all steps of the repair are below"),
+    ],
 )
 def test_heat_is_not_a_power_brake(api: Api, name: str, title: str) -> None:
     faults = Grafana(api, DASHBOARDS[name](), {"instance": "causes"}).panel(title).by("instance", "summary")

@@ -29,6 +29,7 @@ REBOOTS = "systemctl reboot|switch the machine off and on"
 """The commands of Advice that end every program of the node, as a regular expression."""
 _LAST = f"ask the owners of all programs of the node, then {_REBOOT.partition(',')[0]}"
 _BACK = "give the node back to its users"
+_LATER = "later"  # begins the one step that waits though others do not
 _MAX_PIDS = 8  # in a plan
 _RESETS = {"reset", "reset_all"}
 _EVERY_ADDRESS = {"", "0.0.0.0", "::", "localhost"}  # noqa: S104  (compared, not bound)
@@ -54,10 +55,6 @@ class User(NamedTuple):
 
 class Command(str):
     """A step that repairs GPUs."""
-
-
-class _Later(Command):
-    """One that waits until all programs of the node have ended, though others do not."""
 
 
 class Advice(NamedTuple):
@@ -186,7 +183,7 @@ class Site(NamedTuple):
         own_reset = {device.vendor.fill("{reset_gpu}", need.name) for need in every if need.device.uuid == device.uuid}
         # A GPU that is not reset is repaired by the last.
         command = next((each for each in commands if each in own_reset), commands[-1])
-        when = _when(isinstance(command, _Later) or all(need.later for need in every))
+        when = _when(command.startswith(_LATER) or all(need.later for need in every))
         short = match[0] if (match := re.search(REBOOTS, command)) else str(command)
         return Advice(text, when, short, "; ".join((*before, *behind)))
 
@@ -218,8 +215,8 @@ class Site(NamedTuple):
             once = f"if the other programs of the node can end now, too{_said(others)}, reboot it in place of the next "
             once += f"steps and go on with the check: it also {also}"
             yield from self.plan(now, users, simulated=simulated, instead=once)
-            when = "later, if you did not reboot it: when all programs of the node have ended"
-            yield _Later(f"{when}, systemctl reboot, which {also}")
+            when = f"{_LATER}, if you did not reboot it: when all programs of the node have ended"
+            yield Command(f"{when}, systemctl reboot, which {also}")
             yield from _under_load(waiting)
             return
         # In a cluster other services read the GPUs as well: only a reboot ends all of them.

@@ -61,7 +61,7 @@ _ROWS = (
         expected="counts that do not grow",
     ),
     Fault(
-        *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks because of heat or a power brake"),
+        *("GpuThrottled", "warning", "clocks lowered", "lowers its clocks"),
         explains=("GpuHot",),
     ),
     Fault("GpuHot", "warning", "hot", "is near its slowdown temperature"),
@@ -246,6 +246,11 @@ def _links_words(links: Mapping[str, tuple[float, str]]) -> str:
     named = [link + (f" (to {end})" if (end := links[link][1]) else "") for link in order[:_MAX_LINKS]]
     more = f" and {len(order) - _MAX_LINKS} more" if len(order) > _MAX_LINKS else ""
     return f"on link{'s' if len(order) > 1 else ''} {', '.join(named)}{more}" if links else ""
+
+
+def slowed_by(reason: str) -> str:
+    """Return what lowers the clocks, in a few words."""
+    return "heat" if "thermal" in reason else "a power brake" if "brake" in reason else "heat or a power brake"
 
 
 def slowdowns(active: Collection[str]) -> list[str]:

@@ -25,6 +25,7 @@ from gpugauge.faults.table import (
     ailments,
     lost,
     order,
+    slowed_by,
     xid_fault,
 )
 from gpugauge.metric import Metric, Table, by, families
@@ -66,6 +67,7 @@ def _info(gpu: _Gpu) -> dict[tuple[str, ...], float]:
         fault = FAULTS[each.runbook]
         summary = f"had {each.text}" if each.kind == "xid" else fault.summary
         summary += f": {each.text}" if each.runbook in REASONED else f" {each.where}" if each.where else ""
+        summary += f" because of {slowed_by(each.reason)}" if each.runbook == "GpuThrottled" else ""
         summary = each.text if each.runbook == "GpuReadingFailed" else summary
         words = (each.reason, fault.word, summary, *advice, fault.action, gpu.number)
         found.setdefault((each.runbook, *each.xid), words)
