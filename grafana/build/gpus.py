@@ -4,7 +4,7 @@ the owners of faulty GPUs of many nodes need the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -173,16 +173,15 @@ def curves(
     scope: Scope,
     of: Callable[[Expr], Expr] = lambda expr: expr,
     empty_text: str = UNSUPPORTED,
-    sizes: Sequence[tuple[int, int]] = ((6, 8),) * 4,
+    **size: int,
 ) -> list[Panel]:
     """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
-    places = iter(sizes)
 
     def graph(title: str, text: str, expr: Expr, **options: Any) -> Panel:
         shown = by_device(scope, of(expr))
-        lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
-        width, height = next(places)
-        return timeseries(title, text, *lines, width=width, height=height, empty_text=empty_text, **options)
+        return timeseries(
+            title, text, Query(shown, GPU_LEGEND), no_curve(scope, shown), empty_text=empty_text, **size, **options
+        )
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
     return [

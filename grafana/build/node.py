@@ -47,7 +47,7 @@ def dashboard() -> Json:
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, sizes=[(8, 12)] * 4), _repair()]),
+            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, width=6, height=12), _repair()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -246,14 +246,14 @@ def _processes() -> Panel:
         "their GPU time that they use, and why their job wastes GPU time; the last ones of a node not "
         "seen now. Job opens the job.",
         Column("GPU", "index", size=45, empty="CPU"),
-        Column("User", "workload_user", size=60),
+        Column("User", "workload_user", size=65),
         *common.job_columns(),
-        Column("Program", "workload_command", size=135),
+        Column("Program", "workload_command", size=150),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
-        Column("State", "state", names=jobs.STATE_NAMES, size=115),
+        Column("State", "state", names=jobs.STATE_NAMES, size=200),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
         Column("Load", load, size=65),
-        Column("Why", "cause", names=jobs.WHY_NAMES, size=185),
+        Column("Why", "cause", names=jobs.WHY_NAMES, size=300),
         Column("Memory", on_device(on_devices), size=75),
         Column("Busy", on_device(shares), size=65),
         Column("pid", "pid", size=60),
@@ -264,8 +264,7 @@ def _processes() -> Panel:
             *("instance", "uuid", "process"),
         ),
         sort="Wasted",
-        width=16,
-        height=12,
+        height=9,
         empty_text="no process on these GPUs, and no training on the CPU",
     )
 

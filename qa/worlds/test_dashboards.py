@@ -851,7 +851,7 @@ def colour(title: str, name: str, column: str, text: str) -> str:
     plain = {value: found for row in rows if row["type"] == "value" for value, found in row["options"].items()}
     found = [row["options"] for row in rows if row["type"] == "regex"]
     matched = [each["result"] for each in found if re.search(each["pattern"], text)]
-    return (plain.get(text) or matched[0])["color"]
+    return str((plain.get(text) or matched[0])["color"])
 
 
 def test_what_a_node_had_has_the_colour_of_a_node_that_is_not_seen() -> None:

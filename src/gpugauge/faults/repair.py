@@ -174,7 +174,8 @@ class Site(NamedTuple):
     def _planned(self, device: Device, own: Sequence[str], every: Sequence[Need]) -> Advice:
         """Return the plan: before it what it cannot undo, behind it what may follow."""
         before, behind = (
-            [each for each in own if each != SEE and (each == RESTART) == first] for first in (True, False)
+            [each for each in own if each.removeprefix("then ") != SEE and (each == RESTART) == first]
+            for first in (True, False)
         )
         text = ".\n".join(filter(None, (*before, self.in_lines(every), "; ".join(behind))))
         commands = [step for step in self.plan(every) if isinstance(step, Command)]
