@@ -173,15 +173,15 @@ def curves(
     scope: Scope,
     of: Callable[[Expr], Expr] = lambda expr: expr,
     empty_text: str = UNSUPPORTED,
-    **size: int,
+    width: int = 6,
+    height: int = 8,
 ) -> list[Panel]:
     """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
 
     def graph(title: str, text: str, expr: Expr, **options: Any) -> Panel:
         shown = by_device(scope, of(expr))
-        return timeseries(
-            title, text, Query(shown, GPU_LEGEND), no_curve(scope, shown), empty_text=empty_text, **size, **options
-        )
+        lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
+        return timeseries(title, text, *lines, width=width, height=height, empty_text=empty_text, **options)
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
     return [
