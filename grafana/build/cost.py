@@ -128,10 +128,10 @@ def _columns(labels: tuple[str, ...], *, user: bool) -> list[Column]:
         Column("Held", of(cost.HELD), size=80, decimals=1),
         Column("Used", of(cost.USED), size=80, decimals=1),
         Column("Wasted", of(cost.LOST), size=80, decimals=1),
-        Column("Wasted share", share, size=90),
+        Column("Wasted share", share, size=110),
         Column("Energy", of(cost.ENERGY), size=90, decimals=1),
         Column("Cost", of(cost.HELD_COST), size=90, decimals=2),
-        Column("Of it wasted", of(cost.LOST_COST), size=90, decimals=2),
+        Column("Of it wasted", of(cost.LOST_COST), size=105, decimals=2),
     ]
 
 

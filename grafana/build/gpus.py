@@ -285,6 +285,7 @@ COUNTED: dict[str, Any] = {
 HAD = "had"
 """The label of faults that a node had when it was seen last, with the words before them."""
 _LAST = "last known"
+# Those words are shorter than a fault.
 SHORT = f"(?:{_LAST}: )?[^:]{{{len(_LAST) + 1},}}"
 """The words of a fault without what is behind them, as a regular expression."""
 RANK, CRITICAL_RANK = "rank", "2"

@@ -47,7 +47,7 @@ def dashboard() -> Json:
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, width=6, height=12), _repair()]),
+            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, width=6, height=14), _repair()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -248,7 +248,7 @@ def _processes() -> Panel:
         Column("GPU", "index", size=45, empty="CPU"),
         Column("User", "workload_user", size=65),
         *common.job_columns(),
-        Column("Program", "workload_command", size=150),
+        Column("Program", "workload_command", size=165),
         Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
         Column("State", "state", names=jobs.STATE_NAMES, size=200),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
@@ -264,7 +264,7 @@ def _processes() -> Panel:
             *("instance", "uuid", "process"),
         ),
         sort="Wasted",
-        height=9,
+        height=10,
         empty_text="no process on these GPUs, and no training on the CPU",
     )
 
