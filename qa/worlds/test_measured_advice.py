@@ -136,7 +136,7 @@ def test_the_slowest_rank_is_found_with_a_command(ranks: int | None) -> None:
     if ranks is None or ranks < 2:
         assert text == CAUSES["waiting_for_peers"].advice
         return
-    assert text.startswith(f"find the slow one of its {ranks} ranks: the alert about this job names it")
+    assert text.startswith(f"find the slow one of its {ranks} ranks: the one that does not wait, ")
     assert [part for part, is_command in parts(text) if is_command] == ["gpugauge status --url NODE:10478"]
 
 

@@ -451,10 +451,10 @@ def test_the_doctor_stops_nothing_where_no_daemon_runs(tmp_path: Path) -> None:
 
     assert "reset it" not in text
     assert text.partition("Repair of GPUs ")[2].startswith(
-        "0, 1, now: in this order "
-        "1. start nothing new on the node, ask the owners to end their programs (owner unknown: pid 7), otherwise kill "
-        "7 2. systemctl reboot, which ends every program of the node and resets GPU 0 and repairs GPU 1 "
-        "3. check that all is well before you give the node back to its users: gpugauge doctor "
+        "0, 1, now: in this order 1. GPU 0 (needs recovery), note what the repair clears: nvidia-smi -q -i 0 -d "
+        "ECC,ROW_REMAPPER 2. start nothing new on the node, ask the owners to end their programs (owner unknown: pid "
+        "7), otherwise kill 7 3. systemctl reboot, which ends every program of the node and resets GPU 0 and repairs "
+        "GPU 1 4. check that all is well before you give the node back to its users: gpugauge doctor "
     )
     assert "systemctl stop" not in text
 

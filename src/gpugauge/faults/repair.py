@@ -306,10 +306,12 @@ def _under_load(needs: Iterable[Need]) -> Iterator[str]:
 
 
 def _shown(needs: Iterable[Need], command: Callable[[Fault], str], when: str) -> Iterator[str]:
-    found = ((n, n.fault, n.device.vendor.fill(command(n.fault), n.name)) for n in needs if n.fault)
-    yield from dict.fromkeys(
-        f"GPU {n.name} ({fault.word}), {when.format(fault.expected)}: {shown}" for n, fault, shown in found if shown
-    )
+    found: dict[tuple[object, str], str] = {}  # each command of a GPU once
+    for need in needs:
+        if (fault := need.fault) and (shown := need.device.vendor.fill(command(fault), need.name)):
+            text = f"GPU {need.name} ({fault.word}), {when.format(fault.expected)}: {shown}"
+            found.setdefault((need.name, shown), text)
+    yield from found.values()
 
 
 def _does(needs: Sequence[Need]) -> str:

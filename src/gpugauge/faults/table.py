@@ -46,11 +46,15 @@ _ROWS = (
     Fault(
         "GpuRowRemapFailed", "critical", "faulty memory", "cannot replace faulty memory", "drain", _REPLACED_EXPLAINS
     ),
-    Fault("GpuNeedsReset", "critical", "needs recovery", "needs recovery", "reset", _RESET_EXPLAINS),
+    Fault(
+        *("GpuNeedsReset", "critical", "needs recovery", "needs recovery", "reset", _RESET_EXPLAINS),
+        before="{memory_errors}",
+    ),
     Fault("GpuXidReset", "critical", "errors", "had an Xid error", "reset", _LINKS),
     Fault(
         *("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),
         explains=("GpuResetPending",),
+        before="{memory_errors}",
     ),
     Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
     Fault("GpuResetPending", "warning", "reset pending", "needs a reset when its jobs have ended", "reset_later"),

@@ -299,8 +299,7 @@ def waiting_for_peers(subject: Subject) -> str | None:
     if len(subject.ranks) == ranks:
         text = f"none of its {ranks} ranks is slow for long: they are late in turn, or their collectives are slow"
         return f"{text}; NCCL_DEBUG=INFO shows how the GPUs are connected"
-    slow_one = f"find the slow one of its {ranks} ranks: the alert about this job names it and its node"
-    return f"{slow_one}; without Prometheus it is the one that does not wait, {subject.site.on_nodes('status')}"
+    return f"find the slow one of its {ranks} ranks: the one that does not wait, {subject.site.on_nodes('status')}"
 
 
 def _ranks(node: Node, session: Session) -> dict[str, Rank]:

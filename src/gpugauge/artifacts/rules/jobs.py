@@ -54,7 +54,8 @@ def of_use(s: Selectors) -> list[Alert]:
             _lasting(s, "held_idle"),
             f"{t.job()} holds GPUs without using them{t.nodes(' on ')}",
             f"Its GPUs were idle for {t.share()} of the last {format_duration(s.idle_patience)}. Ask its owner to "
-            f"release them, or end it: `gpugauge status` on the node has the pid.{t.places()}",
+            "release them: what it has in memory, such as the state of a notebook, is lost when it ends. `gpugauge "
+            f"status` on the node has pid and memory.{t.places()}",
             s.settle,
             f"a process holds GPUs and does not use them for {format_duration(s.idle_patience)}",
         ),

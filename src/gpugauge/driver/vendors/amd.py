@@ -36,6 +36,7 @@ AMD = Vendor(
         "visibility": "HIP_VISIBLE_DEVICES",
         "list": "amd-smi list",
         "links": "amd-smi xgmi",
+        "memory_errors": "amd-smi metric --gpu {index} --ecc",
         "link_errors": "amd-smi xgmi",
         "width": "amd-smi metric --gpu {index} --pcie",
         "diagnostics": "AMD's ROCm validation suite (rvs)",

@@ -51,6 +51,7 @@ NVIDIA = Vendor(
         "visibility": "CUDA_VISIBLE_DEVICES",
         "list": "nvidia-smi -L",
         "links": "errors: nvidia-smi nvlink -e -i {index}, ends: nvidia-smi nvlink -R -i {index}",
+        "memory_errors": "nvidia-smi -q -i {index} -d ECC,ROW_REMAPPER",
         "link_errors": "nvidia-smi nvlink -e -i {index}",
         "width": "nvidia-smi -q -i {index} | grep -A2 Width",
         "diagnostics": "NVIDIA's field diagnostics",
