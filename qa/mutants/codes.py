@@ -42,6 +42,16 @@ def _nested(code: CodeType) -> dict[tuple[str, int, int], CodeType]:
     return found
 
 
+# How a started process reports: `__reached__` of the module hides the builtin of the process that runs the tests.
+_REPORT = """
+def __reached__(file, line, seen=set()):
+    if line not in seen:
+        seen.add(line)
+        with __import__("contextlib").suppress(OSError), open({report!r}, "a") as report:
+            report.write(f"{{line}} {{file}}\\n")
+"""
+
+
 class _Reporting(ast.NodeTransformer):
     """Lets each function report its call: `__reached__(file, first line)`, a builtin while the tests are observed."""
 
@@ -71,7 +81,13 @@ class _Reporting(ast.NodeTransformer):
         return node
 
 
-def reporting(source: str, filename: str) -> CodeType:
-    """Return the code of a module whose functions call the builtin `__reached__` with the file and their first line."""
+def reporting(source: str, filename: str, report: str = "") -> CodeType:
+    """Return the code of a module whose functions call the builtin `__reached__` with the file and their first line, or
+    a function of its own which appends both to the file `report`.
+    """
     tree = _Reporting(filename).visit(ast.parse(source, filename))
+    if report:
+        imports = [n for n, node in enumerate(tree.body) if getattr(node, "module", "") == "__future__"]
+        place = max(imports, default=-1) + 1
+        tree.body[place:place] = ast.parse(_REPORT.format(report=report)).body
     return compile(ast.fix_missing_locations(tree), filename, "exec", dont_inherit=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import gc
 import importlib
+import os
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -20,6 +21,7 @@ from qa.mutants.mutant import DrawnAlike, Failures, Mutant, Outcome, pytest_opti
 from qa.mutants.mutant import outcome as outcome_of
 from qa.mutants.processes import CRASHED, TIMED_OUT, Task, forked
 from qa.mutants.settling import Trial, settled
+from qa.mutants.started import give
 
 # The time limit of a mutant: so many times what its tests need without it, on a machine as busy as now, and a bit more.
 TIMES, _MORE_SECONDS = 3.0, 15.0
@@ -127,13 +129,21 @@ class _Warm:
         seen = {}
         places: set[Place] = set()
         builtins.__reached__ = lambda file, line: places.add((file, line))  # type: ignore[attr-defined] # for reporting()
-        for file in self._files:
-            source = Path(file).read_text(encoding="utf-8")
+        report = Path(os.environ["PYTEST_DEBUG_TEMPROOT"], "reached")  # by started processes
+        report.touch()
+        report.chmod(0o666)
+        sources = {file: Path(file).read_text(encoding="utf-8") for file in self._files}
+        give({file: reporting(source, file, str(report)) for file, source in sources.items()})
+        for file, source in sources.items():
             self._change(compiled(source, file), reporting(source, file))
         for nodeid, following in zip(nodeids, [*nodeids[1:], None], strict=True):
             began = time.monotonic()
             places.clear()
             failed = self._run(nodeid, following)
+            for line in report.read_text(encoding="utf-8").splitlines():
+                number, _, file = line.partition(" ")
+                places.add((file, int(number)))
+            os.truncate(report, 0)
             seen[nodeid] = (time.monotonic() - began, sorted(places), bool(failed))
         return seen
 
@@ -165,7 +175,9 @@ class _Warm:
         """Return the test that fails with the mutant, after changing the live functions."""
         mutant = trial.mutant
         source, file = mutant.source, mutant.file
-        if not self._change(compiled(source, file), compiled(source, file, mutant.site.name)):
+        code = compiled(source, file, mutant.site.name)
+        give({file: code})
+        if not self._change(compiled(source, file), code):
             return {"not_live": True}
         ordered = sorted(nodeids, key=lambda n: (-self.kills.get(n, 0), self.seen.seconds[n]))
         for number, (nodeid, following) in enumerate(zip(ordered, [*ordered[1:], None], strict=True), 1):
