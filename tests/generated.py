@@ -11,7 +11,7 @@ from pathlib import Path
 
 import qa.bench.verdict
 from pydantic import TypeAdapter
-from qa.worlds import drawn_lives, drawn_machines, drawn_programs, drawn_rules
+from qa.worlds import drawn_crowds, drawn_lives, drawn_machines, drawn_programs, drawn_rules
 
 from gpugauge.artifacts import reference as metrics_reference
 from gpugauge.artifacts.rules import mixin
@@ -27,7 +27,7 @@ from tests.settings import reference as settings_reference
 from tests.status import reference as status_reference
 
 ROOT = Path(__file__).parents[1]
-RECORDS = (drawn_lives.RECORD, drawn_machines.RECORD, drawn_programs.RECORD, drawn_rules.RECORD)
+RECORDS = tuple(each.RECORD for each in (drawn_crowds, drawn_lives, drawn_machines, drawn_programs, drawn_rules))
 CHART_SCHEMA = "deploy/helm/gpugauge/values.schema.json"
 # Documents with generated parts.
 TABLES: dict[str, Mapping[str, Callable[[], str]]] = {

@@ -31,6 +31,7 @@ def give(codes: Mapping[str, CodeType]) -> None:
         link.parent.mkdir(parents=True)
         shared.mkdir(parents=True, exist_ok=True)
         link.symlink_to(shared)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
     for file, code in codes.items():
         compiled = Path(importlib.util.cache_from_source(file))
