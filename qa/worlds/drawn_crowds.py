@@ -125,7 +125,7 @@ class _Crowd:
             for name, values in _LIMITS.items()
             if name == "ban_seconds" or dice.random() < 0.5
         }
-        self.file = socketfile.SocketFile(str(folder / "s"), 0o666, 4096, None)
+        self.file = socketfile.SocketFile(str(folder / "s"), 0o666, 4096)
         self.can_refuse = dice.random() < 0.7  # descriptors
         patch.setattr(self.file, "pass_descriptors", self._pass_descriptors)
         self.receiver = loop.Receiver(Channel(self.daemon), self.file, p.Options(**drawn))  # type: ignore[arg-type]  # a double
@@ -153,6 +153,8 @@ class _Crowd:
         patch.setattr(loop, "pidfd", lambda _: os.dup(self.spare) if self.now % 1.0 else None)
         if self.dice.random() < 0.5:
             patch.setattr(limits, "_MIN_CONNECTS", self.dice.choice((2, 5)))
+        if self.dice.random() < 0.2:
+            patch.setattr(loop, "_MAX_REPORTED", 2)
         patch.setattr(loop, "close_may_block", socketfile.holds_messages)
         files = loop._SPARE_DESCRIPTORS + self.dice.choice((6, 40, 4096, 4096))
         patch.setattr(loop, "resource", SimpleNamespace(getrlimit=lambda _: (files, files), RLIMIT_NOFILE=0))
@@ -180,7 +182,8 @@ class _Crowd:
             raise FileNotFoundError(path)
         return found.cgroup.encode() if name == "cgroup" else b"1 (a) " + b"0 " * 19 + b"%d 0" % found.start
 
-    def _kill(self, pid: int, _: int) -> None:
+    def _kill(self, pid: int, number: int) -> None:
+        self.show("signals", (pid, number))
         if pid % 2:
             raise OSError(errno.ESRCH if pid % 3 else errno.EPERM, "")
 

@@ -41,7 +41,7 @@ def crowded(draw: random.Random, tmp_path: Path, stack: contextlib.ExitStack) ->
     daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     stack.enter_context(daemon).setblocking(False)
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # the least, some datagrams
-    channel, file = _socket.socket(fileno=theirs.detach()), SocketFile(str(tmp_path / "s"), 0o666, 4096, None)
+    channel, file = _socket.socket(fileno=theirs.detach()), SocketFile(str(tmp_path / "s"), 0o666, 4096)
     receiver = Receiver(Channel(channel), file, p.Options(**WIDE))
     stack.callback(file.socket.close)
     stack.callback(channel.close)

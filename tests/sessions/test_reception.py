@@ -197,9 +197,9 @@ def test_the_receiver_is_isolated_and_has_the_options(start: Callable[..., Sessi
         assert played.command[1:4] == ["-I", "-S", "-c"]
         assert played.options["cwd"] == "/"
         assert played.options["start_new_session"] is True  # Ctrl-C is for the daemon
-        assert played.passed == [int(played.command[6]), inherited.fileno()]
-        assert played.command[7:9] == [str(inherited.fileno()), str(tmp_path / "hook.sock")]
-        assert p.Options.of(played.command[9:]).words() == listener._options.words()
+        assert played.passed == [*map(int, played.command[6].split())]
+        assert (played.passed[1], played.command[7]) == (inherited.fileno(), str(tmp_path / "hook.sock"))
+        assert p.Options.of(played.command[8:]).words() == listener._options.words()
         assert listener._options.connections == 9
         assert listener.receiver_pid() == played.pid
         listener.stop()

@@ -29,9 +29,8 @@ class Intake:
         self.ended = self.resting = False
         try:
             with theirs:
-                listening = -1 if inherited is None else inherited.fileno()
-                fds = [theirs.fileno()] + ([] if inherited is None else [listening])
-                arguments = [str(theirs.fileno()), str(listening), str(path.absolute()), *options.words()]
+                fds = [sock.fileno() for sock in (theirs, inherited) if sock]
+                arguments = [" ".join(map(str, fds)), str(path.absolute()), *options.words()]
                 root = str(Path(gpugauge.__file__).parents[1])
                 # In a session of its own, because Ctrl-C is for the daemon, which then ends the receiver.
                 self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The entry point of the receiver: `main([channel, listening socket or -1, path, name=value...])`."""
+"""The entry point of the receiver: `main(["channel [listening socket]", path, name=value...])`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from gpugauge.sessions.receiver.socketfile import SocketFile
 
 def main(arguments: list[str]) -> None:
     """Run until the daemon closes its end of the channel. Never returns."""
-    sock = _socket.socket(fileno=int(arguments[0]))
+    descriptor, *inherited = map(int, arguments[0].split())
+    sock = _socket.socket(fileno=descriptor)
     channel = Channel(sock)
-    inherited = int(arguments[1])
     status = 1
     try:
-        options = p.Options.of(arguments[3:])
-        opened = SocketFile(arguments[2], int(options.mode), int(options.backlog), None if inherited < 0 else inherited)
+        options = p.Options.of(arguments[2:])
+        opened = SocketFile(arguments[1], int(options.mode), int(options.backlog), *inherited)
         receiver = Receiver(channel, opened, options)
         while channel.running:
             receiver.turn(receiver.wait())

@@ -75,9 +75,7 @@ def _alive(sock: _socket.socket) -> bool | None:
         descriptor = sock.getsockopt(_socket.SOL_SOCKET, _SO_PEERPIDFD)
     except OSError as error:
         return None if error.errno == _ENOPROTOOPT else False
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)  # readable when the process has ended
-    ended = poll.poll(0)
+    ended = _polled(descriptor, select.POLLIN)  # readable when the process has ended
     posix.close(descriptor)
     return not ended
 
@@ -89,9 +87,13 @@ def _passed_on(sock: _socket.socket, pid: int, alive: bool | None) -> bool:
             posix.kill(pid, 0)
         except OSError as error:
             alive = error.errno != _ESRCH
+    return not alive and alive is not None and not _polled(sock.fileno(), 0)  # has its end, when nobody holds it
+
+
+def _polled(descriptor: int, events: int) -> bool:
     poll = select.poll()
-    poll.register(sock.fileno(), 0)  # for its end, when nobody holds it
-    return not alive and alive is not None and not poll.poll(0)
+    poll.register(descriptor, events)
+    return bool(poll.poll(0))
 
 
 def _start(pid: int) -> int:

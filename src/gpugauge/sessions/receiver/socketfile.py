@@ -15,7 +15,8 @@ def collects_in_close(release: str) -> bool:
     """Return whether the close of any Unix socket also closes what is in queues that nobody can read any more: before
     Linux 6.9 the kernel collects this garbage, of any user, in the thread that closes.
     """
-    return [int("0" + "".join(filter(str.isdigit, part[:3]))) for part in release.split(".")[:2]] < [6, 9]
+    parts = release.partition("-")[0].split(".")[:2]
+    return [int("0" + "".join(filter(str.isdigit, part))) for part in parts] < [6, 9]
 
 
 COLLECTS_IN_CLOSE = collects_in_close(posix.uname().release)
@@ -24,7 +25,7 @@ COLLECTS_IN_CLOSE = collects_in_close(posix.uname().release)
 class SocketFile:
     """A listening socket: opened at `path`, or inherited from the service manager, whose path is left alone."""
 
-    def __init__(self, path: str, mode: int, backlog: int, inherited: int | None) -> None:
+    def __init__(self, path: str, mode: int, backlog: int, inherited: int | None = None) -> None:
         self._path, self._mode, self._backlog = path, mode, backlog
         self.owned = inherited is None  # ours to open again and to remove
         self._inode: tuple[int, int] | None = None
