@@ -26,6 +26,7 @@ from gpugauge.metric import HistogramValue
 from gpugauge.node.node import Assignment, Gain, Identity, Judged, Load, Memory, Node, Profiled, Use, Verdict, Xids
 from gpugauge.sessions.inquiry import ELSEWHERE, SILENT, WAITING, Inquiry
 from gpugauge.sessions.session import SESSION_END_REASONS, Counters, Session, ThreadTime
+from gpugauge.settings.model import Verdict as Verdicts
 from gpugauge.snapshot import Health, Section, Snapshot
 from gpugauge.status.history import History
 from gpugauge.status.model import as_json
@@ -149,6 +150,8 @@ _POOLS: Mapping[str, Sequence[Any]] = {
 _XIDS = (13, 31, 48, 63, 64, 74, 79, 92, 94, 95, 119, 121, 136, 143, 154, 9999)
 _INDEX = re.compile(r"\[\d+\]|\.GPU-\d+")
 TICKS, _EVERY = 60, 5
+# By how much: sums are exact, so that times meet limits at their exact value, and a tick may be as early as is taken.
+_EARLY_OR_LATE = (-0.75, -0.5, -0.25, 0.0, 0.0, 0.0, 0.5)
 
 
 class _Registry:
@@ -196,6 +199,8 @@ class Life(Drawer):
         place: Any = SimpleNamespace(registry=_Registry(self._owners), claimed=lambda *_: self.of(Workload))
         self._training = TrainingCollector(self, self._label, lambda s: place if s.peer_uid else None)
         self._memory, self._verdict = MemoryCollector(), VerdictCollector()
+        stalled = Verdicts(stalled_seconds=dice.choice((20.0, 60.0, 300.0)))
+        self._verdict.configure(SimpleNamespace(verdict=stalled))  # type: ignore[arg-type]  # what it reads
         self._judged: dict[str, Judged] = {}
         self._memories: dict[str, Memory] = {}
         self._faults: dict[str, tuple[Any, ...]] = {}
@@ -429,7 +434,7 @@ class Life(Drawer):
         dice = self.dice
         for uuid, (busy, observed) in self._loads.items():
             self._loads[uuid] = (
-                busy + STEP * dice.choice((0.0, 0.1, 0.2) if self._bare else (0.0, 0.3, 0.9, 1.0)),
+                busy + STEP * dice.choice((0.0, 0.1, 0.2) if self._bare else (0.0, 0.3, 0.9, 1.0, 1.02)),
                 observed + STEP,
             )
             if self._often(0.2):
@@ -482,7 +487,7 @@ class Life(Drawer):
 
     def tick(self) -> None:
         """Let five seconds pass."""
-        self.now += STEP + self.dice.choice((-0.3, 0.0, 0.0, 0.4))
+        self.now += STEP + self.dice.choice(_EARLY_OR_LATE)
         self._live()
         node = self.node = Node(START + self.now, self.now)
         self._fill(node)
