@@ -47,8 +47,11 @@ _REPORT = """
 def __reached__(file, line, seen=set()):
     if line not in seen:
         seen.add(line)
-        with __import__("contextlib").suppress(OSError), open({report!r}, "a") as report:
-            report.write(f"{{line}} {{file}}\\n")
+        try:
+            with open({report!r}, "a") as report:
+                report.write(f"{{line}} {{file}}\\n")
+        except Exception:
+            pass  # of another user, or at the end of the interpreter
 """
 
 
@@ -58,9 +61,10 @@ class _Reporting(ast.NodeTransformer):
     def __init__(self, filename: str) -> None:
         self._filename = filename
 
-    def _call(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> ast.Call:
+    def _call(self, node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> ast.expr:
         arguments: list[ast.expr] = [ast.Constant(self._filename), ast.Constant(first_line(node))]
-        return ast.Call(ast.Name("__reached__", ast.Load()), arguments, [])
+        name = ast.Name("__reached__", ast.Load())
+        return ast.BoolOp(ast.And(), [name, ast.Call(name, arguments, [])])  # None when the interpreter ends
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         return self._function(node)

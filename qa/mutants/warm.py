@@ -100,19 +100,22 @@ class _Warm:
         return True
 
     def _baseline(self) -> None:
-        """Run all tests without a mutant, files at once, in children."""
-        by_file: dict[str, list[str]] = {}
+        """Run all tests without a mutant, files at once, in children; those that fail once more, each in its own."""
+        waiting: dict[str, list[str]] = {}
         for nodeid in self._items:
-            by_file.setdefault(nodeid.split("::")[0], []).append(nodeid)
-        tasks = [Task(name, lambda ids=ids: self._observe(ids), 600) for name, ids in by_file.items()]  # type: ignore[misc]  # the lambda has a default
-        for name, answer in forked(tasks, self._jobs):
-            if answer in (CRASHED, TIMED_OUT):
-                self.seen.failed.append(f"{name} ({answer})")
-                continue
-            for nodeid, (seconds, places, failed) in answer.items():
-                self.seen.seconds[nodeid] = seconds
-                self.seen.reached[nodeid] = {(file, line) for file, line in places}
-                self.seen.failed += [nodeid] if failed else []
+            waiting.setdefault(nodeid.split("::")[0], []).append(nodeid)
+        for _ in range(2):
+            tasks = [Task(name, lambda ids=ids: self._observe(ids), 600) for name, ids in waiting.items()]  # type: ignore[misc]  # the lambda has a default
+            waiting = {}
+            for name, answer in forked(tasks, self._jobs):
+                if answer in (CRASHED, TIMED_OUT):
+                    self.seen.failed.append(f"{name} ({answer})")
+                    continue
+                for nodeid, (seconds, places, failed) in answer.items():
+                    self.seen.seconds[nodeid] = seconds
+                    self.seen.reached[nodeid] = {(file, line) for file, line in places}
+                    waiting |= {nodeid: [nodeid]} if failed else {}
+        self.seen.failed += waiting
 
     def _change(self, before: CodeType, after: CodeType) -> bool:
         """Give the live functions of a module other code. Return whether there were any, and all took it."""
@@ -128,8 +131,16 @@ class _Warm:
     def _observe(self, nodeids: list[str]) -> dict[str, tuple[float, list[Place], bool]]:
         seen = {}
         places: set[Place] = set()
-        builtins.__reached__ = lambda file, line: places.add((file, line))  # type: ignore[attr-defined] # for reporting()
-        report = Path(os.environ["PYTEST_DEBUG_TEMPROOT"], "reached")  # by started processes
+        own, report = os.getpid(), Path(os.environ["PYTEST_DEBUG_TEMPROOT"], "reached")  # by other processes
+
+        def reached(file: str, line: int) -> None:
+            if (file, line) not in places:
+                places.add((file, line))
+                if os.getpid() != own:  # a fork of this one
+                    with report.open("a", encoding="utf-8") as there:
+                        there.write(f"{line} {file}\n")
+
+        builtins.__reached__ = reached  # type: ignore[attr-defined] # for reporting()
         report.touch()
         report.chmod(0o666)
         sources = {file: Path(file).read_text(encoding="utf-8") for file in self._files}
