@@ -14,6 +14,7 @@ import posix
 import random
 import socket
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from gpugauge.sessions.receiver.channel import Channel
 from qa.worlds.recorded import Record
 
 _EVENTS, _TICKS = 500, 100  # the second: of a second, as /proc has them
+_MOST_CLIENTS, _MOST_MESSAGES = 200, 60  # of each: fewer than any machine allows
 _STEPS = (0.0, 0.0, 0.25, 0.25, 0.5, 1.0, 1.0, 3.0, 4.0)
 _NAMES = ["READY", "ALIVE", "OPENED", "MESSAGE", "ENDED", "REJECTED", "BANNED", "REOPENED", "REPLACE", "RESTING"]
 KINDS = {getattr(p, name): name for name in _NAMES}
@@ -103,6 +105,7 @@ class _Crowd:
         self.shown: list[tuple[str, str]] = []
         self.daemon = _Daemon(self.show)
         self.connected: dict[bytes, _Process] = {}  # by the name of the socket, which the kernel gives
+        self.messages: Counter[bytes] = Counter()
         self.admitted: _Process
         self.clients: list[socket.socket] = []
         self.threads: list[tuple[Callable[..., None], Any]] = []
@@ -126,6 +129,8 @@ class _Crowd:
             if name == "ban_seconds" or dice.random() < 0.5
         }
         self.file = socketfile.SocketFile(str(folder / "s"), 0o666, 4096)
+        if dice.random() < 0.3:
+            self.file = socketfile.SocketFile(str(folder / "s"), 0o666, 4096, self.file.socket.detach())
         self.can_refuse = dice.random() < 0.7  # descriptors
         patch.setattr(self.file, "pass_descriptors", self._pass_descriptors)
         self.receiver = loop.Receiver(Channel(self.daemon), self.file, p.Options(**drawn))  # type: ignore[arg-type]  # a double
@@ -146,6 +151,8 @@ class _Crowd:
         thread = SimpleNamespace(allocate_lock=contextlib.nullcontext, stack_size=int, start_new_thread=self._thread)
         patch.setattr(closing, "_thread", thread)
         patch.setattr(loop, "user", self._admit)
+        patch.setattr(loop, "cgroup_at", lambda pid: "" if self.dice.random() < 0.2 else peer.cgroup_at(pid))
+        patch.setattr(socketfile, "_socket", SimpleNamespace(**{**vars(_socket), "socket": self._listening}))
         patch.setattr(peer, "user", lambda _: (self.admitted.pid, self.admitted.uid))
         patch.setattr(peer, "_alive", lambda _: self.admitted.alive)
         patch.setattr(peer, "_read", self._read)
@@ -162,6 +169,17 @@ class _Crowd:
     def _pass_descriptors(self, *, allowed: bool) -> bool:
         self.show("descriptors", allowed)
         return self.can_refuse
+
+    def _listening(self, *arguments: Any, **named: Any) -> _socket.socket:
+        dice = self.dice
+
+        class Listening(_socket.socket):
+            def _accept(self) -> tuple[int, Any]:
+                if dice.random() < 0.005:
+                    raise OSError(errno.EMFILE, dice.choice(("Too many open files", "")))
+                return super()._accept()  # type: ignore[misc, no-any-return]  # not in typeshed
+
+        return Listening(*arguments, **named)
 
     def _sleep(self, seconds: float) -> None:
         self.show("sleeps", seconds)
@@ -188,6 +206,8 @@ class _Crowd:
             raise OSError(errno.ESRCH if pid % 3 else errno.EPERM, "")
 
     def connect(self) -> None:
+        if len(self.clients) >= _MOST_CLIENTS:
+            return
         process = self.dice.choice(self.processes)
         process.start = int(_TICKS * self.dice.choice((0.0, self.now - 1.0, self.now - 0.25, self.now, self.now + 9.0)))
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -206,7 +226,9 @@ class _Crowd:
         if not self.clients:
             return
         client, dice = self.dice.choice(self.clients), self.dice
-        for _ in range(dice.choice((1, 1, 2, 6))):
+        name = client.getsockname()
+        for _ in range(min(dice.choice((1, 1, 2, 6)), _MOST_MESSAGES - self.messages[name])):
+            self.messages[name] += 1
             sent = [self.record(dice.choice((4096, 4096, 8192))) for _ in range(dice.choice((0, 0, 1, 2)))]
             sent += [os.dup(self.spare) for _ in range(dice.choice((0, 0, 0, 0, 0, 1, 20)))]
             with contextlib.suppress(OSError):  # its queue is full, or it was closed
