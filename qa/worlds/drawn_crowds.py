@@ -17,6 +17,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from qa.worlds.recorded import Record
 
 _EVENTS, _TICKS = 500, 100  # the second: of a second, as /proc has them
 _MOST_CLIENTS, _MOST_MESSAGES = 200, 60  # of each: fewer than any machine allows
+_NUMBERS = count()  # of clients
 _STEPS = (0.0, 0.0, 0.25, 0.25, 0.5, 1.0, 1.0, 3.0, 4.0)
 _NAMES = ["READY", "ALIVE", "OPENED", "MESSAGE", "ENDED", "REJECTED", "BANNED", "REOPENED", "REPLACE", "RESTING"]
 KINDS = {getattr(p, name): name for name in _NAMES}
@@ -104,7 +106,7 @@ class _Crowd:
         self.dice, self.folder, self.now = dice, folder, 1000.0
         self.shown: list[tuple[str, str]] = []
         self.daemon = _Daemon(self.show)
-        self.connected: dict[bytes, _Process] = {}  # by the name of the socket, which the kernel gives
+        self.connected: dict[bytes, _Process] = {}  # by the name of the socket
         self.messages: Counter[bytes] = Counter()
         self.admitted: _Process
         self.clients: list[socket.socket] = []
@@ -212,14 +214,15 @@ class _Crowd:
         process.start = int(_TICKS * self.dice.choice((0.0, self.now - 1.0, self.now - 0.25, self.now, self.now + 9.0)))
         made = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         made.setblocking(False)
-        made.bind("")
+        name = b"\0crowd %d %d" % (os.getpid(), next(_NUMBERS))
+        made.bind(name)
         try:
             made.connect(str(self.folder / "s"))
         except OSError as error:
             self.show("connect", errno.errorcode[error.errno or 0])
             made.close()
             return
-        self.connected[made.getsockname()] = process
+        self.connected[name] = process
         self.clients.append(made)
 
     def send(self) -> None:
