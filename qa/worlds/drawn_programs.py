@@ -151,8 +151,9 @@ class _Program:
                 message["loader"] = {name: loader.get(name) for name in ("batches", "measured", "epochs", "starts")}
             yield {k: v for k, v in message.items() if k not in _LEFT_OUT} | {f"facts {k}": v for k, v in facts.items()}
 
-    def _wait(self, most: float = 0.8) -> None:
-        self.clock.sleep(self.dice.choice((0.0, 0.001, 0.03, 0.3, most)))
+    def _wait(self, most: float = 0.75) -> None:
+        """Let parts of a second pass whose sums are exact: what is due after a second meets it at its exact value."""
+        self.clock.sleep(self.dice.choice((0.0, 1 / 32, 1 / 32, 0.25, most)))
 
     def _batches(self, number: int) -> Iterator[Any]:
         torch, program = self.torch, self
@@ -163,7 +164,7 @@ class _Program:
 
             def __getitem__(self, index: int) -> Any:
                 if index % 4 == 0:
-                    program._wait(0.2)
+                    program._wait(3 / 16)
                 return torch.ones(4) * index
 
         if self._loader is None or self.dice.random() < 0.2:
@@ -173,7 +174,7 @@ class _Program:
 
     def _backward(self, batch: Any) -> None:
         self.head(self.model(batch)).sum().backward()
-        self._wait(0.1)
+        self._wait(0.125)
 
     def _step(self, optimizers: list[Any]) -> None:
         for optimizer in optimizers:
@@ -245,7 +246,7 @@ class _Program:
 
     def _slowly(self, number: int) -> Iterator[Any]:
         for _ in range(number):
-            self._wait(0.2)
+            self._wait(3 / 16)
             yield self.torch.ones(2, 4)
 
     def create(self) -> None:
@@ -306,7 +307,7 @@ class _Program:
             self.observer.evaluated = weakref.ref(self.model)
 
     def pause(self) -> None:
-        self.clock.sleep(self.dice.choice((1.0, 11.0, 70.0)))
+        self.clock.sleep(self.dice.choice((1.0, 10.0, 11.0, 60.0)))
 
     def load_only(self) -> None:
         for _ in self._batches(self.dice.randint(1, 3)):
@@ -326,7 +327,7 @@ class _Slow(io.BytesIO):
         self._program = program
 
     def write(self, data: Any) -> int:
-        self._program.clock.sleep(0.05)
+        self._program.clock.sleep(1 / 16)
         return super().write(data)
 
 
