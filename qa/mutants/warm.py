@@ -100,12 +100,14 @@ class _Warm:
         return True
 
     def _baseline(self) -> None:
-        """Run all tests without a mutant, files at once, in children; those that fail once more, each in its own."""
+        """Run all tests without a mutant, files at once, in children. Those that fail run once more, each in its own and
+        not observed: a test may count calls.
+        """
         waiting: dict[str, list[str]] = {}
         for nodeid in self._items:
             waiting.setdefault(nodeid.split("::")[0], []).append(nodeid)
-        for _ in range(2):
-            tasks = [Task(name, lambda ids=ids: self._observe(ids), 600) for name, ids in waiting.items()]  # type: ignore[misc]  # the lambda has a default
+        for work in (self._observe, self._plainly):
+            tasks = [Task(name, lambda ids=ids, work=work: work(ids), 600) for name, ids in waiting.items()]  # type: ignore[misc]  # the lambda has defaults
             waiting = {}
             for name, answer in forked(tasks, self._jobs):
                 if answer in (CRASHED, TIMED_OUT):
@@ -157,6 +159,12 @@ class _Warm:
             os.truncate(report, 0)
             seen[nodeid] = (time.monotonic() - began, sorted(places), bool(failed))
         return seen
+
+    def _plainly(self, nodeids: list[str]) -> dict[str, tuple[float, list[Place], bool]]:
+        """Run a test that may reach everything."""
+        began, failed = time.monotonic(), self._run(nodeids[0], None)
+        places = [(code.co_filename, code.co_firstlineno) for code in self._functions]
+        return {nodeids[0]: (time.monotonic() - began, places, bool(failed))}
 
     def _run(self, nodeid: str, following: str | None) -> str:
         item = self._items[nodeid]

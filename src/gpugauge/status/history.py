@@ -150,9 +150,8 @@ class History:
     def loads(self, uuid: str) -> list[tuple[float, float | None]]:
         """Return (age in seconds, share busy) between successive points, the oldest first; None where it is unknown."""
         points = self._window(_HISTORY_SECONDS)
-        newest = points[-1].monotonic if points else 0.0
         shares = [None, *(_share(old, new, uuid) for old, new in pairwise(points))]
-        return [(newest - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
+        return [(points[-1].monotonic - point.monotonic, share) for point, share in zip(points, shares, strict=False)]
 
     def process_load(self, process: str, uuid: str, seconds: float) -> float | None:
         """Return the share of the last `seconds` in which a process kept a GPU busy, of the time in which the GPU was
@@ -213,8 +212,8 @@ class History:
 
     def _window(self, seconds: float) -> list[_Point]:
         with self._lock:
-            begin = self._points[-1].monotonic - seconds - _POINT_SECONDS / 2 if self._points else 0.0
-            return [point for point in self._points if point.monotonic >= begin]
+            points = list(self._points)
+        return [p for p in points if points[-1].monotonic - p.monotonic <= seconds + _POINT_SECONDS / 2]
 
 
 def _share(old: _Point, new: _Point, uuid: str, least: float = 0.0) -> float | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 from gpugauge.driver.advice import FORGET, REMEMBERED, WITHOUT_GPU, down_advice, known_advice
@@ -139,7 +140,7 @@ def _xids(found: Xids, device: Device, now: float, site: Site) -> Iterator[XidSt
 def _mig(mig: MigReading, node: Node, used: bool, listed: bool) -> MigStatus:
     """Return a MIG device; `used` is whether a process holds memory on it, `listed` whether that is known."""
     memory, load = mig.memory_used_bytes, scaled(mig.sm_active_percent, 0.01)
-    busy = used or bool(load) or (memory or 0) >= _MIG_USED_BYTES
+    busy = used or bool(load) or (memory is not None and memory >= _MIG_USED_BYTES)
     known = listed or load is not None or memory is not None
     state, holders = _allocation(node, mig.uuid)
     words = "in use" if busy else "free" if known else ""
@@ -211,7 +212,7 @@ def build(
         gpus=tuple(gpu if driver.needed else remembered(gpu, site) for gpu in of_gpus),
         # Trainings with the hook come first.
         without_gpu=tuple(sorted((p for p in without_gpu if p.ended is None), key=lambda p: not p.hook)),
-        ended=tuple(sorted((p for p in without_gpu if p.ended is not None), key=lambda p: -(p.ended or 0.0))),
+        ended=tuple(sorted(filter(attrgetter("ended"), without_gpu), key=attrgetter("ended"), reverse=True)),
     )
     found_problems = problems(facts, site, list(needed(snapshot.node, faults)))
     return replace(
