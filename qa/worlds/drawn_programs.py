@@ -96,7 +96,7 @@ class _Client:
 class _Program:
     """A program with models, optimizers and loaders; each operation is a part of what programs do."""
 
-    def __init__(self, seed: int, clock: _Clock, client: _Client) -> None:
+    def __init__(self, seed: int, clock: _Clock, client: _Client, model: Any) -> None:
         import torch  # noqa: PLC0415 - seconds, and the tests without torch do not import it
 
         import gpugauge.hook  # noqa: PLC0415  # in the fork
@@ -112,7 +112,7 @@ class _Program:
         assert install.observer
         self.observer = install.observer
         torch.manual_seed(seed)
-        self.model, self.head = torch.nn.Linear(4, 3), torch.nn.Linear(3, 2)
+        self.model, self.head = model, torch.nn.Linear(3, 2)
         self.optimizers: list[Any] = []
         self._loader: Any = None
 
@@ -347,8 +347,13 @@ def _in_child(seed: int) -> list[tuple[str, str]]:
     os.environ["GPUGAUGE_HOOK"] = "1"
     if seed % 4 == 0:
         os.environ["GPUGAUGE_HOOK_COUNT_FLOPS"] = "1"
+    torch.manual_seed(seed)
+    model = torch.nn.Linear(4, 3)
+    early = [torch.optim.SGD(model.parameters(), lr=0.01)] if seed % 3 == 0 else []  # before the hook
     install.install(announce=seed % 2 == 0)
-    return list(_Program(seed, clock, client).run())
+    program = _Program(seed, clock, client, model)
+    program.optimizers += early
+    return list(program.run())
 
 
 def _shown_of(seed: int) -> Iterator[tuple[str, str]]:

@@ -135,7 +135,6 @@ class Observer:
             self._training.ignore()
         elif self.evaluated() is module and getattr(module, "training", False):
             self.evaluated = None
-            self._training.ignore()
             if self.record.on_training_thread():
                 self.purposes.resume(self._clock())
             self._change_base(EVALUATING, TRAINING)

@@ -72,11 +72,8 @@ class TrainingState:
 
     def add_stepping_optimizer(self, optimizer: Any) -> None:
         """Add an optimizer that has stepped for the first time. The calling thread trains."""
-        key = id(optimizer)
-        if key not in self._optimizers:
-            self._add_optimizer(optimizer)
-        self.stepping.add(key)
-        self._scan_due = 0
+        self._add_optimizer(optimizer)  # one that was created before the hook is not known yet
+        self.stepping.add(id(optimizer))
         if self.follow_caller() or not self.loads.begun:
             self.loads.begun = thread_seconds()
 
