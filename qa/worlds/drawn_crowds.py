@@ -47,7 +47,7 @@ _LIMITS: dict[str, tuple[float, ...]] = {
     "connects": (1.0, 20.0),
     "hello_seconds": (2.0, 10.0),
     "message_bytes": (64, 16384),
-    "messages_by_owner": (1.0, 2.0, 1500.0),
+    "messages_by_owner": (0.5, 1.0, 2.0),
     "rate": (1.0, 10.0),
 }
 
@@ -132,6 +132,7 @@ class _Crowd:
         }
         self.file = socketfile.SocketFile(str(folder / "s"), 0o666, 4096)
         if dice.random() < 0.3:
+            self.file.socket.setblocking(True)
             self.file = socketfile.SocketFile(str(folder / "s"), 0o666, 4096, self.file.socket.detach())
         self.can_refuse = dice.random() < 0.7  # descriptors
         patch.setattr(self.file, "pass_descriptors", self._pass_descriptors)

@@ -466,15 +466,25 @@ def test_the_entry_point_serves_until_the_daemon_ends(mode: int | None, tmp_path
     assert (kinds[0], path.exists()) == (p.READY, False)
 
 
-def test_the_entry_point_reports_why_it_cannot_start(tmp_path: Path) -> None:
+@cases("full", [False, True])
+def test_the_entry_point_reports_why_it_cannot_start(full: bool, tmp_path: Path) -> None:
+    """Also to a daemon that is slow to read."""
     daemon, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    theirs.setblocking(False)
+    with contextlib.suppress(BlockingIOError):
+        while full:
+            theirs.send(b"x")
     pid = os.fork()
     if pid == 0:
+        daemon.close()
         main([str(theirs.detach()), str(tmp_path / "none" / "s")])
     theirs.close()
     with daemon:
+        if full:
+            time.sleep(0.5)
+        found = list(iter(lambda: daemon.recv(p.MAX_DATAGRAM_BYTES), b""))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
-        assert daemon.recv(p.MAX_DATAGRAM_BYTES) == p.HEADER.pack(p.FAILED, 0) + b"No such file or directory"
+        assert found[-1] == p.HEADER.pack(p.FAILED, 0) + b"No such file or directory"
 
 
 def test_who_sends_more_than_its_share_waits_but_not_for_long(

@@ -45,12 +45,17 @@ def groups(owner: CgroupUser) -> list[Group]:
     return [("user", owner.uid), ("cgroup", owner.cgroup)] if owner.cgroup else [("user", owner.uid)]
 
 
+class _Counts(dict[Group, int]):
+    def __missing__(self, _: Group) -> int:
+        return 0
+
+
 class Limits:
     """The use of each group, and the bans."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._connections: dict[Group, int] = {}
+        self._connections = _Counts()
         self._connects: dict[Group, Bucket] = {}
         self._messages: dict[Group, Bucket] = {}
         self._bytes: dict[Group, Bucket] = {}
@@ -66,15 +71,15 @@ class Limits:
 
     def full(self, owner: CgroupUser) -> str:
         """Return the kind of the group that has no room for another connection, "" if all have."""
-        used, limit = {g: self._connections.get(g, 0) for g in groups(owner)}, self._options.connections
+        used, limit = {g: self._connections[g] for g in groups(owner)}, self._options.connections
         few = max(used.values()) < limit * _FEW
-        if self._connections.get((_ALL, ""), 0) >= limit * (1 if few else 1 - _RESERVED):
+        if self._connections[_ALL, ""] >= limit * (1 if few else 1 - _RESERVED):
             return _ALL
         return next((group[0] for group in used if self._held(group) >= self._by_kind[group[0]]), "")
 
     def _held(self, group: Group) -> int:
         """Return how many connections count for a group. Those passed on may be of any cgroup, and are few."""
-        held, passed = self._connections.get(group, 0), self._connections.get(_PASSED_ON, 0)
+        held, passed = self._connections[group], self._connections[_PASSED_ON]
         if group != _PASSED_ON:
             return held + passed * (group[0] == "cgroup")
         most = max((n for g, n in self._connections.items() if g[0] == "cgroup" and g != group), default=0)
@@ -83,7 +88,7 @@ class Limits:
     def add(self, owner: CgroupUser, count: int) -> None:
         """Count connections of an owner; -1 for one that has ended."""
         for group in [(_ALL, ""), *groups(owner)]:
-            found = self._connections.get(group, 0) + count
+            found = self._connections[group] + count
             if found:
                 self._connections[group] = found
             else:

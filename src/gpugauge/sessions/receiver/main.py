@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
         status = 0
     except Exception as error:  # noqa: BLE001 - the daemon logs it and starts a successor
         text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-        sock.settimeout(1)
+        sock.settimeout(p.REST_SECONDS)
         try:
             sock.send(p.HEADER.pack(p.FAILED, 0) + text.encode())
         except OSError:
