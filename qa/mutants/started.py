@@ -32,7 +32,7 @@ def give(codes: Mapping[str, CodeType]) -> None:
         shared.mkdir(parents=True, exist_ok=True)
         link.symlink_to(shared)
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix = str(folder)
+    os.environ["PYTHONPYCACHEPREFIX"] = vars(sys)["pycache_prefix"] = str(folder)
     for file, code in codes.items():
         compiled = Path(importlib.util.cache_from_source(file))
         compiled.parent.mkdir(parents=True, exist_ok=True)

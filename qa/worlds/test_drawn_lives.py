@@ -19,13 +19,13 @@ from qa.worlds.drawn_lives import RECORD
 # GPU that is down stand is seldom known, nor where those without one do.
 ABSENT = re.compile(
     r"training_nccl_.*|status\.gpus\.health\.kind|status\.gpus\.(last_)?processes\.(devices|alive|mig)"
-    r"|status\.gpus\.last_processes\.load_5m"
+    r"|status\.gpus\.last_processes\.(load_5m|slowness)"
     r"|status\.(gpus\.last_processes|without_gpu)\.standstill\..*"
     r"|status\.(without_gpu|ended)\.(kind|devices|memory_used_bytes|load_5m|mig|alive)"
     r"|status\.without_gpu\.(ended|end_reason|end_words)"
     r"|status\.ended\.(samples_per_second|tokens_per_second|phase|standstill|loader|trouble_since|starting|silent"
     r"|judging_since|limited_by|limited_by_words|limited_by_ratio|lost_ratio|causes|evidence|undecidable"
-    r"|data_wait_ratio)"
+    r"|data_wait_ratio|slowness)"
 )
 
 
