@@ -18,8 +18,9 @@ from tests.verdict.test_loader_facts import BASE, SPAN, counters, section
 
 from gpugauge.collectors.process.host_scan import HostScan
 from gpugauge.collectors.training.advice import Advices
+from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.node import Diagnosis, Gain, Judged, Node, Verdict
+from gpugauge.node.node import Diagnosis, Gain, Judged, Node, Use, Verdict
 from gpugauge.node.window import Window
 from gpugauge.sessions.session import Session
 from gpugauge.snapshot import Snapshot
@@ -275,3 +276,20 @@ def test_runs_of_one_program_are_one_problem_only_where_one_advice_is_about_them
     assert problems((0.8, "x", 1), (0.5, "x", 1)) == apart
     assert len(problems((0.8, "16 workers", 1), (0.8, "a faster dataset", 1))) == 2
     assert len(problems((0.8, "16 workers", 2), (0.3, "a faster dataset", 2))) == 1, "ranks of one training"
+
+
+@seeds(range(40))
+def test_the_advice_is_about_the_gpus_that_a_process_uses(seed: int) -> None:
+    dice, one = random.Random(seed), node(main="transfer")
+    lanes = {f"GPU-{index}": dice.choice((4, 8, 16)) for index in range(3)}
+    own = dice.sample(sorted(lanes), dice.randint(1, 3))
+    one.devices = tuple(
+        Device(uuid, True, "ok", DeviceReading(pcie_width=width, pcie_width_max=16), {})
+        for uuid, width in lanes.items()
+    )
+    one.uses = {("p" if uuid in own else "q", uuid): Use(1, None) for uuid in lanes}
+
+    text = Advices(lambda: ANY_SITE).of(one, {})["p"]["transfer"]
+
+    narrow = min(lanes[uuid] for uuid in own)
+    assert re.findall(r"only (\d+) of 16 lanes", text) == [str(narrow)] * (narrow < 16)

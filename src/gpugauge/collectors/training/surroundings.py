@@ -37,7 +37,7 @@ def used_devices(session: Session) -> list[str]:
 def homes(session: Session) -> set[str]:
     """Return the uuids of the devices that have its parameters."""
     places = training.parameter_bytes(session)
-    return {d.uuid or "" for d in training.visible(session) if f"cuda:{d.index}" in places}
+    return {d.uuid for d in training.visible(session) if d.uuid and f"cuda:{d.index}" in places}
 
 
 def _near(lists: Sequence[frozenset[int] | None], own: frozenset[int] | None) -> str:
