@@ -990,3 +990,14 @@ def test_a_turn_admits_256_and_the_ends_before_are_read_in_between(
         running.receiver.turn(0)
         assert len(running.receiver._peers) - admitted == min(256, count - admitted)
         admitted = len(running.receiver._peers)
+
+
+def test_a_client_that_reads_nothing_holds_nobody_up(running: Running) -> None:
+    running.client(b"hello")
+    ((number, _),) = of(p.OPENED, running.after())
+    for _ in range(20):
+        for _ in range(100):
+            running.daemon.send(p.HEADER.pack(p.ASK, number))
+        running.receiver.turn(0)
+    running.client(b"other")
+    assert [body for _, body in of(p.MESSAGE, running.after())] == [b"other"]
