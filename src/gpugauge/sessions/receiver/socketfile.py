@@ -15,7 +15,7 @@ def collects_in_close(release: str) -> bool:
     """Return whether the close of any Unix socket also closes what is in queues that nobody can read any more: before
     Linux 6.9 the kernel collects this garbage, of any user, in the thread that closes.
     """
-    parts = release.partition("-")[0].split(".")[:2]
+    parts = release.partition("-")[0].split(".")
     return [int("0" + "".join(filter(str.isdigit, part))) for part in parts] < [6, 9]
 
 
