@@ -114,6 +114,7 @@ class _Program:
         torch.manual_seed(seed)
         self.model, self.head = model, torch.nn.Linear(3, 2)
         self.optimizers: list[Any] = []
+        self.most = 1 if seed % 4 < 2 else 3  # with a single one most steps take the short way
         self._loader: Any = None
 
     def run(self) -> Iterator[tuple[str, str]]:
@@ -139,6 +140,10 @@ class _Program:
         self.observer.end_session(self.dice.choice(("finished", "error")))
         for message in self._sent():
             yield from ((f"{message['kind']}.{key}", f"end {value}") for key, value in message.items())
+        self.observer.leave()  # what the program does now is not watched
+        self.train()
+        yield "words", f"left {list(self.observer.record.words)[: words - 1]}"
+        yield from (("sent after the end", str(message)) for message in self._sent())
 
     def _sent(self) -> Iterator[dict[str, Any]]:
         sent, self.client.sent = self.client.sent, []
@@ -239,6 +244,9 @@ class _Program:
 
     def declare(self) -> None:
         for batch in self.hook.batches(self._slowly(self.dice.randint(1, 6))):
+            if self.dice.random() < 0.3:
+                with self.hook.waiting():
+                    self._wait()
             self._backward(batch)
             self._step(self.optimizers)
         with self.hook.waiting():
@@ -252,7 +260,7 @@ class _Program:
     def create(self) -> None:
         kinds = self.torch.optim.SGD, self.torch.optim.Adam
         part = self.dice.choice((self.model, self.head))
-        if len(self.optimizers) < 3:
+        if len(self.optimizers) < self.most:
             self.optimizers.append(self.dice.choice(kinds)(part.parameters(), lr=0.01))
 
     def drop(self) -> None:

@@ -20,7 +20,7 @@ from gpugauge.hook.clock import CLOCKS, NS_PER_SECOND
 from gpugauge.hook.loaders import CountedIterable, CountedIterator, CountedSizedIterator
 from gpugauge.hook.process import hello, loader
 from gpugauge.hook.purposes import Run
-from gpugauge.hook.record import EVALUATING, LOADING, STARTING, TRAINING, phase_index
+from gpugauge.hook.record import AT_ONCE, EVALUATING, LOADING, STARTING, TRAINING, phase_index
 from gpugauge.hook.recorder import DEEPSPEED, TICK, inside_another_step
 from gpugauge.hook.state import TrainingState
 from gpugauge.hook.work import Reader, reader, unknown_size
@@ -95,21 +95,21 @@ class Observer:
 
     def publish_soon(self) -> None:
         """Publish with the next step or batch."""
-        self.record.step_due = self.record.batch_due = self.publish_due = 0
+        self.record.step_due = self.record.batch_due = self.publish_due = AT_ONCE
 
     def count_error(self) -> None:
         """Count the error of the hook that is being handled. MAX_ERRORS of them switch the hook off."""
         if raised_by_handler(sys.exc_info()[1]):
             raise  # noqa: PLE0704 - the program's own error; this is called in an except clause
         self.errors += 1
-        self.record.step_due = 0  # the next step corrects the phase, which the error may have left wrong
+        self.record.step_due = AT_ONCE  # the next step corrects the phase, which the error may have left wrong
         if self.errors >= MAX_ERRORS:
             self._switch_off()
 
     def _switch_off(self) -> None:
         self.off = True
         self.record.thread = _NO_THREAD
-        self.record.step_due = 0
+        self.record.step_due = AT_ONCE
         self.client.close()
 
     def on_model(self, model: Any) -> None:
@@ -125,7 +125,7 @@ class Observer:
         self._interrupt()
         self.evaluated, self.purposes.left_in_eval_mode = weakref.ref(module), False
         self._training.listen()
-        self.record.step_due = self.record.batch_due = 0
+        self.record.step_due = self.record.batch_due = AT_ONCE
         if trained:
             self._change_base(TRAINING, EVALUATING)
 
@@ -196,7 +196,7 @@ class Observer:
             if run is not None:
                 self.purposes.end(run, start, now)
             self.purposes.book(run, now - start, self.record.named)
-        self.record.batch_due = 0  # the next batch shows the phase
+        self.record.batch_due = AT_ONCE  # the next batch shows the phase
 
     def end_wait_with_batch(self, before: int, start: int, now: int | None, iterator: Any, batch: Any) -> None:
         """End a wait for a batch which does not take the short way of hot.py; `now` is the time if that is known."""
@@ -216,7 +216,7 @@ class Observer:
                 self._train_on(run, iterator)
             if phase != TRAINING or self.purposes.pending:
                 # The next step sets the phase back to training, and decides.
-                record.step_due = record.batch_due = 0
+                record.step_due = record.batch_due = AT_ONCE
             elif self.evaluated is None and not self.state.may_step_unreported:
                 record.batch_due = self.publish_due
             if now >= self.publish_due:
@@ -412,7 +412,7 @@ class Observer:
         if declared:
             self._arrive(self.declared, start, now)
             self.purposes.book(self.declared, now - start, record.named)
-            record.step_due = 0
+            record.step_due = AT_ONCE
 
     def publish(self, now: int) -> None:
         """Send a snapshot if a daemon is connected. Returns at once while another thread publishes."""
@@ -421,8 +421,8 @@ class Observer:
         try:
             self.publish_due = now + NS_PER_SECOND
             if self.record.step_due:
-                self.record.step_due = 0 if self.state.memory_is_due(now) else self.publish_due
-            self.record.batch_due = 0  # the next batch shows whether it is from another loader
+                self.record.step_due = AT_ONCE if self.state.memory_is_due(now) else self.publish_due
+            self.record.batch_due = AT_ONCE  # the next batch shows whether it is from another loader
             stepping = self.recorder.source is not None and not self.state.may_step_unreported
             if stepping and not self.purposes.pending:
                 for listener in self._effects:

@@ -17,6 +17,7 @@ Words = Union["memoryview[int]", "list[int]"]
 
 OTHER, STARTING, TRAINING, EVALUATING, CHECKPOINTING, COMPILING, LOADING, GENERATING = range(len(PHASES))
 
+AT_ONCE = 0  # a time that something is due, and has passed
 _NO_OWN_WAITS = (OTHER, STARTING, TRAINING, LOADING)
 
 # Common names of phases. Every other name is "other": the values of the label `phase` are bounded.

@@ -15,7 +15,7 @@ from gpugauge.hook.devices import Point, StepMemory, allocated, devices
 from gpugauge.hook.modes import AUTOCAST, Modes
 from gpugauge.hook.peers import LocalWork
 from gpugauge.hook.purposes import Purposes
-from gpugauge.hook.record import Record
+from gpugauge.hook.record import AT_ONCE, Record
 from gpugauge.hook.recorder import BATCHES, OPTIMIZER, Recorder
 from gpugauge.hook.waits import ExposedWaits
 from gpugauge.hook.work import PARAMETERS, STATED, ModelFlops, first_tensor
@@ -59,7 +59,8 @@ class TrainingState:
         self.modes, self.memory = Modes(), StepMemory(allocated)
         self.waits = ExposedWaits()  # a forked child cannot use the events of its parent
         self.facts: dict[str, str] = {}
-        self._facts_due = self._scan_due = self._unreported = 0
+        self._facts_due = self._scan_due = AT_ONCE
+        self._unreported = 0
         self._initialised = False
         self._parameters: tuple[wire.Parameters, ...] = ()
         self._optimizer_state: tuple[wire.Parameters, ...] = ()
@@ -96,7 +97,7 @@ class TrainingState:
         self._optimizers[key] = weakref.ref(optimizer, lambda _: self._drop_optimizer(key))
         self.stepping.discard(key)
         self.record.sole = None
-        self._scan_due = 0
+        self._scan_due = AT_ONCE
 
     def _drop_optimizer(self, key: int) -> None:
         self._optimizers.pop(key, None)
@@ -109,14 +110,14 @@ class TrainingState:
         """Set facts. New values are in the next snapshot."""
         if not values.items() <= self._seen_facts.items():
             self._seen_facts.update(values)
-            self._facts_due = 0
+            self._facts_due = AT_ONCE
 
     def set_autocast(self, dtype: Any) -> None:
         """Record the dtype of autocast. This runs at every forward pass."""
         if dtype is not self._autocast:
             self._autocast = dtype
             self.set_facts(autocast_dtype=str(dtype).replace("torch.", ""))
-            self._scan_due = 0
+            self._scan_due = AT_ONCE
 
     def update(self, now: int) -> None:
         """Count the events since the last call."""
