@@ -477,7 +477,7 @@ class Life(Drawer):
         node.unaccounted = {uuid: dice.choice((None, 0.0, self.now * 0.1)) for uuid in up}
         node.build = ("9.9", self._often(0.3))
         reason = dice.choice(("unknown", "library_not_found", *sorted(WITHOUT_GPU)))
-        until = START + self.now + 60 if self._often(0.3) else None
+        until = START + self.now + 60 if self._often(0.6) else None
         if self._dark:
             reading = DeviceReading(pci_bus_id="0:0:0.0")
             node.devices = tuple(Device(u, False, DRIVER_DOWN, replace(reading, uuid=u), {}) for u in self.uuids)

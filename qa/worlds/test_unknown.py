@@ -14,6 +14,7 @@ PACKAGES = ("collectors", "driver", "faults", "node", "sessions", "status", "ter
 # Fields with another default: what holds for most, a limit, a place that is none.
 OTHERS = frozenset(
     (
+        "GpuHealth.number",
         *("Account.earlier", "Account.live", "Ailment.kind", "DeviceEvidence.measured", "DeviceEvidence.part"),
         *("DeviceReading.index", "Down.index", "DriverStatus.needed", "DriverStatus.reason", "FieldValue.factor"),
         *("Frame.own", "GpuHealth.recovery_action", "GpuStatus.level", "GpuStatus.up", "HostProcess.read_slowly"),
