@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 from tests.drawn import seeds
-from tests.status.test_advice import host, subject
+from tests.status.test_advice import host, session, subject
 
 from gpugauge.driver.api import Device, DeviceReading
 from gpugauge.faults.repair import ANY_SITE
-from gpugauge.node.node import Gain, Judged, Node, Verdict
+from gpugauge.node.node import Gain, Judged, Memory, Node, OnDevice, Verdict
 from gpugauge.sessions.session import Session
 from gpugauge.status.advice import advice_of, by_cause, words
 from gpugauge.status.measured_advice import Subject, waiting_for_peers
@@ -172,3 +172,21 @@ def test_the_slowest_rank_is_named_if_it_is_here(seed: int) -> None:
 def rank_of(rank: int, ranks: int, uid: int = 0) -> Session:
     facts = {"rank": str(rank), "world_size": str(ranks)}
     return Session(wire.Hello(str(rank), 0, facts=facts), 100 + rank, uid, wire.Snap(str(rank), 1))
+
+
+@seeds(SEEDS)
+def test_memory_in_blocks_that_no_tensor_has_is_named_from_15_percent_on(seed: int) -> None:
+    dice = random.Random(seed)
+    shares = [dice.choice((None, 0.0, 0.14, 0.15, 0.2, 0.4)) for _ in range(dice.randint(1, 3))]
+    allocator, configured = (
+        dice.choice(("native", "native", "cudaMallocAsync")),
+        dice.choice(("", "", "Expandable_Segments: True")),
+    )
+    memory = Memory({f"GPU-{index}": OnDevice(fragmentation=share) for index, share in enumerate(shares)})
+    uses = session(allocator=allocator, alloc_conf=configured)
+
+    found = advice_of(subject(limited_by="memory_pressure", sessions=uses, memory=memory))
+
+    most = max(share or 0.0 for share in shares)
+    named = [f"{most:.0%}"] * (most >= 0.15 and allocator == "native" and not configured)
+    assert re.findall(r"(\d+%) of the reserved", " ".join(str(row.change) for row in found)) == named

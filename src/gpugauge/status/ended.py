@@ -35,7 +35,7 @@ _ADVICE = {
 }
 
 
-def end_words(reason: str, exit_code: str = "", signal_number: str = "") -> str:
+def end_words(reason: str, exit_code: str, signal_number: str) -> str:
     """Return why a training ended, such as "killed by signal 9 (SIGKILL)"; "" while the reason is not settled."""
     words = _WORDS.get(reason) or _STATES.get(reason, "")
     if reason == "killed" and signal_number.isdecimal():
