@@ -100,8 +100,8 @@ class _Warm:
         return True
 
     def _baseline(self) -> None:
-        """Run all tests without a mutant, files at once, in children. Those that fail run once more in their own, without
-        being observed: a test may count calls.
+        """Run all tests without a mutant, files at once, in children. Those that fail run once more in their own, not
+        observed: a test may count calls.
         """
         waiting: dict[str, list[str]] = {}
         for nodeid in self._items:
