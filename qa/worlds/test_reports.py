@@ -453,6 +453,47 @@ def check_named(draw: random.Random, name: str) -> None:
     assert render.as_text(compare.blocks(both))
 
 
+@seeds(draws(3, 60))
+def test_runs_with_other_batches_are_compared_by_their_samples(seed: int) -> None:
+    """The steps of B have more samples, and each sample takes a drawn part of its time in A."""
+    draw = random.Random(seed)
+    larger, faster = draw.choice([2, 8]), draw.choice([0.5, 1.0, 1.3, 4.0])
+    parts = {"data": draw.uniform(0.1, 0.2), "peers": 0.0, "rest": 0.01}
+    longer = {part: seconds * larger / faster for part, seconds in parts.items()}
+    made = []
+    for job, batch, of in (("1", 16, parts), ("2", 16 * larger, longer)):
+        run = run_of(job, {"torch_loader_info": {"batch_size": str(batch), "workers": "2"}}, of, 2000)
+        (steps,) = (each for each in run if each.labels["__name__"] == "torch_steps_total")
+        named = {**steps.labels, "__name__": "torch_samples_total"}
+        double: Prometheus = Double([*run, Series(named, [(at, batch * n) for at, n in steps.points])])  # type: ignore[assignment]  # as above
+        made.append(build.report(*jobs.of_job(double, job, Range(NOW - 7 * 86400, NOW)), NOW))
+    both = compare.compare(*made)
+    answer = " ".join(both.answer)
+
+    a, b = both.samples_per_second
+    assert a
+    assert b
+    assert b / a == pytest.approx(faster, rel=0.05)
+    assert f"a step has {larger} times as many" in answer
+    if faster == 1.0:
+        assert answer.startswith("No change: B makes ")
+        return
+    words = f"B is {faster:g} times as fast: " if faster > 1 else f"B needs {1 / faster:g} times as long: "
+    assert answer.startswith(words), answer
+    # A larger batch makes no sample slower.
+    assert ("loader batch size" in answer) == (faster > 1)
+
+
+def test_workers_explain_only_what_they_can() -> None:
+    slow, fast = {"data": 0.3, "peers": 0.0, "rest": 0.02}, {"data": 0.01, "peers": 0.0, "rest": 0.02}
+    for workers, named in ((("2", "0"), False), (("0", "2"), True)):
+        reports = []
+        for job, number, parts in (("1", workers[0], slow), ("2", workers[1], fast)):
+            double: Prometheus = Double(run_of(job, {"torch_loader_info": {"workers": number}}, parts, 2000))  # type: ignore[assignment]  # as above
+            reports.append(build.report(*jobs.of_job(double, job, Range(NOW - 7 * 86400, NOW)), NOW))
+        assert ("loader workers" in " ".join(compare.compare(*reports).answer)) == named
+
+
 def one_after_the_other(first: list[Series], second: list[Series], gap: float = 300) -> jobs.Found:
     after = first[0].points[-1][0] - second[0].points[0][0] + gap
     second = [

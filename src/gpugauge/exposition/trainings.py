@@ -21,12 +21,13 @@ from gpugauge.snapshot import Snapshot
 HELD, LOST, SECONDS = verdict_rows.HELD.name, verdict_rows.LOST.name, verdict_rows.SECONDS.name
 CPU, CPUS = host.CPU.name, host.AFFINITY.name
 STEPS, STEP, PHASES = session_rows.STEPS.name, session_rows.STEP_DURATION.name, session_rows.PHASE_SECONDS.name
+SAMPLES = session_rows.SAMPLES.name
 DATA_WAIT, LOCAL_WORK = session_rows.DATA_WAIT.name, session_rows.LOCAL_WORK.name
 THREAD = session_rows.THREAD_SECONDS.name
 EXPOSED_WAIT, LOADING = session_rows.EXPOSED_WAIT.name, loader_rows.SECONDS.name
 LOADED, LOADED_MEASURED = loader_rows.BATCHES.name, loader_rows.MEASURED.name
 COUNTERS = (
-    *(HELD, LOST, SECONDS, STEPS, f"{STEP}_sum", f"{STEP}_count", PHASES, DATA_WAIT, LOCAL_WORK, THREAD, CPU),
+    *(HELD, LOST, SECONDS, STEPS, SAMPLES, f"{STEP}_sum", f"{STEP}_count", PHASES, DATA_WAIT, LOCAL_WORK, THREAD, CPU),
     *(EXPOSED_WAIT, LOADED, LOADED_MEASURED, LOADING),
 )
 HOST_MEMORY, HOST_LIMIT = host.MEMORY.name, host.MEMORY_LIMIT.name

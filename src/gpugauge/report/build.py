@@ -82,6 +82,7 @@ def report(job: JobId, found: Found, now: float, prices: Prices = NO_PRICES, sou
         change=None if serving.only_serve(programs) else _change(last),
         mistakes=[mistake.change for mistake in MISTAKES if mistake.name in made],
         steps=steps or None,
+        samples=sum(known) if (known := [n for each in facts.values() if (n := each.sum(names.SAMPLES))]) else None,
         step_seconds=_step_seconds(facts.values()),
         step_shares=step_shares,
         rest_shares=rest_shares,

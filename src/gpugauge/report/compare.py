@@ -9,7 +9,7 @@ from typing import TypeVar
 from gpugauge.report.jobs import ReportError
 from gpugauge.report.model import VERSION, Report
 from gpugauge.report.render import Block, listed, when
-from gpugauge.status.words import SIMULATED, cause_phrase, duration, factor, percent, plural
+from gpugauge.status.words import SIMULATED, cause_phrase, duration, factor, percent, plural, quantity
 from gpugauge.wire.shares import parts as worded
 
 _Value = TypeVar("_Value")
@@ -39,6 +39,7 @@ class Comparison:
     a: str
     b: str
     step_seconds: tuple[float | None, float | None]
+    samples_per_second: tuple[float | None, float | None]  #: of all ranks
     parts: Mapping[str, tuple[float, float]]  #: seconds of a step by part
     lost: Mapping[str, tuple[float, float]]  #: share of the held GPU time by cause
     settings: Mapping[str, tuple[str, str]]  #: those that differ, and are known of both
@@ -72,7 +73,8 @@ def compare(a: Report, b: Report) -> Comparison:
         first = f"They are different programs ({names}): their steps may not be the same work."
         answer = [first, *(line for line in answer if line != _UNEXPLAINED)]
     answer = [SIMULATED] * (a.simulated or b.simulated) + answer
-    return Comparison(a_words, b_words, (a.step_seconds, b.step_seconds), parts, _both(lost, 0.0), changed, answer)
+    times, rates = (a.step_seconds, b.step_seconds), (_samples(a), _samples(b))
+    return Comparison(a_words, b_words, times, rates, parts, _both(lost, 0.0), changed, answer)
 
 
 def _parts(of: Report, *, divided: bool) -> dict[str, float]:
@@ -98,22 +100,31 @@ def _answer(
     if short:
         needed = f"each run needs {_LEAST_STEPS} steps and {duration(_LEAST_SECONDS)} of them"
         return [f"Too short to compare: {', '.join(short)}; {needed}."]
-    times = b.step_seconds / a.step_seconds
+    batch = _batches(a, b)
+    parts = {part: (before, after / batch) for part, (before, after) in parts.items()}
+    times = b.step_seconds / batch / a.step_seconds
+    if batch != 1:
+        rates = [quantity(_samples(of) or 0.0) for of in (a, b)]
+        per = f"{rates[1]} samples/s in place of {rates[0]}; a step has {factor(batch)} times as many"
     if abs(times - 1) < _SAME:
-        return [f"No change: a step takes as long ({duration(b.step_seconds)})."]
+        same = f"B makes {per}" if batch != 1 else f"a step takes as long ({duration(b.step_seconds)})"
+        return [f"No change: {same}."]
     more = times > 1
     word = f"takes {factor(times)} times as long" if more else f"is {factor(1 / times)} times as fast"
     lines = [f"A step of B {word}: {duration(b.step_seconds)} in place of {duration(a.step_seconds)}."]
+    if batch != 1:
+        word = f"needs {factor(times)} times as long" if more else f"is {factor(1 / times)} times as fast"
+        lines = [f"B {word}: {per}. What follows is of as many samples as a step of A has."]
     rise = {part: (after - before) * (1 if more else -1) for part, (before, after) in parts.items()}
     part = max(rise, key=lambda each: rise[each], default=None)
     if part is None or rise[part] <= 0:
         return [*lines, "The parts of the steps are not known."]
     words = _words(parts)
     before, after = map(duration, parts[part])
-    of = rise[part] / abs(b.step_seconds - a.step_seconds)
+    of = rise[part] / abs(b.step_seconds / batch - a.step_seconds)
     share = "All" if of >= 0.995 else percent(of)
     against = min(rise, key=lambda each: rise[each])
-    if rise[against] < -_SAME * min(a.step_seconds, b.step_seconds):
+    if rise[against] < -_SAME * min(a.step_seconds, b.step_seconds / batch):
         other = f"{words.get(against, against)}: {' → '.join(map(duration, parts[against]))}"
         lines.append(f"Most of the difference is {words.get(part, part)}: {before} → {after}; against it {other}.")
     else:
@@ -122,7 +133,7 @@ def _answer(
         name
         for prefix in _CHANGES.get("rest" if part in _OF_REST else part, ())
         for name in changed
-        if name.startswith(prefix)
+        if name.startswith(prefix) and _may_explain(name, changed[name], longer=more, whole=batch == 1)
     ]
     if found:
         each = [f"{name} {changed[name][0] or 'none'} → {changed[name][1] or 'none'}" for name in dict.fromkeys(found)]
@@ -130,6 +141,27 @@ def _answer(
     else:
         lines.append(_UNEXPLAINED)
     return lines
+
+
+def _samples(of: Report) -> float | None:
+    return of.samples / spent if of.samples and (spent := _spent(of)) else None
+
+
+def _batches(a: Report, b: Report) -> float:
+    """Return by how many times the steps of B have more samples, 1 if they are alike, or if that is not known."""
+    known = [of.samples / of.steps for of in (a, b) if of.samples and of.steps]
+    times = known[1] / known[0] if len(known) == 2 else 1.0
+    return times if abs(times - 1) >= _SAME else 1.0
+
+
+def _may_explain(name: str, pair: tuple[str, str], *, longer: bool, whole: bool) -> bool:
+    """Return whether a change of a number can have this effect: fewer workers make nothing shorter, and larger batches
+    make `whole` steps longer, but the share of each sample shorter.
+    """
+    before, after = (int(value) if value.isdecimal() else None for value in pair)
+    if before is None or after is None or name not in {"loader workers", "loader batch size"}:
+        return True
+    return (after > before) == (longer if name == "loader batch size" and whole else not longer)
 
 
 def _spent(of: Report) -> float:
@@ -145,6 +177,8 @@ def blocks(found: Comparison) -> list[Block]:
     """Return the comparison for people."""
     words = _words(found.parts)
     steps = [("", "A", "B"), ("a step", *(duration(each) if each else "-" for each in found.step_seconds))]
+    if any(found.samples_per_second):
+        steps.append(("samples/s", *(quantity(each) if each else "-" for each in found.samples_per_second)))
     steps += [(f"  {words.get(part, part)}", *map(duration, pair)) for part, pair in found.parts.items()]
     lost = [(cause_phrase(cause), *map(percent, pair)) for cause, pair in found.lost.items() if max(pair) >= 0.005]
     settings = [(name, a or "-", b or "-") for name, (a, b) in found.settings.items()]

@@ -150,6 +150,7 @@ class Report:
     change: Change | None
     mistakes: Sequence[str]  #: what removes the known mistakes of the program
     steps: float | None  #: in each run those of the rank with most
+    samples: float | None  #: of all ranks
     step_seconds: float | None  #: mean
     step_shares: Mapping[str, float]
     rest_shares: Mapping[str, float]  #: those of the rest by what the training thread does, as far as it is known

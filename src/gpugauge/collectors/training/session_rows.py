@@ -230,7 +230,7 @@ LASTING: tuple[Metric, ...] = (
         "phase",
         source="torch.utils.data.DataLoader, gpugauge.hook.batches, gpugauge.hook.waiting",
     ),
-    _process.counter(
+    SAMPLES := _process.counter(
         "torch_samples_total",
         "Samples of the training: as the program reports them with gpugauge.hook.step(samples=), else in the training "
         "batches that were taken before the last step. Absent if the size of a batch is not known.",
