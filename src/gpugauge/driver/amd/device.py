@@ -49,8 +49,7 @@ class Device:
         if self.folder.optional("power/runtime_status") in _SUSPENDED:
             self.load.restart()
             return values, errors
-        if values.keys() & {"fast", "normal", "slow"}:
-            self._read_table()
+        self._read_table()
         for group, fields, sources in ROWS:
             if group in values:
                 self._read_row(values[group], errors, fields, sources)
