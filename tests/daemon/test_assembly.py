@@ -21,7 +21,7 @@ from gpugauge.collectors.training.verdict import VerdictCollector
 from gpugauge.daemon import people
 from gpugauge.daemon.assembly import Parts
 from gpugauge.daemon.machine import real_machine
-from gpugauge.daemon.reload import Reloader
+from gpugauge.daemon.reload import Reloader, is_live
 from gpugauge.driver.api import Device, DeviceReading, DriverView
 from gpugauge.faults.repair import Site
 from gpugauge.settings.kinds import ConfigError
@@ -81,18 +81,18 @@ def test_whatever_is_left_out_of_the_scrapes_the_page_knows_the_same(
 
 def test_live_settings_are_applied(parts: Parts, tmp_path: Path) -> None:
     before = names(parts)
-    parts.configure(
-        settings(
-            tmp_path,
-            hook={"socket": str(tmp_path / "hook.sock"), "linger_seconds": 7},
-            collector={"events": False},
-            metrics={"exclude": ["gpugauge_build_info"]},
-            process={"max_per_device": 3},
-            verdict={"stalled_seconds": 9},
-            sampling={"interval_seconds": 2, "stale_after_seconds": 11},
-            driver={"worker_max_seconds": 60, "deadline_seconds": 5},
-        )
-    )
+    given: dict[str, Any] = {
+        "hook": {"linger_seconds": 7},
+        "collector": {"events": False},
+        "metrics": {"exclude": ["gpugauge_build_info"]},
+        "process": {"max_per_device": 3},
+        "verdict": {"stalled_seconds": 9},
+        "sampling": {"interval_seconds": 2, "stale_after_seconds": 11},
+        "driver": {"worker_max_seconds": 60, "deadline_seconds": 5},
+    }
+    assert all(is_live(f"{section}.{name}") for section, values in given.items() for name in values)
+    given["hook"]["socket"] = str(tmp_path / "hook.sock")
+    parts.configure(settings(tmp_path, **given))
     after = names(parts)
 
     assert before[0] - after[0] == {"events"}
