@@ -220,7 +220,7 @@ def _now() -> list[Panel]:
                     f"or on () 2 * {_fault()}\n"
                     f"or on () topk(1, {jobs.job_wasted()} >= 0.1)\nor on () topk(1, {_limits()})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
-                    f'or on () label_replace(0 * {jobs.last_known()} + {words.NOT_SEEN}, "cause", "not known", "", "")',
+                    f'or on () label_replace(0 * {jobs.last_known()} + 1, "cause", "its node is not seen", "", "")',
                     SHARE,
                 ),
                 "{{cause}}",

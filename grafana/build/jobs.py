@@ -86,7 +86,7 @@ WHY_NAMES = {
     CPU: ("", GREY),
     YOUNG: ("", GREY),
     **{name: (words, "orange" if name in {"held_idle", "on_cpu"} else "red") for name, (words, _) in _PROBLEMS.items()},
-    "~its GPU .*|its node .*": ("", "red"),
+    "~one of its GPUs .*|its node .*": ("", "red"),
     **{cause.name: (cause.phrase, "orange" if cause.name != "unknown" else GREY) for cause in CAUSES.values()},
     **_UNSEEN_NAMES,
 }

@@ -135,15 +135,16 @@ def _faults() -> Panel:
 
 
 def _repair() -> Panel:
-    plan = f"topk by ({gpus.NODE_KEY}) (1, {gpus.gravest(partial(DEVICES.select, command='!'))})"
+    plan = f"topk by ({gpus.NODE_KEY}) (1, {gpus.gravest(partial(gpus.known, DEVICES, command='!'))})"
     return table(
         "Repair, step by step",
-        "One plan for all GPUs of the node, in this order, as `gpugauge status` and the alerts have it.",
+        "One plan for all GPUs of the node, in this order, as `gpugauge status` and the alerts have it. Of a node that "
+        "is not seen: the last one, for when it is back.",
         Column("Do this", "advice"),
         *dropped(Expr(plan, COUNT), "instance", "uuid", "problem", "summary"),
         height=10,
         header=False,
-        empty_text="no GPU that reports needs a repair",
+        empty_text="no GPU needs a repair, as far as known",
     )
 
 

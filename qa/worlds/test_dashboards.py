@@ -513,7 +513,7 @@ def the_fleet_says_what_its_changes_gain(world: World) -> None:
         assert shown == pytest.approx([lower, upper] if len(shown) > 1 else [expected], rel=0.03, abs=0.06), job
         assert (len(shown) == 1) == (upper / lower <= 1.2), job
     if world.fleet.judged:
-        assert fleet.panel("Freed by advice").number() == pytest.approx(sum(freed.values()))
+        assert fleet.panel("GPUs freed by advice").number() == pytest.approx(sum(freed.values()))
 
 
 def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
@@ -529,7 +529,7 @@ def the_advice_of_the_fleet_has_the_numbers(world: World) -> None:
     advice = {JobId(*job): (state, text) for *job, state, text in table}
     for job in world.fleet.judged:
         if any("lost" in node.faults.values() for node, _ in job.places if not (node.down or node.blind)):
-            assert job.not_seen() or advice[job.id][0] in {"its node must be rebooted", "its GPU lost"}, job
+            assert job.not_seen() or advice[job.id][0] in {"its node must be rebooted", "one of its GPUs lost"}, job
         elif not job.not_seen() and job.lost[job.main] >= 0.12:
             assert advice[job.id] == (job.main, advised(job.main).partition(";")[0]), job
 

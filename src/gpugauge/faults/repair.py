@@ -168,7 +168,7 @@ class Site(NamedTuple):
             elif each is needing[0] or (each.grave and each.runbook not in explained):
                 yield self._planned(device, with_loss(own, advice).split("; "), every)
             else:
-                also = f"The repair is in the alert {needing[0].runbook}, and in gpugauge status"
+                also = f"The repair is that of {needing[0].runbook}, also in gpugauge status"
                 yield Advice(". ".join(filter(None, (own, also))))
 
     def _planned(self, device: Device, own: Sequence[str], every: Sequence[Need]) -> Advice:

@@ -125,7 +125,7 @@ def _why(s: Selectors) -> str:
     rebooted = f"{PROGRAMS} * on ({node}) group_left ({ADVICE}) topk by ({node}) (1, {reboots(s, select)})"
     return states(
         s.job,
-        Line("its GPU $1", CRITICAL, faulty, "fault", ADVICE),
+        Line("one of its GPUs $1", CRITICAL, faulty, "fault", ADVICE),
         Line(REBOOT, CRITICAL, rebooted, advice=ADVICE),
         Line("$1", CRITICAL, f'{PROBLEM}{{problem=~"stalled|out_of_memory"}}', "problem"),
         Line("$1", WARNING, on_cpu, "cause"),
