@@ -32,10 +32,14 @@ _WATCH_INTERVAL_SECONDS = 2.0
 _CLEAR_SCREEN = "\x1b[H\x1b[2J"
 
 
+mine_option = click.option("--mine", is_flag=True, help="Only your own processes, and the GPUs on which they are.")
+"""An option of the commands that show the status."""
+
+
 @click.command("status", cls=OfDaemon, short_help="Show what the GPUs do, and what to change.")
 @url_option
 @click.option("--verbose", "-v", is_flag=True, help="Print each process below its GPU, with all that is known of it.")
-@click.option("--mine", is_flag=True, help="Only your own processes, and the GPUs on which they are.")
+@mine_option
 @click.option("--json", "as_json", is_flag=True, help="Print all facts as JSON.")
 @click.option("--watch", is_flag=True, help="Print the text again every two seconds until interrupted.")
 @click.option(
@@ -65,7 +69,7 @@ def command(url: str, verbose: bool, mine: bool, as_json: bool, watch: bool, fai
     can go on. With --mine, what others do does not count.
     """
     try:
-        status = _fetched(url, mine).status if reason else show(url, as_json, watch, verbose=verbose, mine=mine)
+        status = fetched(url, mine).status if reason else show(url, as_json, watch, verbose=verbose, mine=mine)
     except RequestError as error:
         fail(2, error)
     if reason and (found := repairs(status)):
@@ -80,7 +84,7 @@ def show(
     out, found = out or sys.stdout, None
     while True:
         try:
-            found = _fetched(url, mine)
+            found = fetched(url, mine)
             text = _text(found, as_json, verbose, out)
         except RequestError as error:
             if found is None:
@@ -96,7 +100,8 @@ def show(
             return found.status
 
 
-def _fetched(url: str, mine: bool) -> reply.Reply:
+def fetched(url: str, mine: bool) -> reply.Reply:
+    """Return the status of a daemon, or the part of it that is about this user. Raises RequestError."""
     found = fetch(url)
     if not mine:
         return found

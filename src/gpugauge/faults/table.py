@@ -54,7 +54,6 @@ _ROWS = (
     Fault(
         *("GpuUncorrectedEcc", "warning", "memory errors", "had uncorrected memory errors", "reset_later"),
         explains=("GpuResetPending",),
-        before="{memory_errors}",
     ),
     Fault("GpuXidWorkflow", "warning", "errors", "had an Xid error"),
     Fault("GpuResetPending", "warning", "reset pending", "needs a reset when its jobs have ended", "reset_later"),

@@ -12,8 +12,9 @@ from operator import attrgetter
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Need, Site
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.details import named_loss, named_waits, own_waits, waits_longest, waits_words
+from gpugauge.status.details import FOR_DATA, named_loss, named_waits, own_waits, waits_longest, waits_words
 from gpugauge.status.gpu_problems import gpu_problems, processes_words, repair
+from gpugauge.status.measured_advice import CROWDED
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import job_key, name, owner_words
 from gpugauge.status.problem import order, problem
@@ -77,7 +78,10 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     if kind == "waits":
         of_all = [dict(own_waits(rank.data_wait_ratio, rank.rest_shares)) for rank in ranks]
         means = {words: sum(waits[words] for waits in of_all) / len(of_all) for words in of_all[0]}
-        text = waits_words(named_waits(sorted(means.items(), key=lambda item: -item[1])))
+        named = named_waits(sorted(means.items(), key=lambda item: -item[1]))
+        # The advice is about CPUs then.
+        crowded = first.changes and first.changes[0].topic == CROWDED and [words for words, _ in named] == [FOR_DATA]
+        text = waits_words(named) + (", whose loading waits for a CPU" if crowded else "")
     slowed = [gpu for gpu in held if any(fault.kind == "gpu_slowed" for fault in gpu.faults)]
     advice, steps = first.advice, first.advice_steps
     if of_fault := first.limited_by == "throttled" and bool(slowed):

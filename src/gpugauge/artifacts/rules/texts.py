@@ -273,12 +273,14 @@ class Texts:
         limit = self._each(self._query(f"{rec.NEXT_LIMIT}{{@job,cause=%q}}", cause), _next(".Labels.next"))
         at_most = self._each(
             self._query(f"1 / (1 - {rec.LOST}{{@job,cause=%q}}) >= 1.05", cause),
-            f"\nExpected: up to {_FACTOR} times as fast. ",
+            f"\nExpected: up to {_FACTOR} {_times(cause)}. ",
         )
         unbounded = " ".join(f'(eq {cause} "{name}")' for name in sorted(UNBOUNDED))
         at_most = f"{{{{ if not (or {unbounded}) }}}}{at_most}{{{{ end }}}}"
-        at_least = f"{{{{ range {least} }}}}{_gain(_FACTOR, limit)}{{{{ else }}}}{at_most}{{{{ end }}}}"
-        return f"{{{{ range {known} }}}}{_gain(_FACTOR, limit, 'about')}{{{{ else }}}}{at_least}{{{{ end }}}}"
+        unit = _times(cause)
+        at_least = f"{{{{ range {least} }}}}{_gain(_FACTOR, limit, times=unit)}{{{{ else }}}}{at_most}{{{{ end }}}}"
+        about = _gain(_FACTOR, limit, "about", unit)
+        return f"{{{{ range {known} }}}}{about}{{{{ else }}}}{at_least}{{{{ end }}}}"
 
     def while_busy(self, text: str) -> str:
         """Return a text if the largest cause is one of a GPU that is busy in the meantime."""
@@ -451,8 +453,13 @@ def _host(instance: str) -> str:
     return f'{{{{ reReplaceAll "^([^:]+|.+[]]):[0-9]+$" "$1" {instance} }}}}'
 
 
-def _gain(factor: str, limit: str, bound: str = "at least") -> str:
-    return f"\nExpected: {bound} {factor} times as fast{limit}. "
+def _gain(factor: str, limit: str, bound: str = "at least", times: str = "times as fast") -> str:
+    return f"\nExpected: {bound} {factor} {times}{limit}. "
+
+
+def _times(cause: str) -> str:
+    """Return what a gain is of: the steps of a larger batch are not shorter."""
+    return cases(cause, {"underfilled": "times as many samples/s"}, "times as fast")
 
 
 def _next(limit: str) -> str:
