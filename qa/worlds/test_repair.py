@@ -246,7 +246,7 @@ def test_the_alerts_about_a_gpu_have_its_plan_once_and_what_it_means_for_results
     others = {each for each in {*faults} - needing if not needing or each.runbook not in explained}
     assert all(plan not in said[each] and "repair is in" not in said[each] for each in others)
     for each in {*faults} - others - shown:
-        assert any(f"The repair is in the alert {one.runbook}, and in gpugauge status" in said[each] for one in shown)
+        assert any(f"The repair is that of {one.runbook}, also in gpugauge status" in said[each] for one in shown)
     places = {each: (each.runbook in explained, [*FAULTS].index(each.runbook)) for each in needing}
     assert critical or not needing or {places[each] for each in shown} == {min(places.values())}
     wrong = any("wrong data" in each.advice for each in faults)

@@ -167,7 +167,7 @@ def test_the_whole_screen(seed: int) -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), pytest.param((200, 60), marks=pytest.mark.everything)])
 def test_the_most_severe_problem_is_above_everything_else(size: tuple[int, int]) -> None:
-    broken = [Gpu(f"GPU-{n}", n, "NVIDIA H100", reset=n == 1, uncorrected=7 * (n > 3), load=0.1) for n in range(8)]
+    broken = [Gpu(f"GPU-{n}", n, "NVIDIA H100", reset=n == 1, uncorrected=7 * (n > 6), load=0.1) for n in range(8)]
     unhooked = [Program(f"u{n}", 200 + n, "train.py", "unhooked", [f"GPU-{n}"]) for n in range(8)]
 
     async def steps(pilot: Any, app: Any, feed: Feed) -> None:
