@@ -178,7 +178,7 @@ def test_top_ends_with_the_status_of_its_application(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("gpugauge.terminal.top.Top.run", lambda self: setattr(self, "_return_code", 1))
     assert top.callback is not None
     with pytest.raises(SystemExit, match="1"):
-        top.callback(url="http://127.0.0.1:1")
+        top.callback(url="http://127.0.0.1:1", mine=False)
 
 
 @seeds(range(12))

@@ -60,6 +60,7 @@ _BOUND_AS = {
     "nvmlDeviceGetCount_v2": "nvmlDeviceGetCount",
     "nvmlDeviceGetHandleByIndex_v2": "nvmlDeviceGetHandleByIndex",
     "nvmlDeviceGetMemoryInfo_v2": "nvmlDeviceGetMemoryInfo",
+    "nvmlDeviceGetNvLinkRemotePciInfo_v2": "nvmlDeviceGetNvLinkRemotePciInfo",
 }
 
 

@@ -103,5 +103,4 @@ class Links:
             kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", self._handle, link)
         except DriverError:
             kind = None  # the address may be that of a GPU
-        ask = self._call.bound("nvmlDeviceGetNvLinkRemotePciInfo", _END)
-        return _ENDS.get(kind) or pci_address(self._call.timed(_END, lambda: ask(self._handle, link).busId))
+        return _ENDS.get(kind) or pci_address(self._call(_END, self._handle, link).busId)
