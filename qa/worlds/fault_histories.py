@@ -30,6 +30,7 @@ from gpugauge.status.history import History as StatusHistory
 from gpugauge.status.node import build
 from gpugauge.workload.procfs import Procfs
 from gpugauge.workload.workloads import Workloads
+from qa.bench.alerts.record import selector
 from qa.bench.alerts.story import Story, notation
 
 MINUTES, SCRAPE = 80, 30
@@ -282,8 +283,7 @@ def story_of(name: str, scrapes: Iterable[tuple[int, Snapshot]], wanted: set[str
                 for values, value in family.samples:
                     assert isinstance(value, (int, float))
                     labels = {"instance": "node-1", **dict(zip(family.metric.labels, values, strict=True))}
-                    text = ",".join(f'{key}="{label}"' for key, label in sorted(labels.items()) if label)
-                    series[f"{family.metric.name}{{{text}}}"][at] = round(float(value) - shift, 3)
+                    series[selector(family.metric.name, labels)][at] = round(float(value) - shift, 3)
     count = minutes * 60 // SCRAPE
     texts = {key: notation([values.get(i) for i in range(count)]) for key, values in sorted(series.items())}
     return Story(name=name, description="drawn", interval=SCRAPE, minutes=minutes, series=texts)

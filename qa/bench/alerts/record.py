@@ -281,17 +281,18 @@ def _scrape(machine: Machine, snapshot: Snapshot, at: int, series: dict[str, dic
             for values, value in family.samples:
                 if isinstance(value, (int, float)) and not _ENGINES & set(values):
                     labels = dict(zip(metric.labels, values, strict=True), instance=machine.instance)
-                    series[_selector(metric.name, labels)][at] = round(float(value) - shift, 3)
+                    series[selector(metric.name, labels)][at] = round(float(value) - shift, 3)
     # The daemon adds these metrics outside of the collectors.
-    series[_selector("gpugauge_snapshot_timestamp_seconds", {"instance": machine.instance})][at] = machine.now
+    series[selector("gpugauge_snapshot_timestamp_seconds", {"instance": machine.instance})][at] = machine.now
     released = float(within(machine.now / 60, machine.planned.released))
-    series[_selector("gpugauge_driver_released", {"instance": machine.instance})][at] = released
+    series[selector("gpugauge_driver_released", {"instance": machine.instance})][at] = released
     # The simulator's first percentage covers no time.
     for uuid, percent in machine.percent.items() if at else ():
-        series[_selector(NAIVE_METRIC, {"instance": machine.instance, "uuid": uuid})][at] = float(percent)
+        series[selector(NAIVE_METRIC, {"instance": machine.instance, "uuid": uuid})][at] = float(percent)
 
 
-def _selector(name: str, labels: Mapping[str, str]) -> str:
+def selector(name: str, labels: Mapping[str, str]) -> str:
+    """Return a series as Prometheus writes one, without the labels that are empty."""
     text = ",".join(f'{key}="{_escaped(value)}"' for key, value in sorted(labels.items()) if value)
     return f"{name}{{{text}}}"
 
