@@ -140,6 +140,23 @@ def test_the_words_name_the_links_with_the_most_errors(links: dict[str, tuple[in
     assert fault.where == where
 
 
+def test_an_address_that_is_no_text_is_not_known() -> None:
+    health = "health: {nvlink_errors: {replay: 40}, nvlink_error_links: [3]}"
+    nvml = opened(
+        f"gpus: [{{model: h100}}, {{model: h100, nvlink_peer: 0, {health}}}]\nfaults: [{{call: {ADDRESS}, value: 255}}]"
+    )
+
+    values, _ = nvml.read(1, ["static", "slow"])
+
+    assert (values["slow"]["nvlink_link_errors"], values["slow"]["nvlink_ends"]) == ({"3": {"replay": 40}}, {})
+
+
+def test_the_label_stays_while_errors_grow() -> None:
+    growing = [GpuHealth(nvlink_errors={"replay": n}, links={"5": (n, ""), "3": (n // 10, "")}) for n in range(20, 100)]
+
+    assert {fault.where for health in growing for fault in ailments(health)} == {"on links 5, 3"}
+
+
 @seeds(range(200))
 def test_drawn_errors(seed: int) -> None:
     world = World(seed)

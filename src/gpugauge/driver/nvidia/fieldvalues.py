@@ -121,17 +121,6 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
     ),
     # … and of NVLink 5. Field 215 is the sum of the recoveries that succeeded and that failed.
     *_counters("slow", "nvlink_errors", enumerate(_NVLINK_5_ERRORS, 206), _ALL_LINKS),
-    # The links with errors that should not occur; up to NVLink 3 each has ids of its own.
-    *(
-        FieldValue("links", LINK_ERRORS, valid.COUNTER, number, link, key, link=link)
-        for number, key in _OF_LINK.items()
-        for link in range(MAX_LINKS)
-    ),
-    *(
-        FieldValue("links", LINK_ERRORS, valid.COUNTER, ids[link // 6] + link % 6, key=key, link=link)
-        for key, ids in _OF_OLD_LINK.items()
-        for link in range(12)
-    ),
     *(
         FieldValue("slow", "nvlink_speed_megabytes_per_second", MEGABYTES_PER_SECOND, 164, link, str(link), link=link)
         for link in range(MAX_LINKS)
@@ -143,6 +132,17 @@ FIELD_VALUES: tuple[FieldValue, ...] = (
         )
         for first, links in ((84, range(6)), (126, range(6, 12)))
         for link in links
+    ),
+    # The links with errors that should not occur; up to NVLink 3 each has ids of its own.
+    *(
+        FieldValue("links", LINK_ERRORS, valid.COUNTER, number, link, key, link=link)
+        for number, key in _OF_LINK.items()
+        for link in range(MAX_LINKS)
+    ),
+    *(
+        FieldValue("links", LINK_ERRORS, valid.COUNTER, ids[link // 6] + link % 6, key=key, link=link)
+        for key, ids in _OF_OLD_LINK.items()
+        for link in range(12)
     ),
 )
 RARE = frozenset(row.key for row in FIELD_VALUES if row.group == "links")

@@ -103,4 +103,7 @@ class Links:
             kind = self._call("nvmlDeviceGetNvLinkRemoteDeviceType", self._handle, link)
         except DriverError:
             kind = None  # the address may be that of a GPU
-        return _ENDS.get(kind) or pci_address(self._call(_END, self._handle, link).busId)
+        try:
+            return _ENDS.get(kind) or pci_address(self._call(_END, self._handle, link).busId)
+        except UnicodeDecodeError:  # the binding decodes the bus id on access
+            raise DriverError(IMPLAUSIBLE, _END) from None
