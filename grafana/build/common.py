@@ -240,7 +240,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
             names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,
-        Column("Since", told, size=80, names=gpus.NO_TIME),
+        Column("Since", told, size=105, names=gpus.NO_TIME),
         Column("Do this", "advice"),
         CHAPTER_COLUMN,
         Column(gpus.RANK, gpus.RANK, hidden=True),

@@ -289,7 +289,7 @@ def _jobs() -> Panel:
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Faster", "faster", size=105),
         Column("Frees", _of_job(Expr(_freed(), COUNT)), size=55, decimals=1),
-        Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=100),
+        Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=105),
         Column("Program", "workload_command", size=135),
         *dropped(places, Expr(_faster(), COUNT)),
         Column("other", other, hidden=True),

@@ -380,7 +380,7 @@ def _what_to_do() -> Panel:
             names={**jobs.CAUSE_NAMES, **mistakes, **jobs.FAULT_NAMES, _UNSEEN: ("", "orange")},
             size=230,
         ),
-        Column("Since", faults, names={_NO_TIME: ("-", "")}, size=95),
+        Column("Since", faults, names={_NO_TIME: ("-", "")}, size=105),
         Column("Share", _one(jobs.job_wasted().then("{} >= 0.1")), size=75),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),

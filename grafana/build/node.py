@@ -47,7 +47,7 @@ def dashboard() -> Json:
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, width=6, height=14), _repair()]),
+            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, width=12), _repair()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -178,7 +178,7 @@ def _gpus() -> Panel:
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
         Column("ECC", Expr(f"sum by ({gpus.GPU_KEY}) ({errors}) > 0", COUNT), steps=BAD, size=50),
         Column("Xid", "xid", size=40),
-        Column("Xid at", xid, size=75),
+        Column("Xid at", xid, size=105),
         Column("Why", "cause", names=jobs.WHY_NAMES),
         Column("User", "workload_user", size=60),
         *common.job_columns(size=175),

@@ -14,8 +14,8 @@ from gpugauge.metric import Metric
 
 # Grafana's names for the units of the catalogue, for a value and for its increase in a second.
 COUNT, SHARE = "short", "percentunit"
-# A time of today without the date.
-CLOCK = "dateTimeAsIsoNoDateIfToday"
+# On one line also on the next day, on which the whole date took three.
+CLOCK = "time:MM-DD HH:mm"
 _UNITS = {"bytes": "bytes", "celsius": "celsius", "hertz": "hertz", "joules": "joule", "": COUNT}
 _UNITS |= {"ratio": SHARE, "seconds": "s", "timestamp_seconds": "dateTimeAsIso", "watts": "watt"}
 _RATES = {"bytes": "Bps", "joules": "watt", "": "suffix:/s", "seconds": SHARE}

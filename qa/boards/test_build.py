@@ -15,7 +15,7 @@ from grafana.build.jobs import CAUSE_NAMES, STATE_COLORS
 from grafana.build.layout import Panel, Row, place
 from grafana.build.notifications import INHIBITIONS
 from grafana.build.panels import MixedUnitsError, Query, timeseries
-from grafana.build.queries import EVERY_PRICE, Expr, Scope, recorded
+from grafana.build.queries import CLOCK, EVERY_PRICE, Expr, Scope, recorded
 from tests.grafana.dashboard_reading import (
     SCHEMA,
     asked_of_prometheus,
@@ -368,3 +368,18 @@ def test_selectors_take_operators() -> None:
         scope.select("gpugauge_open_fds", part="!~a|b")
         == 'gpugauge_open_fds{cluster=~"$cluster",job=~"$job",part!~"a|b"}'
     )
+
+
+def test_times_of_yesterday_stay_on_one_line() -> None:
+    """A wrapped date pushes the lines below out of view."""
+    found = {
+        (name, panel["title"], column["matcher"]["options"]): values.get("custom.width", 0)
+        for name, made in DASHBOARDS.items()
+        for panel in panels(made())
+        if panel["type"] == "table"
+        for column in panel["fieldConfig"]["overrides"]
+        if (values := {each["id"]: each["value"] for each in column["properties"]}).get("unit") == CLOCK
+    }
+
+    assert len(found) >= 6
+    assert {key: width for key, width in found.items() if width < 105} == {}
