@@ -115,7 +115,7 @@ def _now() -> list[Panel]:
             width=5,
         ),
         stat(
-            "GPUs freed by advice",
+            "GPUs to free",
             "The GPUs that the same work would not need after the changes under Do this, where their gain is known, at "
             "least, and those that are held idle: the sum of Frees in the list of trainings.",
             Query(gained, "at least"),

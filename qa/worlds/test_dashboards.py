@@ -513,7 +513,7 @@ def the_fleet_says_what_its_changes_gain(world: World) -> None:
         assert shown == pytest.approx([lower, upper] if len(shown) > 1 else [expected], rel=0.03, abs=0.06), job
         assert (len(shown) == 1) == (upper / lower <= 1.2), job
     if world.fleet.judged:
-        assert fleet.panel("GPUs freed by advice").number() == pytest.approx(sum(freed.values()))
+        assert fleet.panel("GPUs to free").number() == pytest.approx(sum(freed.values()))
 
 
 def test_some_jobs_of_the_fleets_have_gains_and_mistakes() -> None:
