@@ -86,6 +86,7 @@ class Cause(NamedTuple):
     on_cpu: bool = False  # it explains why a training that could use a GPU is on the CPU
     needs: tuple[str, ...] = ()  # evidence that shows or excludes it; without it the cause is undecidable
     removed: Mapping[str, Any] = {}  # parts of a Step as they are without it
+    partly: bool = False  # whether its change may leave a part of it, or all
     measured: str = ""  # the evidence with values of Evidence.known(); its first part is needed
 
     @property
@@ -172,6 +173,7 @@ _ALL = (
         "yellow",
         needs=("load", "waits", "thread", "copies", "thread CPU", "offload"),
         removed={"host": 0.0, "serial": False},
+        partly=True,
         measured="the GPU is idle {idle} of the time, the waits for batches take {data_wait}, copies {transfer}",
     ),
     Cause(
@@ -183,6 +185,7 @@ _ALL = (
         "#e377c2",
         needs=("load", "waits", "thread", "pressure"),
         removed={"asleep": 0.0},
+        partly=True,
         measured="the training thread sleeps {asleep} of the time outside of its loader, and the GPU is idle {idle}",
     ),
     Cause(
@@ -194,6 +197,7 @@ _ALL = (
         "light-orange",
         needs=("load", "waits", "offload"),
         removed={"host": 0.0, "serial": False},
+        partly=True,
         measured="the GPU is idle {idle} of the time, and {parameters_on_cpu} of the parameters are on the CPU",
     ),
     Cause(
@@ -238,6 +242,7 @@ _ALL = (
         "#8c564b",
         needs=("load", "peers"),
         removed={"peers": 0.0},
+        partly=True,
         measured="the rank's own work takes {local_work} of its step, the rest is a wait in a collective for slower "
         "ranks",
     ),
@@ -252,6 +257,7 @@ _ALL = (
         "#17becf",
         needs=("load", "peers"),
         removed={"peers": 0.0},
+        partly=True,
     ),
     Cause(
         "collective",

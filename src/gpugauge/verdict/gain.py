@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from gpugauge.node.node import Diagnosis, Gain, Verdict
+from gpugauge.verdict.causes import CAUSES
 from gpugauge.verdict.estimate import alternatives, estimate, variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.loaders import CROWDED
@@ -44,7 +45,7 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
     for cause, new in ((cause, _least([one[cause] for one in found])) for cause in common):
         cut, last = _at_most(new, most), before.get(cause)
         spread = math.inf if cause == _PRECISION else _KEPT_SPREAD if last else MOST_SPREAD
-        if last and last.lower <= cut.expected <= last.upper:  # shares vary: bounds that change each minute are no use
+        if last and cut.lower <= last.expected <= cut.upper:  # shares vary: bounds that change each minute are no use
             known[cause] = replace(last, next=new.next)
         elif new.lower > 1.0 and new.upper <= spread * new.lower and cut.expected >= LEAST:
             known[cause] = cut
@@ -52,7 +53,7 @@ def gains(e: Evidence, verdict: Verdict, before: Mapping[str, Gain] = MappingPro
         # What is lost counts a usual gain of the kernels: only the rates of the GPU bound it.
         peak = max(_at_peak(e, device) for device in devices)
         known[_PRECISION] = replace(known[_PRECISION], upper=max(peak, known[_PRECISION].upper))
-    return known
+    return {cause: replace(gain, lower=1.0) if CAUSES[cause].partly else gain for cause, gain in known.items()}
 
 
 def most_gain(verdict: Verdict) -> float:
