@@ -18,8 +18,10 @@ from tests.drawn import cases, seeds
 
 from gpugauge.cli.main import _COMMANDS, main
 from gpugauge.cli.top import command as top
+from gpugauge.driver.vendors import VENDORS
 from gpugauge.terminal import reply
 from gpugauge.terminal.screen import chosen, gpu_details, gpu_lines, process_lines
+from gpugauge.web.page.links import parts
 from qa.worlds.nodes import world
 
 DOCUMENTS = (
@@ -189,6 +191,17 @@ def test_an_answer_of_this_version_is_read(seed: int) -> None:
 
     assert found
     assert found.document == facts
+
+
+def test_a_command_of_a_vendor_is_one_button() -> None:
+    """What a button of the page copies is the whole command; a list in it does not end it."""
+    commands = [words.format(index=3) for vendor in VENDORS for words in vendor.words.values()]
+    commands = [words for words in commands if words.split()[:1] in ([vendor.tool] for vendor in VENDORS)]
+
+    assert len(commands) > 8
+    assert {words: [*parts(words)] for words in commands} == {
+        words: [("", False), (words, True), ("", False)] for words in commands
+    }
 
 
 @seeds(range(30))

@@ -10,12 +10,12 @@ from urllib.parse import urlencode
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.web.page.draw import copy_button, text
 
-# A command ends where the sentence goes on, or at its backtick.
-_PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "kubectl"]
+# A command ends where the sentence goes on, or at its backtick; its own lists have no blanks.
+_PROGRAMS = [*(re.escape(vendor.tool) for vendor in VENDORS), "dmesg", "modprobe", "py-spy", "kubectl", "fuser"]
 _PROGRAMS += ["scontrol", "squeue", "scancel", "podman", "docker"]
 _PROGRAMS += [r"kill(?= \d)", r"systemctl(?: --user)?(?= (?:start|stop|reboot))"]
 _PROGRAMS += [r"gpugauge(?= (?:run|forget|doctor|release|attach|status)\b)"]
-_COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) [^,;()…`]*[^,;()…`\s]")
+_COMMAND = re.compile(rf"\b(?:{'|'.join(_PROGRAMS)}) (?:[^,;()…`]|,(?=\S))*[^,;()…`\s]")
 
 
 def parts(advice: str) -> Iterator[tuple[str, bool]]:

@@ -73,7 +73,8 @@ def _job(found: Sequence[ProcessStatus], now: float) -> str:
     )
 
 
-_MAX_LISTED_PROBLEMS = 8  # of the others, those that only waste time are folded, on GPUs without faults
+_MAX_NAMED = 100  # characters of the subjects of those that are folded
+_MAX_LISTED_PROBLEMS = 5  # of the others, those that only waste time are folded, on GPUs without faults
 _MAX_PROBLEMS = 200  # the API has all
 # Shown only where scripts run.
 _TOOLS = """\
@@ -185,6 +186,8 @@ def _answer(status: Status, links: Links) -> str:
         more, rest = [item for n, item in enumerate(items) if n not in first], len(problems) - _MAX_PROBLEMS
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
         count = plural(len(problems) - len(first), "more problem")
+        named = ", ".join(dict.fromkeys(problems[n].subject for n in range(len(items)) if n not in first))
+        count += f": {text(named)}" if len(named) <= _MAX_NAMED else ""
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
     answer = mark(status.tone, status.answer)
     return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
