@@ -114,9 +114,7 @@ class _Screen:
                 yield from self._text(known, "  ", DIM)
             return
         if [name for name, _, _ in parts] in (["rest"], ["running"]) and self._facts.state != "training_on_cpu":
-            text = (
-                "no wait is seen in it: its thread runs on a CPU, as it also does while it waits for the GPU or copies"
-            )
+            text = "its thread runs on a CPU all the time, also while it waits for the GPU or for copies"
             yield from self._text(text, "  ", DIM)
             return
         widths = apportion([share for _, _, share in parts], self._writer.width - 2)

@@ -147,7 +147,8 @@ def clipped(lines: Sequence[tuple[str, str]], height: int, width: int) -> list[t
     shown = list(lines[:height])
     if len(shown) < len(lines):
         line, level = shown.pop()
-        shown.append((f"{cut(line, width - 2)} …", level))
+        text = cut(line, width - 2)
+        shown.append((text if text.endswith("…") else f"{text} …", level))
     return shown
 
 

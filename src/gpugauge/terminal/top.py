@@ -28,7 +28,8 @@ _REDRAW_SECONDS = 0.2
 _STYLES = {"bad": "#ff6b6b", "poor": "#ffb454", "good": "#6fcf6f"}  # readable on the dark background
 _MIN_WIDTH = 60
 _ANSWER_ROWS = 3
-_LARGE_ROWS = 30  # of a terminal where also the usual order of the processes is said
+_LARGE_ROWS = 30  # of a terminal where the answer has a row more, and also the usual order of the processes is said
+_FEW_GPUS = 2  # of which each has its line also beside a repair
 _STEP = re.compile(r" *\d+\. ")
 _FREE_ROWS = 20  # the rows of the rest, and of details that are worth opening unasked
 
@@ -223,19 +224,21 @@ class Top(App[None]):
         return unusual or self.size.height >= _LARGE_ROWS
 
     def _least(self) -> dict[str, int]:
-        """Return the rows that the lists have at least. One has the states of all GPUs beside a repair."""
-        return {"processes": 1, "gpus": 1} if self._steps else {"processes": 2, "gpus": 3}
+        """Return the rows that the lists have at least. Beside a repair one has the states of all GPUs, if many."""
+        few = self._status is not None and len(self._status.gpus) <= _FEW_GPUS and self._opened is None
+        return {"processes": 1 + few, "gpus": 3 if few else 1} if self._steps else {"processes": 3, "gpus": 3}
 
     def _draw_answer(self, answer: LastStatus) -> None:
         """Draw the answer and the most severe problem."""
         status, lines, worst, most = answer.status, [], [], 0
+        rows = _ANSWER_ROWS - (self.size.height < _LARGE_ROWS)
         if answer.trouble:
             lines = [(line, "bad") for line in wrap(f"{safe(answer.trouble)} (trying again)", self._width)]
         if status:
             words = f"{'SIMULATED ' if status.simulated else ''}{safe(status.host)}: {safe(status.answer)}"
             lines += [(line, status.tone) for line in wrap(words, self._width)]
             problems = [problem for problem in status.problems if not problem.steps]
-            space = self.size.height - len(lines[:_ANSWER_ROWS]) - len(self._steps) - len(problems[1:2]) - 2
+            space = self.size.height - len(lines[:rows]) - len(self._steps) - len(problems[1:2]) - 2
             most = max(3, space - self._says_order() - sum(self._least().values()))
             if problems and not self._all:
                 # What to do comes before who it is, which the lists have, and before what that gains.
@@ -247,7 +250,7 @@ class Top(App[None]):
                         break
         self._head_rows = 0
         most = 1 if self._opened else most
-        for name, found, height in (("answer", lines, _ANSWER_ROWS), ("worst", worst, most)):
+        for name, found, height in (("answer", lines, rows), ("worst", worst, most)):
             shown = screen.clipped(found, height, self._width)
             self._head_rows += len(shown)
             text = Text("\n").join(_styled(*line) for line in shown)
