@@ -12,7 +12,8 @@ from click.testing import CliRunner
 from tests.drawn import cases, seeds
 
 from gpugauge.cli import stack
-from gpugauge.cli.common import DEFAULT_URL, with_scheme
+from gpugauge.cli.common import with_scheme
+from gpugauge.doctor import DEFAULT_URL
 from gpugauge.faults.repair import Site
 from gpugauge.node.node import Judged, Node, Verdict
 from gpugauge.sessions.inquiry import ELSEWHERE, SILENT, WAITING, Inquiry

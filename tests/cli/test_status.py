@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from qa.worlds.scraped import snapshot_of
 
-from gpugauge.cli.common import DEFAULT_URL, with_scheme
+from gpugauge.cli.common import with_scheme
 from gpugauge.cli.status import exit_status, fetch, show
+from gpugauge.doctor import DEFAULT_URL
 from gpugauge.driver.advice import down_phrase
 from gpugauge.driver.api import CODES, DOWN_REASONS
 from gpugauge.snapshot import Section

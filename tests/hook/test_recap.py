@@ -69,7 +69,7 @@ def test_the_start_of_the_program_is_apart(tmp_path: Path, fake_torch: Path, lis
 
 def test_a_loader_that_is_not_known_is_named(tmp_path: Path, fake_torch: Path, listener: Sessions) -> None:
     line = errors_of(f"{TRAIN}\nfor _ in range(20): time.sleep(0.01), optimizer.step()", tmp_path, fake_torch)
-    assert line.endswith(", waits for data not known\n")
+    assert line.endswith(", waits for data not known; more: gpugauge report train.py\n")
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from typing import NoReturn, TextIO
 import click
 
 from gpugauge.base.duration import parse_duration
+from gpugauge.doctor import DEFAULT_URL
 
-_PORT = 10478
-DEFAULT_URL = f"http://127.0.0.1:{_PORT}"
+_PORT = DEFAULT_URL.rpartition(":")[2]
 
 
 def with_scheme(address: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 import click
 from pydantic import TypeAdapter
 
-from gpugauge.cli.common import DEFAULT_URL, duration, fail, with_scheme
+from gpugauge.cli.common import duration, fail, with_scheme
+from gpugauge.doctor import DEFAULT_URL
 from gpugauge.report import build, compare, jobs, jobstats, page, prices, render, top
 from gpugauge.report.kept import Kept
 from gpugauge.report.model import Report

@@ -13,7 +13,8 @@ from typing import NoReturn
 
 import click
 
-from gpugauge.cli.common import DEFAULT_URL, fail, with_scheme
+from gpugauge.cli.common import fail, with_scheme
+from gpugauge.doctor import DEFAULT_URL
 from gpugauge.hook import launch
 from gpugauge.hook.watching import Watch
 from gpugauge.wire import messages as wire

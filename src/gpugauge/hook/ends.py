@@ -44,7 +44,10 @@ def print_recap(state: TrainingState, connected: bool) -> None:
             return
         _printed = True
         if line := recap(state):
-            sys.stderr.write(f"gpugauge: {line}{'' if connected else '; no daemon was found'}\n")
+            from shlex import quote  # noqa: PLC0415 - not loaded by the start of a training
+
+            more = f"more: gpugauge report {quote(_program())}" if connected else "no daemon was found"
+            sys.stderr.write(f"gpugauge: {line}; {more}\n")
     except Exception:
         pass  # stderr is closed
 
