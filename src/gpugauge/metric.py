@@ -136,18 +136,16 @@ def families(rows: Iterable[Metric], subjects: Sequence[tuple[LabelValues, Any]]
             if kind is float or kind is int:
                 samples.append((labels, reading))  # type: ignore[arg-type]  # mypy does not follow `kind`
             elif kind is dict or isinstance(reading, Mapping):
-                samples += _labelled(labels, reading)  # type: ignore[arg-type]  # nor here
+                found: Mapping[Any, Value] = reading  # type: ignore[assignment]  # nor here
+                if isinstance(next(iter(found), ""), str):  # all keys are alike
+                    samples += [((*labels, key), value) for key, value in found.items()]
+                else:
+                    samples += [((*labels, *key), value) for key, value in found.items()]
             else:
                 samples.append((labels, reading))
         if samples:
             result.append(Family(row, tuple(samples)))
     return tuple(result)
-
-
-def _labelled(labels: LabelValues, reading: Mapping[Any, Value]) -> list[tuple[LabelValues, Value]]:
-    if isinstance(next(iter(reading), ""), str):  # all keys are alike
-        return [((*labels, key), value) for key, value in reading.items()]
-    return [((*labels, *key), value) for key, value in reading.items()]
 
 
 def by(**readings: float | None) -> dict[str, float]:

@@ -82,13 +82,8 @@ def spread(window: Window, share: Callable[[Point, Point], float | None]) -> flo
 
 def _grown(uuid: str, part: str, whole: str, before: Point, after: Point) -> float | None:
     a, b = before.gpus.get(uuid), after.gpus.get(uuid)
-    rises = (more(getattr(a, name), getattr(b, name)) for name in (part, whole)) if a and b else (None, None)
-    return ratio(*rises)
-
-
-def more(before: float | None, after: float | None) -> float | None:
-    """Return the increase of a counter, None if one of its values is not known."""
-    return None if before is None or after is None else risen(before, after)
+    ends = [(getattr(a, name), getattr(b, name)) for name in (part, whole)] if a and b else []
+    return ratio(*(risen(*pair) for pair in ends)) if ends and not any(None in pair for pair in ends) else None
 
 
 def _means(window: Window, uuid: str) -> DeviceEvidence:

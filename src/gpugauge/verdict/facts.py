@@ -14,10 +14,10 @@ from gpugauge.base.text import whole
 from gpugauge.driver.vendors import VENDORS
 from gpugauge.node import training
 from gpugauge.node.node import Node
-from gpugauge.node.window import Point, Track, Window
+from gpugauge.node.window import Point, Track, Window, risen
 from gpugauge.sessions.session import Session
 from gpugauge.verdict.cuda_arch import arch_supported
-from gpugauge.verdict.devices import device, devices_of, held_parts, more, most, ratio, spread, used_gpu
+from gpugauge.verdict.devices import device, devices_of, held_parts, most, ratio, spread, used_gpu
 from gpugauge.verdict.evidence import LIMITING_WAIT, DeviceEvidence, Evidence, used
 from gpugauge.verdict.loader_facts import PARTS as LOADING
 from gpugauge.verdict.loader_facts import rise
@@ -290,8 +290,8 @@ def _pace(window: Window, process: str, burst: int) -> float:
     """
 
     def steps(before: Point, after: Point) -> float | None:
-        counts = [training.steps(point.sessions[process]) for point in (before, after)]
-        return (more(*counts) or 0.0) / (after.at - before.at)
+        first, last = (training.steps(point.sessions[process]) for point in (before, after))
+        return (0.0 if first is None or last is None else risen(first, last)) / (after.at - before.at)
 
     mean = window.session(process).rate(training.steps)
     interval = window.span / max(1, sum(len(piece) - 1 for piece in window.pieces))
