@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -55,8 +55,8 @@ class Point(NamedTuple):
 class Track(Generic[_T]):
     """The samples of one thing in each piece of a window, as (monotonic time, sample)."""
 
-    def __init__(self, pieces: Iterable[Iterable[tuple[float, _T | None]]]) -> None:
-        self._pieces = [[(at, sample) for at, sample in piece if sample is not None] for piece in pieces]
+    def __init__(self, pieces: Sequence[Sequence[tuple[float, _T]]]) -> None:
+        self._pieces = pieces
 
     def rise(self, counter: Callable[[_T], float | None]) -> float | None:
         """Return the increase of a counter, None without two values."""
@@ -75,23 +75,19 @@ class Track(Generic[_T]):
 
     def _rise(self, counter: Callable[[_T], float | None]) -> tuple[float, float] | None:
         """Return the increase, and the seconds that it took."""
-        found = [rise for piece in self._pieces if (rise := self._rise_of(piece, counter))]
-        return (sum(rise for rise, _ in found), sum(seconds for _, seconds in found)) if found else None
-
-    @staticmethod
-    def _rise_of(piece: list[tuple[float, _T]], counter: Callable[[_T], float | None]) -> tuple[float, float] | None:
-        newest = oldest = None
-        for at, sample in reversed(piece):
-            if (value := counter(sample)) is not None:
-                newest = at, value
-                break
-        for at, sample in piece if newest else ():
-            if (value := counter(sample)) is not None:
-                oldest = at, value
-                break
-        if oldest is None or newest is None or oldest[0] == newest[0]:
-            return None
-        return risen(oldest[1], newest[1]), newest[0] - oldest[0]
+        total = seconds = 0.0
+        for piece in self._pieces:
+            for end, sample in reversed(piece):  # noqa: B007 - used behind the loop, as the next
+                if (last := counter(sample)) is not None:
+                    break
+            else:
+                continue
+            for begin, sample in piece:  # noqa: B007
+                if (first := counter(sample)) is not None:
+                    break
+            if begin != end and first is not None:
+                total, seconds = total + risen(first, last), seconds + end - begin
+        return (total, seconds) if seconds else None
 
 
 def risen(before: float, after: float) -> float:
@@ -169,28 +165,29 @@ class Window:
             part.points, part.pieces, part.node = deque(chain.from_iterable(pieces)), pieces, self.node
         return part
 
-    def _track(self, of: Callable[[Point], _T | None]) -> Track[_T]:
-        return Track(((point.at, of(point)) for point in piece) for piece in self.pieces)
+    def _track(self, of: Callable[[Point], _T | None], *key: object) -> Track[_T]:
+        found: Track[_T] | None = self.cache.get(key)
+        if found is None:
+            found = self.cache[key] = Track(
+                [[(p.at, its) for p in piece if (its := of(p)) is not None] for piece in self.pieces]
+            )
+        return found
 
     def gpu(self, uuid: str) -> Track[GpuSample]:
         """Return the samples of a GPU."""
-        key = (Window.gpu, uuid)
-        found: Track[GpuSample] | None = self.cache.get(key)
-        if found is None:
-            found = self.cache[key] = self._track(lambda point: point.gpus.get(uuid))
-        return found
+        return self._track(lambda point: point.gpus.get(uuid), Window.gpu, uuid)
 
     def use(self, process: str, uuid: str) -> Track[Use]:
         """Return what a process used of a GPU."""
-        return self._track(lambda point: point.uses.get((process, uuid)))
+        return self._track(lambda point: point.uses.get((process, uuid)), Window.use, process, uuid)
 
     def session(self, process: str) -> Track[Session]:
         """Return the session of a process."""
-        return self._track(lambda point: point.sessions.get(process))
+        return self._track(lambda point: point.sessions.get(process), Window.session, process)
 
     def cgroup(self, process: str) -> Track[Cgroup]:
         """Return the cgroup of a process."""
-        return self._track(lambda point: point.cgroups.get(process))
+        return self._track(lambda point: point.cgroups.get(process), Window.cgroup, process)
 
 
 def _sample(node: Node, uuid: str, reading: DeviceReading) -> GpuSample:
