@@ -26,6 +26,7 @@ from gpugauge.driver.nvidia.calls import CALLS, multiprocessors
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
 from gpugauge.driver.vendors.nvidia import LASTING, LINKED, NVIDIA, XID_CLASSES, xid_labels
+from gpugauge.exposition import trainings
 from gpugauge.faults.table import NVLINK_CORRECTED, NVLINK_NEVER
 from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
 from gpugauge.hook.record import phase_index
@@ -387,3 +388,13 @@ def test_each_architecture_that_trains_has_its_cores() -> None:
             assert multiprocessors({"compute_capability": capability, "core_count": 10 * cores}) == {
                 "multiprocessors": 10
             }
+
+
+def test_what_a_report_reads_is_kept_by_a_daemon() -> None:
+    """Without a Prometheus a report has the names that exposition/trainings.py keeps, and knows the build otherwise."""
+    texts = [path.read_text(encoding="utf-8") for path in (SOURCE / "report").glob("*.py")]
+    read = [getattr(trainings, name) for text in texts for name in re.findall(r"names\.([A-Z_]+)", text)]
+    names = {name for each in read for name in ((each,) if isinstance(each, str) else each)}
+
+    assert len(names) > 40
+    assert {re.sub("_(sum|count)$", "", name) for name in names} - trainings._NAMES == {trainings.BUILD}

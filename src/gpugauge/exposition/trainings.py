@@ -52,7 +52,7 @@ RUN, RUN_LABEL = session_rows.RUN.name, "gpugauge_run"
 
 MAX_BYTES = 1_000_000
 _MAX_MEMBER_BYTES = 1 << 20
-_NAMES = frozenset({*COUNTERS, STEP, *GAUGES, *OWNERS, RUN, ENERGY, BUSY, OBSERVED, INFO, TOTAL})
+_NAMES = frozenset({*COUNTERS, STEP, *GAUGES, *OWNERS, RUN, ENERGY, BUSY, OBSERVED, INFO, TOTAL, POWER_LIMIT})
 _Key = tuple[str, tuple[tuple[str, str], ...]]  # name, and labels
 
 
