@@ -223,7 +223,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     where, whose, every = list[Column](), list[Column](), f"{{}}\nor {_not_seen(s)}"
     if of_fleet:
         where = [Column("Node", "instance", link=TO_NODE, size=70)]
-        whose = [Column("User", "workload_user", size=55), *job_columns(size=110)]
+        whose = [Column("User", "workload_user", size=55), *job_columns(size=130)]
         told = told.then(f'label_replace({{}}, "summary", "$1", "summary", "({gpus.SHORT}): .*")')
     told = words.or_reason(told.then(every), "summary") if of_fleet else told.then(every)
     return table(
@@ -236,7 +236,7 @@ def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
             "Fault",
             "summary",
             link=TO_RUNBOOK,
-            size=160 if of_fleet else 330,
+            size=260 if of_fleet else 400,
             names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,

@@ -21,7 +21,6 @@ from gpugauge.artifacts.rules.recording import (
     PROGRAMS,
     SPEEDUP,
     SPEEDUP_BOUND,
-    STARTED,
 )
 from gpugauge.artifacts.rules.recording import LOAD as TRAINING_LOAD
 from gpugauge.verdict.causes import ON_CPU
@@ -43,7 +42,7 @@ from grafana.build.panels import (
     table,
     timeseries,
 )
-from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
+from grafana.build.queries import CLUSTER, COUNT, SHARE, Expr, Scope, keys, recorded
 
 # Of a thousand nodes, no more is searched for what a node had when it was seen last.
 _S = Scope({"job": "~$job"}, jobs.JOB_MATCHERS, "3h:5m", many=True)
@@ -72,7 +71,7 @@ def dashboard() -> Json:
             *common.PRICE,
         ],
         [
-            Row("", [*_now(), _wrong(), _by_cause(), _jobs(), _told(), _by_user(), *_nodes()]),
+            Row("", [*_now(), _wrong(), _by_cause(), _by_user(), _jobs(), _told(), *_nodes()]),
             Row("GPU hours, cost, and GPUs that are given and unused", [*_hours(), _unused()], collapsed=True),
         ],
         common.alerts(severity="~critical|warning"),
@@ -143,6 +142,7 @@ def _now() -> list[Panel]:
                 for name, text in counted
             ),
             mode="value_and_name",
+            colors={"lost": gpus.COUNTED["colors"]["critical"], "not seen": WARN},
         ),
         stat(
             "Out of order",
@@ -220,8 +220,8 @@ def _by_cause() -> Panel:
         Query(by_cause, "{{cause}}"),
         Query(Expr(f"sum ({_IDLE})", COUNT), "held idle"),
         Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
-        width=9,
-        height=8,
+        width=16,
+        height=6,
         stack=True,
         names={
             **jobs.CAUSE_NAMES,
@@ -241,7 +241,7 @@ def _by_user() -> Panel:
         "The hours above, in all. A number in place of a name is a user id that the exporter cannot resolve. "
         "Users share a job in proportion to their processes.",
         Query(_largest(users, "workload_user"), "{{workload_user}}"),
-        height=7,
+        height=6,
         empty_text="none, or nothing is judged",
     )
 
@@ -263,7 +263,6 @@ def _jobs() -> Panel:
     trains = f"({recorded(HELD)} > 0 or on ({jobs.JOB_KEY}) {recorded(NOW)} or on ({jobs.JOB_KEY}) {recorded(PROBLEM)})"
     ran = f"({programs} and on ({jobs.JOB_KEY}) {trains} or {jobs.not_seen()} unless on ({jobs.JOB_KEY}) {programs})"
     places = jobs.places(f"group by ({jobs.JOB_KEY}, instance) ({ran})")
-    since = f"max by ({jobs.JOB_KEY}) ({recorded(STARTED, **jobs.JOB_MATCHERS)})"
     wasted = _of_job(jobs.wasted()).then(f"{{}}\nor {_IDLE}")
     other = wasted.then(f"({{}}) unless on ({jobs.JOB_KEY}) {recorded(WHY)} == {words.CRITICAL}")
     # What else may help is in the dashboard of the job.
@@ -289,13 +288,11 @@ def _jobs() -> Panel:
         Column("Do this", "advice", names=jobs.ADVICE_NAMES),
         Column("Faster", "faster", size=105),
         Column("Frees", _of_job(Expr(_freed(), COUNT)), size=55, decimals=1),
-        Column("Trains since", Expr(f"{since} * 1000", CLOCK), size=105),
         Column("Program", "workload_command", size=135),
         *dropped(places, Expr(_faster(), COUNT)),
         Column("other", other, hidden=True),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Where", "other", "level"),
-        height=10,
         cells="lg",
         empty_text=_NO_TRAINING,
     )
@@ -329,8 +326,7 @@ def _wrong() -> Panel:
         _S,
         "Out of order: GPUs, and nodes that are not seen",
         of_fleet=True,
-        width=15,
-        height=8,
+        height=5,
         empty_text="nothing: no GPU has a fault, all exporters are scraped, all drivers answer",
     )
 
@@ -362,7 +358,6 @@ def _told() -> Panel:
         common.CHAPTER_COLUMN,
         *dropped("instance", "uuid", *JOB_LABELS_OF_RULES, _whose()),
         order=("GPU", "Where", "Severity"),
-        width=16,
         height=7,
         empty_text="no alert fires",
     )

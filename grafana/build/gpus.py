@@ -173,6 +173,7 @@ def curves(
     scope: Scope,
     of: Callable[[Expr], Expr] = lambda expr: expr,
     empty_text: str = UNSUPPORTED,
+    legend: str = GPU_LEGEND,
     width: int = 6,
     height: int = 8,
 ) -> list[Panel]:
@@ -180,7 +181,7 @@ def curves(
 
     def graph(title: str, text: str, expr: Expr, **options: Any) -> Panel:
         shown = by_device(scope, of(expr))
-        lines = Query(shown, GPU_LEGEND), no_curve(scope, shown)
+        lines = Query(shown, legend), no_curve(scope, shown)
         return timeseries(title, text, *lines, width=width, height=height, empty_text=empty_text, **options)
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")

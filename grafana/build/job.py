@@ -235,7 +235,7 @@ def _now() -> list[Panel]:
             "Speedup",
             "How many times as many steps a second the best of the changes below gives.",
             Query(_one(expected.then(f"{{}} unless on () {lower}")), "expected"),
-            Query(_one(lower), "at least"),
+            Query(_one(lower.then("{} > 1")), "at least"),
             Query(_one(_gain("_upper", "max").by(operator="max")), "at most"),
             mode="value_and_name",
             width=3,

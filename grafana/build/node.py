@@ -9,7 +9,7 @@ from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
 from grafana.build.panels import BAD, HOT, Column, Query, dropped, stat, table, timeseries
-from grafana.build.queries import CLOCK, COUNT, SHARE, Expr, Scope, keys, share
+from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
 DEVICES = NODE.with_labels(uuid="~$uuid")
@@ -41,13 +41,15 @@ def dashboard() -> Json:
             regex='/index="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
         ),
     ]
+    legend = f"{{{{{CLUSTER}}}}} GPU {{{{index}}}}"
+    busy, memory, power, temperature = gpus.curves(DEVICES, legend=legend, width=12, height=7)
     return common.make_dashboard(
         common.NODE,
         "gpugauge / Node",
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _faults(), _gpus(), _processes(), *gpus.curves(DEVICES, width=12), _repair()]),
+            Row("", [*_now(), _faults(), _gpus(), busy, temperature, _repair(), _processes(), memory, power]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -135,14 +137,16 @@ def _faults() -> Panel:
 
 
 def _repair() -> Panel:
-    plan = f"topk by ({gpus.NODE_KEY}) (1, {gpus.gravest(partial(gpus.known, DEVICES, command='!'))})"
+    now, last = (gpus.gravest(partial(read, DEVICES, command="!")) for read in (Scope.select, gpus.last))
+    back = f'label_replace({last}, "advice", "$1, when the node is back$2", "advice", "(?s)(.*), now(, in this.*)")'
+    plan = f"topk by ({gpus.NODE_KEY}) (1, {now} or {back})"
     return table(
         "Repair, step by step",
         "One plan for all GPUs of the node, in this order, as `gpugauge status` and the alerts have it. Of a node that "
         "is not seen: the last one, for when it is back.",
         Column("Do this", "advice"),
         *dropped(Expr(plan, COUNT), "instance", "uuid", "problem", "summary"),
-        height=10,
+        height=8,
         header=False,
         empty_text="no GPU needs a repair, as far as known",
     )
@@ -174,7 +178,7 @@ def _gpus() -> Panel:
         "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
         "multiprocessors in use (Hopper and newer). -: not reported.",
         Column("GPU", "index", size=45),
-        Column("State", "state", names=gpus.GPU_NAMES, size=190),
+        Column("State", "state", names=gpus.GPU_NAMES, size=230),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
         Column("ECC", Expr(f"sum by ({gpus.GPU_KEY}) ({errors}) > 0", COUNT), steps=BAD, size=50),
         Column("Xid", "xid", size=40),
@@ -187,7 +191,7 @@ def _gpus() -> Panel:
         Column("Memory", of(gpus.memory(DEVICES)), size=75),
         Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
         Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
-        Column("Model", "name", size=140),
+        Column("Model", "name", size=150),
         *dropped(
             why,
             jobs.called(holds),
@@ -195,7 +199,7 @@ def _gpus() -> Panel:
             *("instance", "uuid", "process"),
         ),
         order=("GPU", "level"),
-        height=11,
+        height=6,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -265,7 +269,6 @@ def _processes() -> Panel:
             *("instance", "uuid", "process"),
         ),
         sort="Wasted",
-        height=10,
         empty_text="no process on these GPUs, and no training on the CPU",
     )
 

@@ -691,7 +691,7 @@ def test_the_gain_of_a_loader_is_not_that_of_a_gpu(tmp_path: Path, cause: str, f
         world = World(fleet, Api(server.url, end, SECONDS))
         table, own = world.open("fleet").panel(TRAININGS), world.open("job", workload="7").panel("What to do")
         assert faster or ("7", cause) in table.by("workload_job", "state", of=-1)
-        assert set(table.by("workload_job", "faster", of=5)) == faster
+        assert set(table.by("workload_job", "faster", of=4)) == faster
         assert own.by("cause", of=2) == {("data_loading",): 15.5}
 
 

@@ -46,7 +46,6 @@ CAUSE_LOST = "gpugauge:cause_training_lost:gpus"
 ALL_HELD = "gpugauge:training_held:gpus"
 ANSWERING = "gpugauge:gpu_up:gpus"
 IN_USE = "gpugauge:gpu_in_use:gpus"
-STARTED = "gpugauge:job_training_start:seconds"
 JOB_USER = "gpugauge:job_user:info"
 TRAINING = "gpugauge:process_training:bool"
 DEVICE_BUSY = "gpugauge:gpu_busy:ratio"
@@ -153,7 +152,6 @@ def of_use(s: Selectors) -> list[Recording]:
     by, held = s.keys("workload_job_kind", "workload_namespace"), f"{HELD} and on ({s.job}) ({ARMED} or {PROBLEM})"
     return [
         Recording(PROGRAMS, _programs(s)),
-        Recording(STARTED, s.by_job("max", s("training_start_timestamp_seconds"))),
         Recording(DEVICES, _devices(s)),
         Recording(JOB_USER, _job_user(s)),
         *(_of_texts(s) if s.engine == "grafana" else []),
