@@ -10,13 +10,18 @@ from types import CodeType
 from qa.mutants.sites import first_line, sites
 
 
-def compiled(source: str, filename: str, name: str | None = None) -> CodeType:
-    """Return the code of a module, with the mutant of that name. Raises KeyError if the module has none."""
+def parsed(source: str, filename: str, name: str | None = None) -> ast.Module:
+    """Return a module with the mutant of that name. Raises KeyError if the module has none."""
     tree = ast.parse(source, filename)
     if name is not None:
         {site.name: site for site in sites(tree, elements="-> deleted" in name)}[name].apply()
         ast.fix_missing_locations(tree)
-    return compile(tree, filename, "exec", dont_inherit=True)
+    return tree
+
+
+def compiled(source: str, filename: str, name: str | None = None) -> CodeType:
+    """Return its code. Raises KeyError."""
+    return compile(parsed(source, filename, name), filename, "exec", dont_inherit=True)
 
 
 def pairs(code: CodeType, mutated: CodeType) -> Iterator[tuple[CodeType, CodeType]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from qa.mutants.codes import compiled
+from qa.mutants.codes import compiled, parsed
 from qa.mutants.mutant import THE_IMPORT, DrawnAlike, Failures, pytest_options
 from qa.mutants.settling import Trial
 from qa.mutants.started import give
+
+# Given to another Python as text.
+_READ = ("doctor/probe.py",)
 
 
 class _Chosen:
@@ -31,6 +36,13 @@ def try_cold(trial: Trial, tests: list[str], order: Sequence[str]) -> dict[str, 
     mutant = trial.mutant
     assert mutant.import_name not in sys.modules
     give({mutant.file: compiled(mutant.source, mutant.file, mutant.site.name)})
+    if mutant.file.endswith(_READ):
+        text, read = ast.unparse(parsed(mutant.source, mutant.file, mutant.site.name)), Path.read_text
+
+        def mutated(path: Path, **options: Any) -> str:
+            return text if str(path) == mutant.file else read(path, **options)
+
+        pytest.MonkeyPatch().setattr(Path, "read_text", mutated)
     failures = Failures()
     options = pytest_options([trial.only] if trial.only else tests)
     code = pytest.main(options, plugins=[failures, _Chosen(trial, order), DrawnAlike()])

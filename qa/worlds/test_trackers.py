@@ -15,23 +15,15 @@ from base64 import b64decode
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 from tests.drawn import OF_TESTS, draws, seeds
 from tests.e2e.programs import daemon, wait_for
 from tests.needs import need_module
 
-from gpugauge.cli import track
-from gpugauge.cli.main import main
-from gpugauge.exposition.render import Exposition, Only
-from gpugauge.exposition.trainings import Trainings
-from gpugauge.report import build, jobs, jobstats, kept
+from gpugauge.report import build, jobs, jobstats
 from gpugauge.report.source import Range
-from gpugauge.snapshot import Section, Snapshot
 from qa.worlds.reports import Double, drawn
-from qa.worlds.test_kept import STEP, WATTS, Plan, snapshot
 
 pytestmark = [pytest.mark.e2e, pytest.mark.everything]
 NOW = 1_790_000_000
@@ -131,61 +123,3 @@ def test_an_offline_run_of_wandb_has_the_series_of_its_job(tmp_path: Path) -> No
         value for (process, _), value in own.items() if process in job
     }
     assert len(found["gpu_power_watts"]) % len(gpus) == 0
-
-
-def test_track_writes_what_mlflow_and_tensorboard_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("mlflow", "tensorboard"):
-        need_module(name)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "mlruns").as_uri())
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
-    client = importlib.import_module("mlflow").MlflowClient()
-    run = client.create_run(client.create_experiment("e")).info.run_id
-    accumulator = importlib.import_module("tensorboard.backend.event_processing.event_accumulator")
-    share = {"data_loading": 0.25, "unknown": 0.05}
-    plans = [Plan(name * 12, "7", NOW - 100, NOW - 40, f"GPU-{name}", share) for name in "ab"]
-    other = Plan("c" * 12, "8", NOW - 500, NOW + 500, "GPU-c", {"unknown": 0.9})
-    clock, trainings = SimpleNamespace(now=float(NOW - 110)), Trainings("node")
-
-    def answer(url: str, **_: object) -> bytes:
-        made = snapshot([*plans, other], NOW - 600, int(clock.now))
-        if url.endswith("/api/v1/trainings"):
-            return trainings.body(made)
-        trainings.feed(made)
-        exposition = Exposition(1e12)
-        # Those of the plans have no buckets.
-        shown = (
-            family for section in made.sections for family in section.families if family.metric.kind != "histogram"
-        )
-        exposition.publish(Snapshot(made.timestamp, made.monotonic, (Section("all", tuple(shown)),)))
-        assert url == "http://node/metrics?job=7"
-        return exposition.respond(None, None, 0.0, only=Only(jobs=frozenset({"7"}))).body
-
-    def sleep(seconds: float) -> None:
-        clock.now += seconds
-        assert clock.now < NOW + 100
-
-    for module in (track, kept):
-        monkeypatch.setattr(module, "request", answer)
-    monkeypatch.setattr(track, "time", SimpleNamespace(time=lambda: clock.now, sleep=sleep))
-    arguments = ["--job", "7", "--url", "http://node", "--mlflow", run, "--tensorboard", str(tmp_path / "run")]
-
-    done = CliRunner().invoke(main, ["track", *arguments, "--interval", "10s"])
-
-    assert (done.exit_code, done.output) == (0, "")
-    expected = {"load": 0.7, "lost/data_loading": 0.25, "lost/unknown": 0.05, "power_watts": 2 * WATTS}
-    for name, value in expected.items():
-        points = client.get_metric_history(run, f"gpugauge/{name}")
-        assert [point.value for point in points] == pytest.approx([value] * len(points))
-        assert len(points) == 5
-    assert [point.step for point in points] == sorted(point.step for point in points)
-    assert points[-1].step == 50 / STEP
-    report = Path(client.download_artifacts(run, "gpugauge/report.txt", str(tmp_path))).read_text()
-    assert "Slurm job 7" in report
-    assert "of 2.00 GPU min held" in report
-    (file,) = (tmp_path / "run").glob("*.gpugauge")
-    events = accumulator.EventAccumulator(str(file))
-    events.Reload()
-    for name, value in expected.items():
-        assert {round(each.value, 4) for each in events.Scalars(f"gpugauge/{name}")} == {value}
-    (text,) = events.Tensors("gpugauge/report")
-    assert "Slurm job 7" in text.tensor_proto.string_val[0].decode()

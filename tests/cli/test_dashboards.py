@@ -43,9 +43,8 @@ def test_the_form_with_inputs_asks_for_the_data_source(name: str) -> None:
     assert [(each["name"], each["pluginId"]) for each in made["__inputs"]] == [("DS_PROMETHEUS", "prometheus")]
     assert "${datasource" not in text
     assert {each["uid"] for each in _data_sources(made)} == {"${DS_PROMETHEUS}"}
-    assert {each["type"] for each in panels(made)} == {
-        each["id"] for each in made["__requires"] if each["type"] == "panel"
-    }
+    required = {each["id"] for each in made["__requires"] if each.keys() == {"type", "id", "name", "version"}}
+    assert {each["type"] for each in panels(made)} | {"grafana", "prometheus"} == required
     bare = {key: value for key, value in made.items() if not key.startswith("__")}
     assert [error.message for error in SCHEMA.iter_errors(bare)] == []
 

@@ -77,12 +77,12 @@ class Track(Generic[_T]):
         """Return the increase, and the seconds that it took."""
         total = seconds = 0.0
         for piece in self._pieces:
-            for end, sample in reversed(piece):  # noqa: B007 - used behind the loop, as the next
+            for end, sample in reversed(piece):  # noqa: B007 - used behind the loop
                 if (last := counter(sample)) is not None:
                     break
             else:
                 continue
-            for begin, sample in piece:  # noqa: B007
+            for begin, sample in piece:  # noqa: B007 - as the last
                 if (first := counter(sample)) is not None:
                     break
             if begin != end and first is not None:
