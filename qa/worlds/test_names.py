@@ -5,16 +5,20 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pynvml
 import pytest
 from pydantic import TypeAdapter
+from tests.collectors.process.test_allocation import SERVER, TRAINER, FixedWorkloads, device, exported
 from tests.contract import SOURCE
 from tests.doctor.cases import NO_DRIVER, case
+from tests.web.page.test_render import table_of_ranks, with_ranks
 
 from gpugauge import catalog
+from gpugauge.collectors.process.allocation import AllocationCollector
 from gpugauge.doctor import machine
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.driver.advice import down_phrase, known_advice
@@ -45,6 +49,7 @@ from gpugauge.verdict.causes import STATES
 from gpugauge.verdict.estimate import variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
 from gpugauge.verdict.shares import LANE_BYTES_PER_SECOND
+from gpugauge.wire.messages import JOB_VARIABLES
 from gpugauge.wire.record import PHASES
 from gpugauge.workload.launch import launch_of
 from gpugauge.workload.processfiles import starts_hook
@@ -398,3 +403,30 @@ def test_what_a_report_reads_is_kept_by_a_daemon() -> None:
 
     assert len(names) > 40
     assert {re.sub("_(sum|count)$", "", name) for name in names} - trainings._NAMES == {trainings.BUILD}
+
+
+def test_the_variables_of_a_job_are_those_of_the_documentation() -> None:
+    """They are read, and the hook sends them."""
+    text = (SOURCE.parents[1] / "docs" / "security.md").read_text(encoding="utf-8")
+    listed = re.findall(r"`(\w+)`", text.partition("- the identity of the run: ")[2].partition("- whether the hook")[0])
+    run, job = listed[: listed.index("GPUGAUGE_JOB")], listed[listed.index("GPUGAUGE_JOB") :]
+
+    assert set(JOB_VARIABLES) == {*job, "TORCHELASTIC_RUN_ID"}
+    assert len(run) > 8
+
+
+def test_a_replaced_gpu_has_its_own_allocation() -> None:
+    given = {"GPU-0": (TRAINER,), "GPU-1": (SERVER,)}
+    collector = AllocationCollector(FixedWorkloads(given, {"kubelet": True}))
+    first, second = (exported(collector, replace(device(0), uuid=f"GPU-{n}")) for n in (0, 1))
+
+    assert [{labels[0] for labels in found["gpu_allocation_info"]} for found in (first, second)] == [
+        {"GPU-0"},
+        {"GPU-1"},
+    ]
+
+
+def test_ranks_of_which_none_is_late_are_in_their_order() -> None:
+    rows = table_of_ranks(with_ranks(*({"rank": rank} for rank in (2, 0, 3, 1))))
+
+    assert [row[0].split()[0] for row in rows] == ["0", "1", "2", "3"]

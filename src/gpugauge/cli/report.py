@@ -25,7 +25,7 @@ from gpugauge.web.client import RequestError, UnreachableError
 
 _PROMETHEUS = "http://127.0.0.1:9090"
 _JOBSTATS = "jobstats"
-_MATCHER = r'\s*[a-zA-Z_]\w*\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"\s*'
+_MATCHER = r'\s*([a-zA-Z_]\w*)\s*(=|!=|=~|!~)\s*"([^"\\]|\\.)*"\s*'
 _MATCHERS = re.compile(f"({_MATCHER}(,{_MATCHER})*)?", re.ASCII)
 _FORMATS = ("text", "json", "markdown", "html", _JOBSTATS)
 
@@ -33,6 +33,12 @@ _FORMATS = ("text", "json", "markdown", "html", _JOBSTATS)
 def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -> str:
     if not _MATCHERS.fullmatch(text):
         raise click.BadParameter(f'write label matchers, such as cluster="a",env!="test", not {text}')
+    from gpugauge import catalog
+
+    own = {label for metric in catalog.metrics() for label in metric.labels}
+    for name in (found[1] for found in re.finditer(_MATCHER, text, re.ASCII)):
+        if name in own:  # the series of a report do not all have it
+            raise click.BadParameter(f"{name} is no label of a scrape target, as cluster and instance are")
     return text
 
 
@@ -57,7 +63,7 @@ def _matchers(_context: click.Context, _parameter: click.Parameter, text: str) -
     default="",
     callback=_matchers,
     metavar="MATCHERS",
-    help='Label matchers of the series: cluster="a".',
+    help='Matchers of labels of the scrape targets: cluster="a".',
 )
 @click.option("--since", default="7d", show_default=True, metavar="DURATION", callback=duration, help="How far back.")
 @click.option("--prices", "file", type=click.Path(path_type=Path), metavar="FILE", help="YAML file with prices.")

@@ -12,10 +12,11 @@ from gpugauge.doctor.finding import Finding
 from gpugauge.doctor.process import daemon as check_daemon
 from gpugauge.doctor.process import not_visible, pid_of
 from gpugauge.status.model import Problem, Status, as_json
-from gpugauge.status.words import SIMULATED
+from gpugauge.status.owner import names
+from gpugauge.status.words import SIMULATED, runs
 from gpugauge.terminal.columns import Writer
 from gpugauge.terminal.process import process_screen
-from gpugauge.terminal.rows import Process, problem_words, safe, to_do
+from gpugauge.terminal.rows import Process, problem_words, processes, safe, to_do
 from gpugauge.terminal.style import BOLD, RED, YELLOW
 
 
@@ -56,6 +57,8 @@ def answer(case: Case) -> StatusReply:
         return StatusReply(process, status)
     unknown = f"{absent}, and {daemon.found if problem else 'the daemon knows of none'}"
     nowhere = bool(absent) and not problem
+    if status and (pids := [p.facts.pid for p in processes(status) if str(pid_of(case)) in names(p.facts)]):
+        unknown += f"; the job of that name has pid {', '.join(runs(filter(None, pids)))}"
     return StatusReply(missing=unknown if absent else daemon.found, advice=daemon.advice, nowhere=nowhere)
 
 

@@ -52,7 +52,7 @@ def health(case: Case) -> Sequence[Finding]:
     apart = {"gpu_slowed", "narrow_link"}
     found = _listed(case, OF_GPU - {"repair"} - apart, "Faults")
     count = "no other" if any(problem.kind in apart for problem in case.gpu_problems) else "none"
-    return found or [ok("Faults", f"the {'daemon' if case.reported else 'driver'} reports {count}")]
+    return found or [ok("Faults", f"the {'daemon' if case.reported else 'driver'} reports {count}{_where(case)}")]
 
 
 def _listed(case: Case, kinds: Collection[str], title: str, cause: str | None = None) -> list[Finding]:
@@ -84,7 +84,11 @@ def clocks(case: Case) -> Sequence[Finding]:
     reduced = [f"GPU {g.index}: {', '.join(g.slowed_by)}" for g in case.own[0] if g.slowed_by and g.uuid not in named]
     if reduced := [*reduced, *filter(None, map(_lowered, case.own[1]))]:
         found.append(warning(title, "; ".join(reduced), cause=cause))
-    return found or [ok(title, "not reduced now")]
+    return found or [ok(title, f"not reduced now{_where(case)}")]
+
+
+def _where(case: Case) -> str:
+    return "" if case.options.pid is None else " on the GPUs of this process"
 
 
 def _lowered(device: Device) -> str:

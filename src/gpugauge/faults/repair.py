@@ -133,7 +133,7 @@ class Site(NamedTuple):
     def on_nodes(self, words: str) -> str:
         """Return a command of gpugauge that asks the daemon of each node of a job, and where to run it."""
         if not self.port:
-            return f"on each node of the job: gpugauge {words}"
+            return f"on each node of the job: {self.command(words)}"
         scheme = "https://" if self.url.startswith("https:") else ""
         return f"for each NODE of the job: gpugauge {words} --url {scheme}NODE:{self.port}"
 

@@ -19,7 +19,7 @@ BOOTSTRAP = str(Path(__file__).resolve().parent / "bootstrap")
 _OPTIONS_WITHOUT_HOOK = {"I": "ignores PYTHONPATH", "E": "ignores PYTHONPATH", "S": "runs no sitecustomize"}
 
 # The files that a training process loads; they find each other by their relative places.
-_EXPORTED = ("__init__.py", "base/__init__.py", "base/text.py", "wire", "hook")
+_EXPORTED = ("__init__.py", "base/text.py", "wire", "hook")
 
 
 class LaunchError(Exception):

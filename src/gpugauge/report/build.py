@@ -21,9 +21,8 @@ from gpugauge.report.prices import NO_PRICES, Prices
 from gpugauge.report.render import listed, when
 from gpugauge.report.source import NO_SERVER, Prometheus, Range
 from gpugauge.report.unknown import gaps
-from gpugauge.status.advice import BATCH, gain_words
+from gpugauge.status.advice import gain_words
 from gpugauge.status.ended import end_words
-from gpugauge.status.measured_advice import LARGER_BATCH
 from gpugauge.status.words import IDLE_ADVICE
 from gpugauge.verdict.causes import CAUSES, UNEXPLAINED
 from gpugauge.verdict.gain import LEAST
@@ -108,17 +107,21 @@ def last_runs(source: Prometheus, name: str, span: Range) -> list[tuple[JobId, F
     """Return the last two runs of a job, or of a program in any job. Raises RequestError, or ReportError if only one is
     known.
     """
-    job, found = jobs.of_job(source, name, span)
-    runs = _merged((facts.begin, facts.end) for facts in found.facts.values())
-    if len(runs) >= 2 or overlapping(found):
-        return [(job, run_of(found, number)) for number in (-2, -1)]
-    if earlier := [each for each in jobs.that_ran(source, name, span) if each != job]:
-        before, of_before = jobs.of_job(source, earlier[0].text, span)
-        return [(before, run_of(of_before, -1)), (job, found)]
+    of = jobs.last_of(source, name, span, 2)
+    known = list[tuple[float, JobId, Found]]()
+    for job, found in of:
+        spans = _merged((facts.begin, facts.end) for facts in found.facts.values())
+        known += [(begin, job, run_of(found, number)) for number, (begin, _) in enumerate(spans)]
+    known.sort(key=lambda run: run[0])
+    if len(known) >= 2:
+        return [(job, found) for _, job, found in known[-2:]]
+    ((job, found),) = of
+    if overlapping(found):
+        return [(job, found), (job, found)]
     first = found.owners[min(found.facts, key=lambda process: found.facts[process].begin)]
     which = ", ".join(filter(None, (first.command or job.words, first.pid and f"pid {first.pid}", first.node)))
     raise ReportError(
-        f"only one run of {job.words} is known, since {when(runs[0][0])} ({which}): name two jobs, or look further "
+        f"only one run of {name if job.kind == 'launch' else job.words} is known, since {when(known[0][0])} ({which}): name two jobs, or look further "
         "back with --since"
     )
 
@@ -271,7 +274,7 @@ def _change(found: Found) -> Change | None:
     at_most = gain or (Gain(times, 1.0, times, "") if times > 1 and cause not in _NO_FACTOR else None)
     if cause == "unknown" and not _usual(limited, names.ADVICE, cause) and any(f.info(PROCESS) for f in limited):
         text = UNEXPLAINED
-    words = gain_words(at_most, cause, BATCH if LARGER_BATCH in text else "") if at_most else None
+    words = gain_words(at_most, cause) if at_most else None
     unseen = owners[0].ranks - len(facts)
     if cause == "waiting_for_peers" and unseen > 0:
         gain, words = None, words and f"that shows the rank for which the others wait; without these waits, {words}"

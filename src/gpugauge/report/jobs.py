@@ -119,15 +119,19 @@ def _owner(labels: Mapping[str, str]) -> Owner:
     )
 
 
-def chosen(found: Mapping[str, Owner], name: str) -> JobId:
-    """Return the job with this name. Raises ReportError if there is none, or more than one."""
+def chosen(found: Mapping[str, Owner], name: str) -> JobId | None:
+    """Return the job with this name, None if it can only be that of a program. Raises ReportError if it is that of
+    several.
+    """
     whose = {owner.job: owner for owner in found.values()}
-    jobs = [job for job in whose if job.text == name]
-    jobs = jobs or sorted(job for job in whose if name in called(job.kind, job.namespace, job.name))
+    if whole_name := [job for job in whose if job.text == name]:
+        return whole_name[0]
+    jobs = sorted(job for job in whose if name in called(job.kind, job.namespace, job.name))
+    # A launch is called by what it started: each of its program has another one.
+    if all(job.kind == "launch" and any(o.job == job and o.command == name for o in found.values()) for job in jobs):
+        return None
     if len(jobs) == 1:
         return jobs[0]
-    if not jobs:
-        raise NoJobError(f"no job is called {name} in this time; --since looks further back")
     raise ReportError(f"{len(jobs)} jobs are called {name}; write one of these in full:{_listed(jobs, whose)}")
 
 
@@ -188,33 +192,33 @@ def _device(series: Sequence[Series], span: Range, step: float) -> Device:
     return Device(labels.get("name", ""), labels.get("index", ""), memory, watts, rose, users, step)
 
 
-def that_ran(source: Prometheus, program: str, span: Range) -> list[JobId]:
-    """Return the jobs that ran a program, the last one first. Raises RequestError."""
-    ran = {process: owner for process, owner in owners(source, span).items() if owner.command == program}
-    ends = {process: facts.end for process, facts in read(source, ran, span, (names.SECONDS,), ()).facts.items()}
-    return list(dict.fromkeys(ran[process].job for process in sorted(ends, key=ends.__getitem__, reverse=True)))
-
-
 def of_job(source: Prometheus, name: str, span: Range) -> tuple[JobId, Found]:
-    """Return a job, or the last one that ran a program, and all that is known of it. Raises RequestError or
+    """Return a job, or the part of the last one that ran a program, and all that is known of it. Raises RequestError or
     ReportError.
     """
+    return last_of(source, name, span, 1)[0]
+
+
+def last_of(source: Prometheus, name: str, span: Range, most: int) -> list[tuple[JobId, Found]]:
+    """Return the same, of a program the parts of `most` jobs at most, the last one first."""
     found = owners(source, span, name)
-    try:
-        job = chosen(found, name)
-    except NoJobError as error:
-        if not (ran := that_ran(source, name, span)):
-            raise NoJobError(error) from None
-        newest, *others = ran
-        if others:
-            source.warnings.add(
-                f"{name} also ran in {plural(len(others), 'other job')}: this is the one that ran it last."
-            )
-        return of_job(source, newest.text, span)
-    ours = {process: owner for process, owner in found.items() if owner.job == job}
-    known = read(source, ours, span, names.COUNTERS, names.GAUGES)
-    if not known.facts:
-        seen = ", ".join(sorted({f"{owner.command} on {owner.node}" for owner in ours.values()})[:_LISTED])
-        what = "has no counters of a training: no scrape found one of its processes training"
-        raise NoJobError(f"{job.words} {what}, on a GPU or with the hook ({seen})")
-    return job, known
+    if job := chosen(found, name):
+        ours = {process: owner for process, owner in found.items() if owner.job == job}
+        known = read(source, ours, span, names.COUNTERS, names.GAUGES)
+        if not known.facts:
+            seen = ", ".join(sorted({f"{owner.command} on {owner.node}" for owner in ours.values()})[:_LISTED])
+            what = "has no counters of a training: no scrape found one of its processes training"
+            raise NoJobError(f"{job.words} {what}, on a GPU or with the hook ({seen})")
+        return [(job, known)]
+    ran = {process: owner for process, owner in owners(source, span).items() if owner.command == name}
+    begun = {process: facts.begin for process, facts in read(source, ran, span, (names.SECONDS,), ()).facts.items()}
+    by_job = dict[JobId, dict[str, Owner]]()
+    for process in sorted(begun, key=begun.__getitem__, reverse=True):
+        by_job.setdefault(ran[process].job, {})[process] = ran[process]
+    if not by_job:
+        raise NoJobError(f"no job is called {name} in this time; --since looks further back")
+    if most == 1 < len(by_job):
+        others = plural(len(by_job) - 1, "other job")
+        source.warnings.add(f"{name} also ran in {others}: this is the one that ran it last.")
+    last = list(by_job.items())[:most]
+    return [(job, read(source, ours, span, names.COUNTERS, names.GAUGES)) for job, ours in last]

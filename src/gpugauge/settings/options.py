@@ -7,7 +7,7 @@ import types
 from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 from gpugauge.settings.kinds import Section
 from gpugauge.settings.model import Settings
@@ -60,7 +60,7 @@ class Setting(NamedTuple):
     @property
     def options(self) -> tuple[Any, ...]:
         """The values of a Literal, the types of a union, or the type."""
-        unpacked = get_origin(self.annotation) in {Literal, Union, types.UnionType}
+        unpacked = get_origin(self.annotation) in {Literal, types.UnionType}
         return get_args(self.annotation) if unpacked else (self.annotation,)
 
     @property

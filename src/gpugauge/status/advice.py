@@ -27,13 +27,10 @@ from gpugauge.status.words import (
     runs,
 )
 from gpugauge.verdict import loaders
-from gpugauge.verdict.causes import CAUSES, UNBOUNDED, Cause, joined, missing
+from gpugauge.verdict.causes import BATCHED, CAUSES, UNBOUNDED, Cause, joined, missing
 from gpugauge.verdict.gain import LEAST, NARROW
 from gpugauge.verdict.mistakes import MISTAKES, Mistake
 from gpugauge.verdict.step import LIMITS
-
-BATCH = "batch"
-"""The topic of a larger batch, whose steps are not shorter."""
 
 
 def _without(cause: Cause, subject: Subject) -> Advice | None:
@@ -147,7 +144,7 @@ def _on_memory(
 SOURCES: tuple[Callable[[Subject], Advice | None], ...] = (
     *(partial(_without, cause) for cause in CAUSES.values()),
     *(_loader, _stalled, _crowded, _idle, _hook),
-    partial(_on_memory, BATCH, "", measured_advice.larger_batch),
+    partial(_on_memory, "batch", "", measured_advice.larger_batch),
     partial(_on_memory, "fragmentation", "memory_pressure", measured_advice.fragmentation),
     partial(_on_memory, "swap", "memory_swap_io", measured_advice.swapped),
     partial(_on_memory, "memory_growth", None, measured_advice.growth),
@@ -225,7 +222,7 @@ def steps_of(found: Sequence[Advice], mains: Sequence[str] = ()) -> list[str]:
             open_.remove(about)
             shown += advice.steps
         elif advice.gain and advice.gain.expected > max(known, _LARGE):
-            gain = gain_words(replace(advice.gain, next=""), advice.cause, advice.topic)
+            gain = gain_words(replace(advice.gain, next=""), advice.cause)
             shown += (*advice.steps[:-1], f"{advice.steps[-1]} ({gain})")
         elif advice.topic in mistakes:
             shown += advice.steps
@@ -254,11 +251,11 @@ def _most(advice: Advice, subject: Subject) -> float | None:
 def words_of_gain(advice: Advice) -> str | None:
     """Return the gain of an advice in words, or the most that it can be; None if neither is known."""
     gain = advice.gain or (Gain(advice.most, 1.0, advice.most, "") if advice.most else None)
-    return gain_words(gain, advice.cause, advice.topic) if gain else None
+    return gain_words(gain, advice.cause) if gain else None
 
 
-def gain_words(gain: Gain, cause: str | None, topic: str = "") -> str:
-    """Return a gain in words. `cause` is what the change removes, if that has a name; `topic` is that of the advice."""
+def gain_words(gain: Gain, cause: str | None) -> str:
+    """Return a gain in words. `cause` is what the change removes, if that has a name."""
     expected, lower, upper = map(factor, (gain.expected, gain.lower, gain.upper))
     if lower == factor(1.0) or (gain.lower < _LITTLE and gain.upper > _WIDE * gain.lower):  # it may have no effect
         between = f"up to {upper}"
@@ -266,7 +263,7 @@ def gain_words(gain: Gain, cause: str | None, topic: str = "") -> str:
         between = f"at least {lower}"
     else:
         between = f"about {expected}" if gain.upper <= NARROW * gain.lower else f"about {lower} to {upper}"
-    shown = f"{between} times as many samples/s" if topic == BATCH else f"steps {between} times as fast"
+    shown = f"{between} times as many samples/s" if cause in BATCHED else f"steps {between} times as fast"
     if not gain.next:
         return shown
     after = f"limited by {LIMITS[gain.next]}" if gain.next in LIMITS else f"it {cause_phrase(gain.next)}"

@@ -112,7 +112,6 @@ class Subject(NamedTuple):
 
 CROWDED = "crowded"
 """The topic of CPUs that others use."""
-LARGER_BATCH = "a larger batch"
 FILLED_BY_BATCH = frozenset({"underfilled", "host_bound"})
 """The causes that a larger batch removes."""
 
@@ -128,7 +127,7 @@ def larger_batch(subject: Subject) -> tuple[str, ...] | None:
     double = f"{2 * size} samples in place of {size}, then double it" if size else "double it"
     space = f"{float(f'{ratio * size:.2g}'):.0f}" if size else f"one {factor(ratio)} times as large"
     text = (
-        f"{LARGER_BATCH}, with the learning rate adjusted to it: {double} for as long as samples/s grow; the device "
+        f"a larger batch, with the learning rate adjusted to it: {double} for as long as samples/s grow; the device "
         f"memory has room for up to {space} (an estimate)"
     )
     if "host_bound" in subject.mains:  # first what does not change the result

@@ -82,13 +82,14 @@ class _View:
         return lines + write(host + safe(status.answer), "", LEVELS.get(status.tone, ""))
 
     def problems(self, verbose: bool) -> list[str]:
-        """Return the problems; without `verbose` all but the first and a repair are short."""
+        """Return the problems; without `verbose` those that waste GPU time are short, but for the first."""
         lines: list[str] = []
         kinds = [problem.kind in WASTE for problem in self._status.problems]
         for number, (problem, waste) in enumerate(zip(self._status.problems, kinds, strict=True)):
             if len({*kinds}) > 1 and kinds.index(waste) == number:
                 lines += ["", self._writer.paint(HEADS[waste], BOLD)]
-            lines += self._problem(problem) if verbose or number == 0 or problem.steps else self._in_short(problem)
+            whole = verbose or number == 0 or not waste or problem.steps
+            lines += self._problem(problem) if whole else self._in_short(problem)
         return [*([] if lines[:1] == [""] else [""]), *lines] if lines else []
 
     def _problem(self, problem: Problem) -> list[str]:

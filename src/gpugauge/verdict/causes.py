@@ -345,6 +345,8 @@ UNEXPLAINED = "no measured value explains it: `gpugauge doctor PID` on the node 
 ON_CPU = tuple(cause.name for cause in _ALL if cause.on_cpu)
 UNBOUNDED = frozenset({"unknown", "unused_gpus", "precision_unused"})
 """Causes of which the lost time does not bound the gain."""
+BATCHED = frozenset({"underfilled"})
+"""Causes whose removal gives more samples/s: the steps of a larger batch are not shorter."""
 BUSY_CAUSES = ("underfilled", "precision_unused", "waiting_for_peers", "slow_network", "throttled", "contention")
 """Causes of time in which the GPU is busy: its kernels wait, or run longer than necessary."""
 STALLS = "collective"

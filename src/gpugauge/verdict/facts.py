@@ -191,9 +191,13 @@ def _intervals(window: Window, process: str, burst: int) -> Sequence[tuple[Windo
 
 def _interval(whole: Evidence, process: str, uuids: Sequence[str], part: Window, rest: Window) -> Evidence:
     """Return the evidence about an interval of a window. The cgroup is read less often than the counters: its shares
-    are those until the first reading after the interval.
+    are those until the first reading after the interval. What of a GPU was not read in it is that of the whole.
     """
     found = _measured(part, process, uuids)
+    found["devices"] = tuple(
+        own._replace(**{name: value for name, value in device._asdict().items() if getattr(own, name) is None})
+        for own, device in zip(found["devices"], whole.devices, strict=True)
+    )
     reads = [_read(point, process) for point in rest.points]
     read = next((at for at in reads if at >= part.points[-1].at), math.inf)
     cgroup = rest.where(lambda point: _read(point, process) <= read).cgroup(process)

@@ -17,7 +17,7 @@ from gpugauge.artifacts.rules.ranks import RANK_BEHIND, RANK_POSITION
 from gpugauge.base.duration import format_duration
 from gpugauge.base.serving import LAUNCHERS
 from gpugauge.faults.table import FAULTS, SLOWDOWNS
-from gpugauge.verdict.causes import BUSY_CAUSES, CAUSES, UNBOUNDED, UNEXPLAINED
+from gpugauge.verdict.causes import BATCHED, BUSY_CAUSES, CAUSES, UNBOUNDED, UNEXPLAINED
 from gpugauge.verdict.gain import NARROW
 from gpugauge.verdict.step import LIMITS
 from gpugauge.workload.job import UNIQUE, WORDS
@@ -459,7 +459,7 @@ def _gain(factor: str, limit: str, bound: str = "at least", times: str = "times 
 
 def _times(cause: str) -> str:
     """Return what a gain is of: the steps of a larger batch are not shorter."""
-    return cases(cause, {"underfilled": "times as many samples/s"}, "times as fast")
+    return cases(cause, dict.fromkeys(sorted(BATCHED), "times as many samples/s"), "times as fast")
 
 
 def _next(limit: str) -> str:

@@ -4,7 +4,7 @@ make no progress, and a table of all. An unknown value is a dash, never 0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 
@@ -179,9 +179,10 @@ def _answer(status: Status, links: Links) -> str:
     items = [_problem(*one, links, pids) for one in enumerate(problems[:_MAX_PROBLEMS])]
     faulty = {uuid for problem in problems if problem.kind not in WASTE for uuid in problem.gpus}
     first = [n for n in range(len(items)) if n < _MAX_LISTED_PROBLEMS or _is_faulty(problems[n], faulty)]
-    faults, waste = ([items[n] for n in first if (problems[n].kind in WASTE) == wasted] for wasted in (False, True))
+    faults, waste = ([n for n in first if (problems[n].kind in WASTE) == wasted] for wasted in (False, True))
     heads = [f"<h2>{words}</h2>\n" if faults and waste else "" for words in HEADS]
-    listed = heads[0] + _list(faults) + heads[1] + _list(waste)
+    late = [n for n in waste if n >= _MAX_LISTED_PROBLEMS]  # behind the folded ones, in their order
+    listed = heads[0] + _list(items[n] for n in faults) + heads[1] + _list(items[n] for n in waste if n not in late)
     if len(problems) > len(first):
         more, rest = [item for n, item in enumerate(items) if n not in first], len(problems) - _MAX_PROBLEMS
         end = f'<p>and {rest} others, see <a href="./api/v1/status">JSON</a></p>\n' if rest > 0 else ""
@@ -189,6 +190,7 @@ def _answer(status: Status, links: Links) -> str:
         named = ", ".join(dict.fromkeys(problems[n].subject for n in range(len(items)) if n not in first))
         count += f": {text(named)}" if len(named) <= _MAX_NAMED else ""
         listed += f"<details><summary>{count}</summary>\n{_list(more)}{end}</details>\n"
+    listed += _list(items[n] for n in late)
     answer = mark(status.tone, status.answer)
     return f'<section aria-label="Answer">\n<p class="answer">{answer}</p>\n{listed}</section>\n'
 
@@ -198,8 +200,9 @@ def _is_faulty(problem: Problem, uuids: Collection[str]) -> bool:
     return problem.kind not in WASTE or not set(uuids).isdisjoint(problem.gpus)
 
 
-def _list(items: Sequence[str]) -> str:
-    return f'<ul class="problems">\n{"".join(items)}</ul>\n' if items else ""
+def _list(items: Iterable[str]) -> str:
+    found = "".join(items)
+    return f'<ul class="problems">\n{found}</ul>\n' if found else ""
 
 
 def _problem(number: int, problem: Problem, links: Links, pids: Mapping[str, int]) -> str:
