@@ -207,44 +207,53 @@ def _not_seen(s: Scope) -> Expr:
     return with_chapter(with_cluster_choice(found), "problem")
 
 
-def _with_owners(s: Scope, faults: Expr) -> Expr:
-    """Return faults with the job and user of the GPU as labels: another query would be merged with the first alone."""
-    owner = called(Expr(gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user"), COUNT))
-    every = f"{owner}\nor on ({gpus.GPU_KEY}) group by ({gpus.GPU_KEY}) ({gpus.known(s, 'gpu_problem')})"
-    known = ", ".join((SHOWN, *JOB_LABELS_OF_RULES, "workload_user"))
-    return faults.then(f"{{}}\n+ on ({gpus.GPU_KEY}) group_left ({known}) 0 * ({every})")
+def _owners(s: Scope) -> Expr:
+    """Return the job and user of each GPU with a fault, and of each node that is not seen."""
+    well = f"{gpus.known(s, 'gpu_up')} unless on ({gpus.GPU_KEY}) {gpus.known(s, 'gpu_problem', severity='!info')}"
+    owners = gpus.owners(s, *JOB_LABELS_OF_RULES, "workload_user")
+    return called(Expr(f"({owners} unless on ({gpus.GPU_KEY}) ({well}))", COUNT))
+
+
+# Of a fault that is repaired with another one.
+_SAME = "The repair is that of "
 
 
 def faults(s: Scope, title: str, *, of_fleet: bool, **options: Any) -> Panel:
     """Return the table of nodes that are not seen, and of the faults of GPUs, in short; of a fleet with jobs."""
-    listed = _with_owners(s, gpus.listed(s)) if of_fleet else gpus.listed(s)
-    told = gpus.ranked(with_chapter(with_cluster_choice(listed), "problem"))
+    told = gpus.ranked(with_chapter(with_cluster_choice(gpus.listed(s)), "problem"))
     told = told.then(f'label_join({reasons.short("{}")}, "{gpus.RANK}", "", "{gpus.HAD}", "{gpus.RANK}")')
     where, whose, every = list[Column](), list[Column](), f"{{}}\nor {_not_seen(s)}"
     if of_fleet:
         where = [Column("Node", "instance", link=TO_NODE, size=70)]
-        whose = [Column("User", "workload_user", size=55), *job_columns(size=130)]
+        whose = [Column("User", "workload_user", size=55), *job_columns(size=150)]
         told = told.then(f'label_replace({{}}, "summary", "$1", "summary", "({gpus.SHORT}): .*")')
+    else:
+        # The rest of it is in the plan.
+        for label, kept in (("summary", f"({gpus.SHORT}).*@.*{_SAME}.*"), ("advice", f".*@.*({_SAME}.*), also .*")):
+            told = told.then('label_join({}, "parts", "@", "summary", "advice")')
+            told = told.then(f'label_replace({{}}, "{label}", "$1", "parts", "{kept}")')
     told = words.or_reason(told.then(every), "summary") if of_fleet else told.then(every)
     return table(
         title,
         "The gravest first: each fault of a GPU, as its exporter judges it, and at last those that GPUs of a node had "
-        "when it was seen last. Of a node that is not seen: since when. Fault opens the chapter of the runbook.",
+        "when it was seen last. Of a node that is not seen: when it was seen last. Fault opens the chapter of the "
+        "runbook.",
         *(where if of_fleet else dropped("instance")),
         Column("GPU", "index", size=42),
         Column(
             "Fault",
             "summary",
             link=TO_RUNBOOK,
-            size=260 if of_fleet else 400,
+            size=250 if of_fleet else 330,
             names={**gpus.NODE_NAMES, **gpus.GPU_NAMES, **words.REASON_NAMES},
         ),
         *whose,
-        Column("Since", told, size=105, names=gpus.NO_TIME),
+        Column("Fault since", told, size=105, names=gpus.NO_TIME),
         Column("Do this", "advice"),
         CHAPTER_COLUMN,
         Column(gpus.RANK, gpus.RANK, hidden=True),
         *dropped("uuid", "problem", "state", "when", "command", "note", "parts", "of", gpus.HAD),
+        *(dropped(_owners(s), "process") if of_fleet else ()),
         order=("GPU", *(each.title for each in where), gpus.RANK),
         **options,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from gpugauge.artifacts.rules.promql import PROCESS_JOB
-from gpugauge.artifacts.rules.reasons import WHY
+from gpugauge.artifacts.rules.reasons import REBOOT, WHY
 from gpugauge.artifacts.rules.recording import (
     ALIVE,
     ALL_HELD,
@@ -16,6 +16,7 @@ from gpugauge.artifacts.rules.recording import (
     HOURS_HELD,
     HOURS_LOST,
     IN_USE,
+    LOST,
     NOW,
     PROBLEM,
     PROGRAMS,
@@ -30,6 +31,7 @@ from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import LABELS, SEVERITIES, notifications
 from grafana.build.notifications import since as notifications_since
 from grafana.build.panels import (
+    BAD,
     HOT,
     LOAD,
     ONLY_NAME,
@@ -142,7 +144,7 @@ def _now() -> list[Panel]:
                 for name, text in counted
             ),
             mode="value_and_name",
-            colors={"lost": gpus.COUNTED["colors"]["critical"], "not seen": WARN},
+            colors={"lost": BAD, "not seen": WARN},
         ),
         stat(
             "Out of order",
@@ -167,7 +169,7 @@ def _now() -> list[Panel]:
             Query(words.coded(missed), "all"),
             Query(trained, "with trainings"),
             mode="value_and_name",
-            colors={"all": WARN, "with trainings": WARN},
+            colors={"all": WARN, "with trainings": BAD},
             width=3,
         ),
     ]
@@ -209,7 +211,14 @@ def _faster() -> str:
 
 
 def _by_cause() -> Panel:
-    by_cause = recorded(CAUSE_LOST, **jobs.JOB_MATCHERS).by("cause").then("{} > 0")
+    # Those of jobs with a fault are not without a cause.
+    broken = recorded(WHY, **jobs.JOB_MATCHERS, state=f"~one of its GPUs .*|{REBOOT}")
+    held = f"{recorded(HELD, **jobs.JOB_MATCHERS)} and on ({jobs.JOB_KEY}) {broken}"
+    unknown = f"sum ({recorded(LOST, cause='unknown', **jobs.JOB_MATCHERS)} * on ({jobs.JOB_KEY}) ({held}))"
+    moved = f'label_replace({unknown}, "cause", "{jobs.BROKEN}", "", "")'
+    less = f'label_replace(-{unknown}, "cause", "unknown", "", "")'
+    by_cause = recorded(CAUSE_LOST, **jobs.JOB_MATCHERS).then(f"({{}} or {moved} or {less})").by("cause")
+    by_cause = by_cause.then("{} > 0.001")
     return timeseries(
         "GPUs wasted, by cause",
         "GPU time that trainings wasted, as a number of GPUs, and the GPUs that other programs hold idle; lines: the "
@@ -220,11 +229,11 @@ def _by_cause() -> Panel:
         Query(by_cause, "{{cause}}"),
         Query(Expr(f"sum ({_IDLE})", COUNT), "held idle"),
         Query(words.reason("cause").then(f"{ONLY_NAME} + 0 * {{}}", COUNT), "{{cause}}", now=True),
-        width=16,
+        width=15,
         height=6,
         stack=True,
         names={
-            **jobs.CAUSE_NAMES,
+            **jobs.CAUSE_COLORS,
             "held by trainings": ("", "white"),
             "GPUs that answer": ("", "dark-blue"),
             "held idle": ("", "dark-purple"),
@@ -241,6 +250,7 @@ def _by_user() -> Panel:
         "The hours above, in all. A number in place of a name is a user id that the exporter cannot resolve. "
         "Users share a job in proportion to their processes.",
         Query(_largest(users, "workload_user"), "{{workload_user}}"),
+        width=9,
         height=6,
         empty_text="none, or nothing is judged",
     )
@@ -293,6 +303,7 @@ def _jobs() -> Panel:
         Column("other", other, hidden=True),
         Column("level", words.or_reason(jobs.called(common.with_cluster_choice(known)), "state"), hidden=True),
         order=("Where", "other", "level"),
+        height=10,
         cells="lg",
         empty_text=_NO_TRAINING,
     )
@@ -326,7 +337,7 @@ def _wrong() -> Panel:
         _S,
         "Out of order: GPUs, and nodes that are not seen",
         of_fleet=True,
-        height=5,
+        height=6,
         empty_text="nothing: no GPU has a fault, all exporters are scraped, all drivers answer",
     )
 
@@ -352,13 +363,13 @@ def _told() -> Panel:
         Column("Where", "where", link=common.TO_NODE, size=110),
         Column("Node", "node", hidden=True),
         Column("GPU", "index", size=45),
-        Column("Fires since", notifications_since(), size=115),
+        Column("Alert since", notifications_since(), size=105),
         Column("Pod", "workload_pod"),
         *(Column(name, f"of_{label}", hidden=True) for name, label in _OF_LINK.items()),
         common.CHAPTER_COLUMN,
         *dropped("instance", "uuid", *JOB_LABELS_OF_RULES, _whose()),
         order=("GPU", "Where", "Severity"),
-        height=7,
+        height=8,
         empty_text="no alert fires",
     )
 

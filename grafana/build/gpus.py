@@ -4,7 +4,7 @@ the owners of faulty GPUs of many nodes need the rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,7 +25,6 @@ from grafana.build.words import GREY, coded, names, states
 
 NODE_KEY, GPU_KEY = keys("instance"), keys("instance", "uuid")
 JOB_KEY = Selectors().job
-GPU_LEGEND = f"{{{{{CLUSTER}}}}} {{{{instance}}}} GPU {{{{index}}}}"
 UNSUPPORTED = "not reported by these GPUs"
 SEVERITIES = {"critical": "red", "warning": "orange", "info": "blue"}
 _EXPLAINING = "|".join(fault.name for fault in FAULTS.values() if fault.explains)
@@ -75,16 +74,27 @@ def not_seen(scope: Scope) -> str:
     return f'count_values by ({NODE_KEY}) ("minutes", floor({down} / 60))'
 
 
-def trainings(scope: Scope, *evidence: str, **of: str) -> str:
-    """Return the trainings that ran on a node when it was seen last, by job and node: what the rules recorded, by
-    default any `evidence` of one.
+def trainings(scope: Scope, *evidence: str, by: str = "instance", **of: str) -> str:
+    """Return the trainings that ran on a node when it was seen last, by job and node or `by`: what the rules recorded,
+    by default any `evidence` of one.
     """
     where = {name: value for name, value in scope.back.scrape.items() if name == "instance"}
     recorded_last = f"max_over_time(timestamp({recorded(PROGRAMS, **of, **where)})[{scope.past}])"
     trains = (f"last_over_time({recorded(name)}[{window(scope)}])" for name in evidence or (HELD, NOW, PROBLEM))
     # The rules record what was scraped up to two minutes before.
-    seen_ = f"max by ({JOB_KEY}, instance) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () {of_down(scope)}"
+    seen_ = f"max by ({JOB_KEY}, {by}) ({recorded_last}) + 120 >= on ({NODE_KEY}) group_left () {of_down(scope)}"
     return f"({seen_} and on ({JOB_KEY}) ({' or '.join(trains)}))"
+
+
+def _last_trainings(scope: Scope) -> str:
+    """Return the training that ran on each node when it was seen last, with its user; of several, the number as if it
+    were the kind of one, for what they are called.
+    """
+    ran = trainings(scope, HELD, NOW, by="instance, workload_user")
+    number = f"count by ({NODE_KEY}) (group by ({JOB_KEY}, instance) ({ran})) > 1"
+    number = f'count_values by ({NODE_KEY}) ("workload_job_kind", {number})'
+    number = f'label_replace({number}, "workload_job", "jobs", "", "")'
+    return f"({number} or on ({NODE_KEY}) topk by ({NODE_KEY}) (1, {ran}))"
 
 
 def young(scope: Scope) -> str:
@@ -102,7 +112,7 @@ def devices(scope: Scope) -> str:
 
 
 def by_device(scope: Scope, expr: Expr, *labels: str, operator: str = "max") -> Expr:
-    """Return the aggregation to GPUs and the labels, with the index that GPU_LEGEND needs."""
+    """Return the aggregation to GPUs and the labels, with the index that legends need."""
     one = expr.by(keys("instance", "uuid", *labels), operator=operator)
     return one.then(f"{{}}\n* on ({GPU_KEY}) group_left (index) {devices(scope)}")
 
@@ -130,7 +140,7 @@ def before_lost(scope: Scope) -> str:
 def owners(scope: Scope, *labels: str) -> str:
     """Return whose process holds most memory of each GPU, by these labels; of a GPU that is lost, or whose node is not
     seen, held it last; of a GPU that has not answered for hours, which only a reboot may repair, the only job of the
-    node. Of many nodes, the owners of GPUs with a fault or an alert.
+    node. Of many nodes, the owners of GPUs with a fault or an alert, and those of nodes that are not seen.
     """
     process, names_ = keys("process"), ", ".join(labels)
     holders = f"{last(scope, HOLDS) if scope.many else known(scope, HOLDS)} or {before_lost(scope)}"
@@ -142,8 +152,9 @@ def owners(scope: Scope, *labels: str) -> str:
     jobs, one_job, lost = alone(every)
     only = f"topk by ({NODE_KEY}) (1, group by ({keys('instance', *labels)}) ({jobs})) and on ({NODE_KEY}) {one_job}"
     lost = f"group by ({GPU_KEY}) ({lost}) * on ({NODE_KEY}) group_left ({names_}) ({only})"
-    found = f"{recorded(OWNER)} or on ({GPU_KEY}) {found}" if scope.many else found
-    return f"({found} or on ({GPU_KEY}) {lost})"
+    if not scope.many:
+        return f"({found} or on ({GPU_KEY}) {lost})"
+    return f"({recorded(OWNER)} or on ({GPU_KEY}) {found} or on ({GPU_KEY}) {lost} or {_last_trainings(scope)})"
 
 
 def alone(scope: Scope) -> tuple[str, str, str]:
@@ -173,15 +184,15 @@ def curves(
     scope: Scope,
     of: Callable[[Expr], Expr] = lambda expr: expr,
     empty_text: str = UNSUPPORTED,
-    legend: str = GPU_LEGEND,
-    width: int = 6,
-    height: int = 8,
+    sizes: Sequence[tuple[int, int]] = ((9, 11), (8, 8), (8, 8), (8, 8)),
+    where: str = f"{{{{{CLUSTER}}}}} {{{{instance}}}} ",
 ) -> list[Panel]:
     """Return the graphs of busy time, memory, power and temperature with a line for each GPU."""
+    left = iter(sizes)
 
     def graph(title: str, text: str, expr: Expr, **options: Any) -> Panel:
         shown = by_device(scope, of(expr))
-        lines = Query(shown, legend), no_curve(scope, shown)
+        lines, (width, height) = (Query(shown, where + "GPU {{index}}"), no_curve(scope, shown, where)), next(left)
         return timeseries(title, text, *lines, width=width, height=height, empty_text=empty_text, **options)
 
     temperature = scope.read("gpu_temperature_celsius", sensor="gpu").by(GPU_KEY, operator="max")
@@ -208,13 +219,12 @@ def curves(
     ]
 
 
-def no_curve(scope: Scope, expr: Expr) -> Query:
+def no_curve(scope: Scope, expr: Expr, where: str = "{{instance}} ") -> Query:
     """Return the reasons for which nodes have no curve now, though nothing is wrong with their GPUs."""
-    unseen = Line("not seen for $1 min", 0, not_seen(scope), "minutes")
-    reasons = states(NODE_KEY, unseen, Line(_STARTED, 0, young(scope)))
+    reasons = states(NODE_KEY, Line("not seen", 0, not_seen(scope)), Line("just started", 0, young(scope)))
     return Query(
         Expr(f"{ONLY_NAME} + 0 * ({reasons}\nunless on ({NODE_KEY}) ({expr}))", ""),
-        "{{cluster}} {{instance}}: {{state}}",
+        where + "{{state}}",
         now=True,
     )
 
@@ -330,7 +340,6 @@ def _lately(scope: Scope, name: str, **labels: str) -> str:
 _OK = Line("no fault", GOOD, "")
 _NOT_JUDGED = "its faults are not judged"
 _WASTED, _USED, _FREE = "wasted", "in use", "free"
-_STARTED = "just started: the first values take some minutes"
 NODE_ADVICE = "is it up (ping, ssh, kubectl get node)? If not: its console; if so: the log of gpugauge on it"
 
 
@@ -452,6 +461,6 @@ NODE_NAMES = (
         for code, words in _REASONS.items()
         if not words.endswith(code)
     }
-    | {"~(trainings )?not seen for .*": ("", "orange")}
+    | {"~trainings not seen for .*": ("", "red"), "~not seen for .*": ("", "orange")}
     | names(*_with_gpus(Scope()))
 )

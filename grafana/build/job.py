@@ -75,7 +75,17 @@ def dashboard() -> Json:
         "inside the process: run it under the hook (docs/hook.md).",
         variables,
         [
-            Row("", [_header(), *_now(), _what_to_do(), *_time(), *gpus.curves(_S, _on_its_gpus, _NO_GPU), _places()]),
+            Row(
+                "",
+                [
+                    _header(),
+                    *_now(),
+                    _what_to_do(),
+                    *_time(),
+                    *gpus.curves(_S, _on_its_gpus, _NO_GPU, [(12, 7)] * 4),
+                    _places(),
+                ],
+            ),
             Row("Ranks, memory of tensors, and host", _ranks(), collapsed=True),
         ],
         _alerts(_holds()),
@@ -220,7 +230,7 @@ def _now() -> list[Panel]:
                     f"or on () 2 * {_fault()}\n"
                     f"or on () topk(1, {jobs.job_wasted()} >= 0.1)\nor on () topk(1, {_limits()})\n"
                     f'or on () label_replace(0 * {jobs.job_held()}, "cause", "uses its GPUs", "", "")\n'
-                    f'or on () label_replace(0 * {jobs.last_known()} + 1, "cause", "its node is not seen", "", "")',
+                    f'or on () label_replace(0 * {jobs.last_known()} + 2, "cause", "its node is not seen", "", "")',
                     SHARE,
                 ),
                 "{{cause}}",
@@ -308,6 +318,15 @@ def _reboots() -> str:
     return f"(group by ({gpus.GPU_KEY}) ({found}) and on ({gpus.NODE_KEY}) {INFO})"
 
 
+def _wasted() -> Expr:
+    """Return the share of the GPU time that it holds and wastes, by cause; with a fault it is that one."""
+    critical = _S.select("gpu_problem", severity="critical")
+    broken = f"group ({critical} and on ({gpus.GPU_KEY}) ({_holds()} or {_reboots()}))"
+    told = f'(label_replace({broken}, "told", "{jobs.BROKEN}", "", "") or on () vector(1))'
+    found = jobs.job_wasted().then(f'label_join({{}} * on () group_left (told) {told}, "of", "@", "told", "cause")')
+    return found.then('label_replace({}, "cause", "$1", "of", "(.+)@unknown")').by("cause")
+
+
 def _faults(found: str, held: str) -> str:
     """Return the faults of held GPUs, and those for whose repair a node is rebooted, with what and where as `cause`."""
     node = f'label_replace({_reboots()}, "whose", "node", "", "")'
@@ -349,7 +368,7 @@ def _what_to_do() -> Panel:
     mistakes = {each.name: (f"mistake: {each.name.replace('_', ' ')}", "") for each in MISTAKES}
     made = jobs.by_process(_S.read("training_mistake"), "mistake").by("mistake")
     of_mistake = f'label_replace({made} > 0, "cause", "$1", "mistake", "(.*)")'
-    causes = f"({jobs.job_wasted()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
+    causes = f"({_wasted()} >= 0.1 or {_gains()} or {_limits()} or {of_mistake})"
     none = f'label_replace(0 * sum ({made}), "cause", "{_NONE}", "", "")'
     several = f'label_replace(0 * {jobs.SEVERAL}, "cause", "{_CHOOSE}", "", "")'
     unseen = f"max ({gpus.last_seen(_S)} and on ({gpus.NODE_KEY}) {jobs.job_not_seen()})"
@@ -377,11 +396,11 @@ def _what_to_do() -> Panel:
         Column(
             "What",
             "cause",
-            names={**jobs.CAUSE_NAMES, **mistakes, **jobs.FAULT_NAMES, _UNSEEN: ("", "orange")},
+            names={**jobs.CAUSE_COLORS, **mistakes, **jobs.FAULT_NAMES, _UNSEEN: ("", "red")},
             size=230,
         ),
-        Column("Since", faults, names={_NO_TIME: ("-", "")}, size=105),
-        Column("Share", _one(jobs.job_wasted().then("{} >= 0.1")), size=75),
+        Column("Fault since", faults, names={_NO_TIME: ("-", "")}, size=105),
+        Column("Share", _one(_wasted().then("{} >= 0.1")), size=75),
         Column("Faster", gain(""), size=75, decimals=1),
         Column("At least", gain("_lower"), size=75, decimals=1),
         Column(
@@ -394,7 +413,7 @@ def _what_to_do() -> Panel:
             _one(_next()),
             "state",
         ),
-        order=("Share", "Since"),
+        order=("Share", "Fault since"),
         height=6,
         cells="lg",
         empty_text=_UNKNOWN,
@@ -417,19 +436,23 @@ def _time() -> list[Panel]:
         timeseries(
             "Where its GPU time goes",
             f"Share of the held GPU time by cause, {jobs.WINDOW}; green is used. Of a job without a GPU: its states.",
-            Query(jobs.job_wasted().then("{} > 0"), "{{cause}}"),
+            Query(_wasted().then("{} > 0"), "{{cause}}"),
             Query(_USED, "used"),
             Query(without_gpu, "{{state}}"),
             width=12,
+            height=7,
             stack=True,
-            names={**jobs.STATE_NAMES, **jobs.CAUSE_NAMES, "used": ("", "semi-dark-green")},
+            names={**jobs.STATE_NAMES, **jobs.CAUSE_COLORS, "used": ("", "semi-dark-green")},
             highest=1,
             empty_text="not known in the time shown",
         ),
         timeseries(
             "Steps a second",
             "By rank. Ranks that wait for each other make steps at the same rate: compare their own work.",
-            jobs.rank_curves(_S.steady("torch_steps_total")),
+            steps := jobs.rank_curves(_S.steady("torch_steps_total")),
+            gpus.no_curve(_S, steps.expr),
+            width=12,
+            height=7,
             empty_text=_OUTSIDE,
         ),
         timeseries(
@@ -438,6 +461,9 @@ def _time() -> list[Panel]:
             "exceed. If that is more than twice the mean, some steps are delayed, as by a checkpoint or a slow batch.",
             Query(Expr(f"{total} / ({number} > 0)", "s"), "mean"),
             Query(Expr(most, "s"), "99 % at most"),
+            gpus.no_curve(_S, steps.expr),
+            width=12,
+            height=7,
             empty_text=_OUTSIDE,
         ),
     ]
@@ -446,25 +472,20 @@ def _time() -> list[Panel]:
 def _places() -> Panel:
     held = jobs.by_process(_S.read("gpu_process_memory_used_bytes"), "instance", "uuid").by(gpus.GPU_KEY)
 
-    def of(expr: Expr) -> Expr:
-        return gpus.by_device(_S, _on_its_gpus(expr))
-
     states_ = common.with_cluster_choice(gpus.gpu_states(_S)).then(f"({{}})\nand on ({gpus.GPU_KEY}) {_every()}")
     return table(
         "Its GPUs",
         "The GPUs and MIG devices on which its processes hold memory, or held it when they, or their node, were seen "
         "last, those with a fault first. Node opens the node.",
-        Column("Node", "instance", link=common.TO_NODE, size=130),
-        Column("GPU", "index", size=50),
-        Column("State", "state", names=gpus.GPU_NAMES, size=200),
+        Column("Node", "instance", link=common.TO_NODE, size=90),
+        Column("GPU", "index", size=45),
+        Column("State", "state", names=gpus.GPU_NAMES, size=150),
         Column("level", states_, hidden=True),
-        Column("Memory of the job", held, size=140),
-        Column("Memory used", of(gpus.memory(_S)), size=110),
-        Column("Busy", of(gpus.busy(_S)), size=80),
-        Column("Temp.", of(_S.read("gpu_temperature_celsius", sensor="gpu")), size=90),
+        Column("Its memory", held, size=90),
         Column("uuid", "uuid"),
         order=("GPU", "Node", "level"),
-        height=6,
+        width=12,
+        height=7,
         empty_text=_NO_GPU,
     )
 

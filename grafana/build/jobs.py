@@ -65,6 +65,9 @@ STATE_COLORS = {
     "training_on_cpu": "dark-orange",
 }
 CAUSE_NAMES = {cause.name: (cause.phrase, cause.colour) for cause in CAUSES.values()}
+# In place of the cause that is not known, of a job whose GPU has a critical fault.
+BROKEN = "not explained: a GPU is out of order"
+CAUSE_COLORS = {**CAUSE_NAMES, BROKEN: ("", "light-red")}
 _STATE_WORDS = _STATES | {"unknown": "runs without the hook", "held_idle": "holds GPUs, idle"}
 STATE_NAMES = {state: (_STATE_WORDS[state], color) for state, color in STATE_COLORS.items()}
 _PROBLEMS = {
@@ -78,7 +81,7 @@ UNSEEN_ADVICE = (
     "ask the administrators about the node: if it is down, start the job elsewhere from its last checkpoint, or "
     "the last one before memory errors of its GPUs"
 )
-_UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "orange"), "~not known.*": ("", GREY)}
+_UNSEEN_NAMES = {"~not known: .* is not seen .*": ("", "red"), "~not known.*": ("", GREY)}
 _RESTARTED = "not known: gpugauge on $1 has just started"
 # By the labels `why` and `advice` of a job.
 WHY_NAMES = {
@@ -94,6 +97,7 @@ ADVICE_NAMES = {
     **dict.fromkeys((FINE, CPU, YOUNG), ("-", "")),
     **{name: (text, "") for name, (_, text) in _PROBLEMS.items()},
     **{cause.name: (cause.advice, "") for cause in CAUSES.values()},
+    BROKEN: ("repair the GPU first", ""),
     "unknown": (f"start it under the hook: {HOOK_COMMAND}", ""),
     **{mistake.name: (mistake.change, "") for mistake in MISTAKES},
 }

@@ -8,7 +8,7 @@ from gpugauge.artifacts.rules.promql import JOB_LABELS as JOB_LABELS_OF_RULES
 from grafana.build import common, gpus, jobs, words
 from grafana.build.layout import Json, Panel, Row
 from grafana.build.notifications import STEPS, named
-from grafana.build.panels import BAD, HOT, Column, Query, dropped, stat, table, timeseries
+from grafana.build.panels import BAD, Column, Query, dropped, stat, table, timeseries
 from grafana.build.queries import CLOCK, CLUSTER, COUNT, SHARE, Expr, Scope, keys, share
 
 NODE = Scope({"job": "~$job", "instance": "~$instance"})
@@ -41,15 +41,14 @@ def dashboard() -> Json:
             regex='/index="(?<text>[^"]+).*uuid="(?<value>[^"]+)/',
         ),
     ]
-    legend = f"{{{{{CLUSTER}}}}} GPU {{{{index}}}}"
-    busy, memory, power, temperature = gpus.curves(DEVICES, legend=legend, width=12, height=7)
+    busy, *others = gpus.curves(DEVICES, where=f"{{{{{CLUSTER}}}}} ")
     return common.make_dashboard(
         common.NODE,
         "gpugauge / Node",
         "One node: its state and that of each GPU, and the processes on them.",
         variables,
         [
-            Row("", [*_now(), _faults(), _gpus(), busy, temperature, _repair(), _processes(), memory, power]),
+            Row("", [*_now(), _faults(), _gpus(), busy, _repair(), *others, _processes()]),
             Row("Errors and links", [_errors()], collapsed=True),
             Row("Inside the GPUs", _inside(), collapsed=True),
         ],
@@ -133,20 +132,24 @@ def _now() -> list[Panel]:
 
 def _faults() -> Panel:
     title = "Faults of GPUs, and what to do first: all steps of the repair are below"
-    return common.faults(DEVICES, title, of_fleet=False, height=6, empty_text="no GPU that reports has a fault")
+    return common.faults(DEVICES, title, of_fleet=False, height=7, empty_text="no GPU that reports has a fault")
 
 
 def _repair() -> Panel:
-    now, last = (gpus.gravest(partial(read, DEVICES, command="!")) for read in (Scope.select, gpus.last))
-    back = f'label_replace({last}, "advice", "$1, when the node is back$2", "advice", "(?s)(.*), now(, in this.*)")'
-    plan = f"topk by ({gpus.NODE_KEY}) (1, {now} or {back})"
+    plan = f"topk by ({gpus.NODE_KEY}) (1, {gpus.gravest(partial(gpus.known, DEVICES, command='!'))})"
+    gone = f"{plan} * on ({gpus.NODE_KEY}) group_left (minutes) {gpus.not_seen(DEVICES)}"
+    gone = f'label_join({gone}, "of", "@", "minutes", "advice")'
+    was = "the last plan, for when the node is back: it is not seen for $1 min.\\n$2"
+    gone = f'label_replace({gone}, "advice", "{was}", "of", "([0-9]+)@((?s:.*))")'
+    gone = f'label_replace({gone}, "advice", "$1$2", "advice", "((?s:.*)), now((?s:, in this order.*))")'
+    every = Expr(f"{gone}\nor on ({gpus.NODE_KEY}) {plan}", COUNT)
     return table(
         "Repair, step by step",
         "One plan for all GPUs of the node, in this order, as `gpugauge status` and the alerts have it. Of a node that "
         "is not seen: the last one, for when it is back.",
         Column("Do this", "advice"),
-        *dropped(Expr(plan, COUNT), "instance", "uuid", "problem", "summary"),
-        height=8,
+        *dropped(every, "instance", "uuid", "problem", "summary", "minutes", "of"),
+        height=9,
         header=False,
         empty_text="no GPU needs a repair, as far as known",
     )
@@ -162,44 +165,26 @@ def _gpus() -> Panel:
     why = jobs.why_of(owner, gpus.GPU_KEY, f"group by ({gpus.GPU_KEY}, cause) ({cause})")
     holds = Expr(f"{owner}\n* on ({gpus.GPU_KEY}) group_left (index) {gpus.seen(DEVICES)}", "bytes")
 
-    def last(name: str, **labels: str) -> str:
-        return f"last_over_time({DEVICES.select(name, **labels)}[$__range])"
-
-    info, errors = last("gpu_info"), DEVICES.select("gpu_ecc_errors_total", type="uncorrected", scope="volatile")
-    xids = f"1000 * {last('gpu_xid_last_timestamp_seconds', **{'class': '!ignorable'})}"
-    xid = Expr(f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, xid) ({xids}))", CLOCK)
-    model = Expr(f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, index, name) ({info}))", COUNT)
-    model = model.then('label_replace({}, "name", "$1", "name", "NVIDIA (.*)")')
     return table(
         "GPUs",
         "A line for each GPU, those with a fault first, then the wasted ones, those in use, and the free ones: its "
-        "state, its uncorrected memory errors (ECC) since the driver was loaded and its newest Xid error, if any, "
-        "whose process holds most of its memory, why its job wastes GPU time, and its values now. Of a node "
-        "that is not seen: what was known last. Busy: share of the time in which a kernel ran. SM: share of the "
-        "multiprocessors in use (Hopper and newer). -: not reported.",
-        Column("GPU", "index", size=45),
-        Column("State", "state", names=gpus.GPU_NAMES, size=230),
+        "state, whose process holds most of its memory, and why its job wastes GPU time. Of a node that is not "
+        "seen: what was known last. Busy: share of the time in which a kernel ran. -: not reported.",
+        Column("GPU", "index", size=40),
+        Column("State", "state", names=gpus.GPU_NAMES),
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
-        Column("ECC", Expr(f"sum by ({gpus.GPU_KEY}) ({errors}) > 0", COUNT), steps=BAD, size=50),
-        Column("Xid", "xid", size=40),
-        Column("Xid at", xid, size=105),
         Column("Why", "cause", names=jobs.WHY_NAMES),
         Column("User", "workload_user", size=60),
-        *common.job_columns(size=175),
-        Column("Busy", of(gpus.busy(DEVICES)), size=65),
-        Column("SM", of(_profiled("sm")), size=55),
-        Column("Memory", of(gpus.memory(DEVICES)), size=75),
-        Column("Power", of(gpus.power(DEVICES)), size=70, decimals=0),
-        Column("Temp.", of(DEVICES.read("gpu_temperature_celsius", sensor="gpu")), steps=HOT, size=60),
-        Column("Model", "name", size=150),
+        *common.job_columns(size=170),
+        Column("Busy", of(gpus.busy(DEVICES)), size=60),
         *dropped(
             why,
             jobs.called(holds),
-            model,
             *("instance", "uuid", "process"),
         ),
         order=("GPU", "level"),
-        height=6,
+        width=15,
+        height=11,
         empty_text="no GPU was seen in the time shown",
     )
 
@@ -254,7 +239,7 @@ def _processes() -> Panel:
         Column("User", "workload_user", size=65),
         *common.job_columns(),
         Column("Program", "workload_command", size=165),
-        Column("Node seen", "unseen", size=100, empty="now", names={"~not seen.*": ("", words.GREY)}),
+        Column("Node seen", "unseen", size=200, empty="now", names={"~not seen.*": ("", words.GREY)}),
         Column("State", "state", names=jobs.STATE_NAMES, size=200),
         Column("Wasted", wasted.then(f"{{}} and on ({jobs.PROCESS_KEY}) {known}"), size=65, decimals=1),
         Column("Load", load, size=65),
@@ -269,6 +254,7 @@ def _processes() -> Panel:
             *("instance", "uuid", "process"),
         ),
         sort="Wasted",
+        height=10,
         empty_text="no process on these GPUs, and no training on the CPU",
     )
 
@@ -277,12 +263,25 @@ def _errors() -> Panel:
     def of(expr: Expr, operator: str = "max") -> Expr:
         return gpus.by_device(DEVICES, expr, operator=operator)
 
+    def last(name: str, **labels: str) -> str:
+        return f"last_over_time({DEVICES.select(name, **labels)}[$__range])"
+
+    xids = f"1000 * {last('gpu_xid_last_timestamp_seconds', **{'class': '!ignorable'})}"
+    xid = Expr(f"topk by ({gpus.GPU_KEY}) (1, max by ({gpus.GPU_KEY}, xid) ({xids}))", CLOCK)
+    model = Expr(f"topk by ({gpus.GPU_KEY}) (1, group by ({gpus.GPU_KEY}, name) ({last('gpu_info')}))", COUNT)
+    model = model.then('label_replace({}, "name", "$1", "name", "NVIDIA (.*)")')
+    ecc = of(DEVICES.read("gpu_ecc_errors_total", type="uncorrected", scope="volatile"), "sum")
     current, most = (DEVICES.read("gpu_pcie_width", when=when).by(gpus.GPU_KEY) for when in ("current", "max"))
     return table(
         "Errors and links",
-        "Since the driver was loaded, by GPU: corrected memory errors, memory rows that wait for a reset or could not "
-        "be replaced, errors of PCIe and NVLink, and the share of their lanes and links in use. -: not reported.",
+        "The newest Xid error in the time shown; since the driver was loaded, memory errors, memory rows that wait for "
+        "a reset or could not be replaced, errors of PCIe and NVLink, and the share of their lanes and links in use. "
+        "-: not reported.",
         Column("GPU", "index", size=55),
+        Column("Model", "name"),
+        Column("Xid", "xid", size=50),
+        Column("Xid at", xid, size=105),
+        Column("Uncorrected", ecc, steps=BAD),
         Column("Corrected", of(DEVICES.read("gpu_ecc_errors_total", type="corrected", scope="volatile"), "sum")),
         Column("Rows pending", of(DEVICES.read("gpu_remapped_rows_pending")), steps=BAD),
         Column("Rows failed", of(DEVICES.read("gpu_remapped_rows_failure")), steps=BAD),
@@ -290,7 +289,7 @@ def _errors() -> Panel:
         Column("PCIe lanes", of(Expr(f"{current} / {most}", SHARE))),
         Column("NVLink errors", of(DEVICES.read("gpu_nvlink_errors_total"), "sum")),
         Column("NVLinks up", of(DEVICES.read("gpu_nvlink_active"), "avg").with_unit(SHARE)),
-        *dropped("instance", "uuid"),
+        *dropped(model, "instance", "uuid"),
         sort="GPU",
         ascending=True,
     )
@@ -319,11 +318,11 @@ def _inside() -> list[Panel]:
             "Share of the multiprocessors with work, also of MIG devices: if the GPU is busy and it is low, the "
             "kernels are small. Share of the time in which the tensor cores worked: near 0 in a training that fills "
             "the GPU, it computes with 32 bits. Hopper and newer.",
-            Query(inside("sm"), gpus.GPU_LEGEND),
-            Query(inside("tensor"), gpus.GPU_LEGEND + " tensor cores"),
+            Query(inside("sm"), "GPU {{index}}"),
+            Query(inside("tensor"), "GPU {{index}} tensor cores"),
             of_mig(NODE.select("gpu_mig_sm_active_ratio")),
             gpus.no_curve(DEVICES, inside("sm")),
-            width=10,
+            width=8,
             highest=1,
             empty_text=gpus.UNSUPPORTED,
         ),
@@ -331,10 +330,10 @@ def _inside() -> list[Panel]:
             "Reasons for lowered clocks",
             "Share of the scrapes at which a reason was active, without idle GPUs and clocks set on request. Thermal: "
             "check the cooling; power cap: the power limit; brake: the power supply.",
-            Query(lowered, gpus.GPU_LEGEND + " {{reason}}"),
+            Query(lowered, "GPU {{index}} {{reason}}"),
             Query(Expr(none, SHARE), "{{instance}} {{reason}}"),
             gpus.no_curve(DEVICES, Expr(none, SHARE)),
-            width=7,
+            width=8,
             highest=1,
             empty_text=gpus.UNSUPPORTED,
         ),
@@ -344,7 +343,7 @@ def _inside() -> list[Panel]:
             "wait for copies: use pinned memory.",
             *(Query(expr, f"{{{{instance}}}} {way}") for way, expr in ways.items()),
             gpus.no_curve(DEVICES, ways["PCIe out"]),
-            width=7,
+            width=8,
             empty_text=gpus.UNSUPPORTED,
         ),
     ]

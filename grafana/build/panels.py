@@ -59,7 +59,7 @@ def timeseries(
 ) -> Panel:
     """Return a graph over time, whose legend is a table, with lines at the steps above 0. `names` are texts and colours
     of series by their legends, so that a cause has one colour everywhere; `lines` are not stacked on the others. The
-    legend is at the right of those that are stacked or wide, where it has more lines.
+    legend is at the right, where it has more lines.
     """
     unit = _unit(queries)
     custom: Json = {
@@ -75,7 +75,7 @@ def timeseries(
     options = {
         "legend": {
             "displayMode": "table",
-            "placement": "right" if stack or width >= 12 else "bottom",
+            "placement": "right",
             "showLegend": any(query.legend for query in queries),
             "calcs": ["lastNotNull", "mean", *([] if stack else ["max"])],
             # The largest part first: a legend may be cut.

@@ -183,7 +183,8 @@ def draw(names: Iterable[str], out: Path) -> None:
                 evaluate_rules(database, end, _SECONDS + _BEFORE, parameters, groups)
             # As in one that scrapes: a series ends with the first scrape that fails.
             with prometheus(database, options=["--query.lookback-delta=75s"]) as server:
-                for board, shown in boards(Api(server.url, end, _SECONDS), state):
+                # At the time of an evaluation, older Prometheus count both ends of a range.
+                for board, shown in boards(Api(server.url, end + 1, _SECONDS), state):
                     found = drawn(shown)
                     _DATA.write_text(json.dumps(found))
                     heights = [each["gridPos"]["y"] + each["gridPos"]["h"] for each in found["board"]["panels"]]

@@ -168,21 +168,45 @@ def test_panels_do_not_overlap(dashboard: Json) -> None:
     assert len(set(ids)) == len(ids)
 
 
-def test_the_answer_is_above_the_fold() -> None:
-    """A screen of 1080 lines shows 20 of Grafana's units below the browser's and Grafana's own lines."""
-    shown = {
-        panel["title"]
-        for panel in DASHBOARD_FILES["fleet"]["panels"]
-        if panel["gridPos"]["y"] + panel["gridPos"]["h"] <= 20
+@pytest.mark.parametrize(
+    ("name", "titles"),
+    [
+        (
+            "fleet",
+            {"Out of order: GPUs, and nodes that are not seen", "GPUs wasted, by cause", "GPU hours wasted, by user"},
+        ),
+        ("node", {"State", "Faults of GPUs, and what to do first: all steps of the repair are below", "GPUs", "Busy"}),
+        ("job", {"Job", "What to do", "Where its GPU time goes", "Steps a second"}),
+    ],
+)
+def test_the_first_screen_says_what_is_wrong_whose_and_what_to_do(name: str, titles: set[str]) -> None:
+    """One of 1440 x 900 shows 21 of Grafana's units below its own lines."""
+    ends = {each["title"]: each["gridPos"]["y"] + each["gridPos"]["h"] for each in DASHBOARD_FILES[name]["panels"]}
+
+    assert {title: ends[title] for title in titles if ends[title] > 21} == {}
+
+
+def test_gpus_that_are_lost_or_not_seen_have_a_colour() -> None:
+    (tile,) = (each for each in panels(DASHBOARD_FILES["fleet"]) if each["title"] == "GPUs")
+    colours = {
+        each["matcher"]["options"]: each["properties"][0]["value"]["steps"][-1]
+        for each in tile["fieldConfig"]["overrides"]
     }
 
-    assert {
-        "GPUs wasted now",
-        "Notifications",
-        "Nodes not seen",
-        "GPUs wasted, by cause",
-        "GPU hours wasted, by user",
-    } <= shown
+    assert colours == {"lost": {"value": 1, "color": "red"}, "not seen": {"value": 1, "color": "orange"}}
+
+
+@by_dashboard
+def test_each_time_says_since_when_of_what(dashboard: Json) -> None:
+    """When a fault began is not when its alert did."""
+    named = {
+        name
+        for panel in panels(dashboard)
+        for each in panel.get("transformations", ())
+        for name in each["options"].get("renameByName", {}).values()
+    }
+
+    assert {name for name in named if name.endswith("ince")} <= {"Fault since", "Alert since", "Trains since"}
 
 
 @by_dashboard

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from grafana.build import DASHBOARDS
+from grafana.build.jobs import BROKEN as BROKEN_GPU
 from grafana.build.words import CODES, ENDED, NO_DATA, NO_RULES, NOT_SEEN, ON_CPU, SEVERAL_JOBS, SEVERAL_NODES
 from grafana.build.words import JUDGING as YOUNG
 from tests.drawn import draws, seeds
@@ -172,7 +173,7 @@ def a_node_says_why_and_has_the_alerts_of_its_jobs(world: World) -> None:
         assert {process: cause for process, cause in why if process in places} == {
             process: state for process, (_, state) in places.items()
         }
-        of_gpus = {uuid: cause for uuid, cause in opened.panel("GPUs").by("uuid", "cause", of=-3) if cause}
+        of_gpus = {uuid: cause for uuid, cause in opened.panel("GPUs").by("uuid", "cause", of=-2) if cause}
         assert of_gpus.items() >= {*places.values()}, node
 
 
@@ -251,7 +252,14 @@ def missing_data_names_the_nodes(world: World) -> None:
             if not uuid
         ]
         assert (text, since) == (BLIND if node.blind else down(world.fleet, node), seen_last(world, node))
-    lost = sum(bool(node.down) and trained_last(world.fleet, node) for node in missing)
+    ran = {(node.cluster, node.name): trainings_of(world.fleet, node) for node in missing}
+    owners = opened.panel(OUT_OF_ORDER).by(*GPU, "workload_job_kind", "workload_job", "workload_user", of=1)
+    assert {key[:2]: key[3:] for key in owners if not key[2]} == {
+        key: (str(len(ids)), "jobs", "") if len(ids) > 1 else (ids[0].kind, ids[0].name, "ann")
+        for key, ids in ran.items()
+        if ids
+    }
+    lost = sum(map(bool, ran.values()))
     assert [opened.panel("Nodes not seen").number(of) for of in (0, 1)] == [len(missing), lost]
 
 
@@ -265,16 +273,17 @@ BLIND = "sees no GPU: driver driver_not_loaded"
 
 
 def down(fleet: DrawnFleet, node: DrawnNode) -> str:
-    trained = "trainings " * trained_last(fleet, node)
+    trained = "trainings " * bool(trainings_of(fleet, node))
     return f"{trained}not seen for {node.down} min"
 
 
-def trained_last(fleet: DrawnFleet, node: DrawnNode) -> bool:
-    """Return whether a training ran on a node when it was seen last."""
-    return any(
-        job.trains and node.name in job.not_seen() and any(where is node for where, _ in job.places)
+def trainings_of(fleet: DrawnFleet, node: DrawnNode) -> list[JobId]:
+    """Return the trainings that ran on a node, which is not seen, when it was seen last."""
+    return [
+        job.id
         for job in fleet.jobs
-    )
+        if job.trains and node.name in job.not_seen() and any(where is node for where, _ in job.places)
+    ]
 
 
 def faults_are_the_same_everywhere(world: World) -> None:
@@ -348,7 +357,7 @@ def each_gpu_has_its_state_and_its_owner(world: World) -> None:
             for where, uuid in job.places
             if where is node and not (node.blind or node.down) and node.faults.get(uuid) == "lost"
         }
-        owners = opened.panel("GPUs").by("uuid", "workload_job", "workload_user", of=-2)
+        owners = opened.panel("GPUs").by("uuid", "workload_job", "workload_user", of=-1)
         assert set(owners) == {(uuid, name, "ann") for uuid, name in {**lost, **holders}.items()}, node
         processes = opened.panel("Processes").by("workload_job", "unseen", of=-3)
         unseen = "not seen; this was its last" if node.down else ""
@@ -435,7 +444,7 @@ def the_job_dashboard_says_what_the_job_wastes(world: World) -> None:
             for node, uuid in job.places
             if not (node.down or node.blind) and node.faults.get(uuid) != "lost"
         }
-        assert set(of_job.by("instance", "uuid", of=-2)) == busy
+        assert set(of_job.by("instance", "uuid", of=-1)) == busy
         if not job.ended:
             last = {(node.name, uuid) for node, uuid in job.places if not node.blind}
             assert set(of_job.by("instance", "uuid")) == last
@@ -640,7 +649,7 @@ def test_in_the_first_minutes_nothing_is_zero(tmp_path: Path) -> None:
         assert job.panel("Speedup").number() == 15.5
         for board in (job, Grafana(api, DASHBOARDS["node"](), {"instance": "gpu-0"})):
             reasons = {series["metric"]["state"] for series in board.panel("Memory used").series}
-            assert reasons == {"just started: the first values take some minutes"}
+            assert reasons == {"just started"}
         world = World(fleet, api)
         a_number_is_whole_or_not_known(world)
         for each, opened in each_job(world):
@@ -802,7 +811,8 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         opened = world.open("fleet")
         about = ("alertname", "uuid", "shown", "workload_user", "of_workload_job")
         assert ("GpuLost", "GPU-0", "Slurm job 7", "ann", "7") in opened.panel(NOTIFICATIONS).by(*about, of=2)
-        assert {("GPU-0", "7", "ann")} == set(opened.panel(OUT_OF_ORDER).by("uuid", "workload_job", "workload_user"))
+        owners = opened.panel(OUT_OF_ORDER).by("uuid", "workload_job", "workload_user", of=1)
+        assert set(owners) == {("GPU-0", "7", "ann")}
         repair, first = (each_node(world, node).panel(title) for title in (REPAIR, FAULTS))
         assert set(repair.by("advice")) == {(STEPS_OF_LOST,)}
         reboot = "now: ask the owners to end its programs, then systemctl reboot. replace it"
@@ -811,6 +821,9 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         listed = opened.panel(TRAININGS).by("workload_job", "state", "advice", of=-1)
         save = "save a checkpoint: the repair of GPU 0 ends every program of its node"
         assert ("8", "its node must be rebooted", save) in listed
+        for board, title in ((opened, "GPUs wasted, by cause"), (opened_on(world, other), "Where its GPU time goes")):
+            causes = {series["metric"].get("cause", "") for series in board.panel(title).series}
+            assert BROKEN_GPU in causes, title
         why, to_do = (opened_on(world, other).panel(title) for title in ("Why", "What to do"))
         assert why.by("cause") == {("its node must be rebooted: gpu-0",): 2}
         save = "save a checkpoint: the repair of GPU 0 of gpu-0, which lost, ends every program of its node"
@@ -819,7 +832,7 @@ def test_a_lost_gpu_names_the_job_that_it_hit(tmp_path: Path) -> None:
         assert end - LOST * MINUTE - 2 * MINUTE <= since / 1000 <= end
         ask = "save a checkpoint, stop it, and ask the administrators for the repair, now: systemctl reboot. replace it"
         assert set(opened_on(world, job).panel("What to do").by("cause", "advice")) == {("GPU 0 of gpu-0: lost", ask)}
-        owners = each_node(world, node).panel("GPUs").by("uuid", "workload_job", of=-2)
+        owners = each_node(world, node).panel("GPUs").by("uuid", "workload_job", of=-1)
         assert set(owners) == {("GPU-0", "7"), ("GPU-1", "8")}
         gpus = opened_on(world, job).panel("Its GPUs")
         assert gpus.by("uuid", "state") == {("GPU-0", "lost"): 3}
@@ -841,6 +854,24 @@ def test_a_gpu_that_is_lost_for_hours_is_one_of_the_only_job_of_its_node(
         opened = opened_on(World(fleet, Api(server.url, end, SECONDS)), job)
         assert opened.panel("Its GPUs").by("uuid", "state") == {("GPU-0", "wasted"): 2, ("GPU-1", "lost"): 3}
         assert set(opened.panel("Job").by("workload_job").values()) == {2}
+
+
+def test_a_dead_node_has_its_last_owner_and_its_last_plan(tmp_path: Path) -> None:
+    fleet = one_job()
+    (node,), (job,) = fleet.nodes, fleet.jobs
+    node.down, node.faults["GPU-0"] = 25, "lost"
+    end = made(fleet, tmp_path, rules=True)
+    with prometheus(tmp_path) as server:
+        world = World(fleet, Api(server.url, end, SECONDS))
+        told = world.open("fleet").panel(NOTIFICATIONS).by("alertname", "shown", "workload_user", of=2)
+        assert ("ExporterDown", "Slurm job 7", "ann") in told
+        (((plan,), _),) = each_node(world, node).panel(REPAIR).by("advice").items()
+        assert plan == "the last plan, for when the node is back: it is not seen for 25 min.\n" + STEPS_OF_LOST.replace(
+            ", now,", ","
+        )
+        for title in ("Steps a second", "Duration of a step"):
+            reasons = {series["metric"].get("state") for series in opened_on(world, job).panel(title).results[-1]}
+            assert reasons == {"not seen"}, title
 
 
 def colour(title: str, name: str, column: str, text: str) -> str:
@@ -865,6 +896,21 @@ def test_what_a_node_had_has_the_colour_of_a_node_that_is_not_seen() -> None:
             ("What to do", "job", "What", f"GPU 1 of node-1: {was}"),
         ):
             assert colour(title, name, column, text) == "orange", text
+
+
+def test_trainings_on_a_node_that_is_not_seen_are_critical() -> None:
+    unseen = "trainings not seen for 25 min"
+    for title, name, column, text in (
+        (OUT_OF_ORDER, "fleet", "Fault", unseen),
+        ("Nodes", "fleet", "State", f"{unseen}: the node is down, or its exporter"),
+        (TRAININGS, "fleet", "Why", "not known: node-1 is not seen for 25 min"),
+        ("State", "node", "State", unseen),
+        (FAULTS, "node", "Fault", unseen),
+        ("Job", "job", "State", "not known: node-1 is not seen for 25 min"),
+        ("What to do", "job", "What", "not known: its node is not seen"),
+    ):
+        assert colour(title, name, column, text) == "red", (title, name)
+    assert colour("Nodes", "fleet", "State", "not seen for 25 min: the node is down, or its exporter") == "orange"
 
 
 def test_nodes_and_jobs_of_one_name_are_never_added(tmp_path: Path) -> None:

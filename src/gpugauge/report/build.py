@@ -120,9 +120,10 @@ def last_runs(source: Prometheus, name: str, span: Range) -> list[tuple[JobId, F
         return [(job, found), (job, found)]
     first = found.owners[min(found.facts, key=lambda process: found.facts[process].begin)]
     which = ", ".join(filter(None, (first.command or job.words, first.pid and f"pid {first.pid}", first.node)))
+    shown = name if job.kind == "launch" else job.words
     raise ReportError(
-        f"only one run of {name if job.kind == 'launch' else job.words} is known, since {when(known[0][0])} ({which}): name two jobs, or look further "
-        "back with --since"
+        f"only one run of {shown} is known, since {when(known[0][0])} ({which}): name two jobs, or look further back "
+        "with --since"
     )
 
 
