@@ -175,7 +175,7 @@ def _gpus() -> Panel:
         Column("level", common.with_cluster_choice(gpus.gpu_states(DEVICES)), hidden=True),
         Column("Why", "cause", names=jobs.WHY_NAMES),
         Column("User", "workload_user", size=60),
-        *common.job_columns(size=170),
+        *common.job_columns(size=150),
         Column("Busy", of(gpus.busy(DEVICES)), size=60),
         *dropped(
             why,

@@ -248,6 +248,8 @@ def _change(found: Found) -> Change | None:
     if not hours.held:
         of_step, of_rest = _shares(facts)
         waits = {"data_loading": of_step.get("data", 0.0), "cpu_limited": of_rest.get("runnable", 0.0)}
+        # One rank is slow, and has no such wait.
+        waits["waiting_for_peers"] = max((_shares([each])[0].get("peers", 0.0) for each in facts), default=0.0)
         longest = max(waits, key=lambda each: waits[each])
         cause = _usual(facts, LIMITED_BY) or (longest if waits[longest] >= _WORTH else None)
         useful = 1 - waits[cause] if cause in waits else 0.0

@@ -102,6 +102,7 @@ def _hours(report: Report) -> Block:
     found = report.gpu_hours
     if found is None or not found.held:
         shares = {"data": report.step_shares.get("data", 0.0), "a CPU": report.rest_shares.get("runnable", 0.0)}
+        shares["slower ranks"] = report.step_shares.get("peers", 0.0)
         waits = sorted(((share, what) for what, share in shares.items() if share >= _SLOWED), reverse=True)
         words = ", and ".join(f"for {percent(share)} of its time it waited for {what}" for share, what in waits)
         waited = f": {words}" if words else ""

@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from gpugauge.driver.advice import REMEMBERED
 from gpugauge.driver.vendors import NO_GPU
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.details import longest_wait, named_waits, own_waits, waits_words
+from gpugauge.status.details import longest_wait, named_waits, waits_of, waits_words
 from gpugauge.status.gpu_problems import programs_words
 from gpugauge.status.model import WASTE, GpuStatus, Problem, ProcessStatus, Status
 from gpugauge.status.owner import name
@@ -97,7 +97,7 @@ def _on_cpu(processes: Sequence[ProcessStatus], problems: Sequence[Problem]) -> 
     most = max(judged, key=lambda process: longest_wait(process)[1], default=None)
     more = ""
     if most and longest_wait(most)[1] >= _MIN_WAIT:
-        waits = named_waits(own_waits(most.data_wait_ratio, most.rest_shares))
+        waits = named_waits(waits_of(most))
         more = f": {_short(name(most))} {waits_words(waits)}"
     later = f", {f'{len(open_)} of them ' if judged else ''}not judged yet" if open_ else ""
     yield f"{plural(len(trainings), 'other training' if named else 'training')} on the CPU{later}{more}"

@@ -11,20 +11,20 @@ from gpugauge.status.standstill import words
 from gpugauge.status.words import (
     cause_phrase,
     duration,
-    factor,
     largest,
     loader_advice,
     percent,
     plural,
     quantity,
     since_words,
+    slow_words,
 )
 from gpugauge.verdict.savings import LEAST_SHARE
 from gpugauge.verdict.states import MIN_EVIDENCE_SECONDS, STALLED_SECONDS, STALLED_STEPS
 from gpugauge.wire.shares import sentence
 
 JUDGED_SECONDS = MIN_EVIDENCE_SECONDS + 10.0  # until the verdict: two intervals later than the evidence is enough
-FOR_DATA, FOR_CPU = "waits for data", "waits for a CPU"
+FOR_DATA, FOR_CPU, FOR_PEERS = "waits for data", "waits for a CPU", "waits for slower ranks"
 _NAMED_RATIO = 0.2  # a wait that takes less is not named beside a longer one
 _MIN_SHOWN_RATIO = 0.005  # a smaller share is 0 %
 _SILENT = (
@@ -71,7 +71,7 @@ def _running(process: ProcessStatus, now: float) -> list[str]:
     counts = {"out-of-memory errors": inside.ooms, "retries of the allocator": inside.alloc_retries}
     found += [f"{count:.0f} {words}" for words, count in counts.items() if count]
     if process.rank is not None and (process.world_size or 1) > 1:
-        longer = f": it works {factor(process.slowness)} times as long as the median rank" if process.slowness else ""
+        longer = f": it {slow_words(process.slowness, process.world_size)}" if process.slowness else ""
         found.append(f"rank {process.rank} of {process.world_size}{longer}")
     if process.standstill:
         held = ": the other ranks here wait for it" if process.standstill.behind else ""
@@ -154,21 +154,26 @@ def is_lossless(process: ProcessStatus) -> bool:
     return decided and process.state == "training" and not process.limited_by and process.judging_since is None
 
 
-def own_waits(data: float | None, rest: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return what a training waits for in its own process, in words, and the shares of its time, the longest first."""
-    waits = {FOR_DATA: data or 0.0, FOR_CPU: rest.get("runnable", 0.0)}
-    return sorted(waits.items(), key=lambda item: -item[1])
+def all_waits(shares: Mapping[str, float], rest: Mapping[str, float]) -> list[tuple[str, float]]:
+    """Return what a training waits for, in words, and the shares of its time, the longest first."""
+    waits = {FOR_DATA: shares.get("data", 0.0), FOR_CPU: rest.get("runnable", 0.0)}
+    return sorted((waits | {FOR_PEERS: shares.get("peers", 0.0)}).items(), key=lambda item: -item[1])
+
+
+def waits_of(process: ProcessStatus) -> list[tuple[str, float]]:
+    """Return the same of a process."""
+    return all_waits({**process.step_shares, "data": process.data_wait_ratio or 0.0}, process.rest_shares)
 
 
 def longest_wait(process: ProcessStatus) -> tuple[str, float]:
-    """Return what a training waits for most in its own process, in words, and the share of its time."""
-    return own_waits(process.data_wait_ratio, process.rest_shares)[0]
+    """Return what a training waits for most, in words, and the share of its time."""
+    return waits_of(process)[0]
 
 
 def waits_longest(process: ProcessStatus) -> list[tuple[str, float]]:
     """Return the waits to name of a training on the CPU that waits for most of its time, else none."""
     suffers = process.state == "training_on_cpu" and not process.limited_by and process.level == "poor"
-    return named_waits(own_waits(process.data_wait_ratio, process.rest_shares)) if suffers else []
+    return named_waits(waits_of(process)) if suffers else []
 
 
 def named_waits(waits: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:

@@ -14,7 +14,7 @@ from gpugauge.base.serving import IDLE_SECONDS, IDLE_USE
 from gpugauge.node import training
 from gpugauge.node.node import Judged, Load, Node
 from gpugauge.snapshot import Snapshot
-from gpugauge.status.details import own_waits
+from gpugauge.status.details import all_waits
 from gpugauge.status.identity import identities
 from gpugauge.status.measured_advice import Subject
 from gpugauge.status.model import ProcessStatus, Use
@@ -63,9 +63,9 @@ class LastUse(NamedTuple):
 
 
 def lost_of(judged: Judged) -> float:
-    """Return the share that a process loses of its GPU time, or that its own waits take of its time on the CPU."""
+    """Return the share that a process loses of its GPU time, or that its waits take of its time on the CPU."""
     if judged.verdict.state == "training_on_cpu" and not judged.verdict.limited_by:
-        return sum(share for _, share in own_waits(judged.shares.get("data"), judged.rest))
+        return sum(share for _, share in all_waits(judged.shares, judged.rest))
     return judged.verdict.lost or 0.0
 
 

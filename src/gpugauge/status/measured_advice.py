@@ -12,9 +12,9 @@ from gpugauge.faults.table import SLOWDOWNS
 from gpugauge.node import training
 from gpugauge.node.node import Diagnosis, Gain, Judged, Memory, Node, OnDevice
 from gpugauge.sessions.session import Session
-from gpugauge.status.details import FOR_CPU, FOR_DATA, waits_longest
+from gpugauge.status.details import FOR_CPU, FOR_DATA, FOR_PEERS, waits_longest
 from gpugauge.status.model import ProcessStatus
-from gpugauge.status.words import digits, duration, factor, largest, percent, plural
+from gpugauge.status.words import digits, duration, factor, largest, percent, plural, slow_words
 from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import CAUSES, COMPILE
 from gpugauge.verdict.loader_facts import PARTS
@@ -95,7 +95,8 @@ class Subject(NamedTuple):
     def mains(self) -> Sequence[str]:
         """The causes that the views name, the largest first; on the CPU the waits, by cause or topic of the advice."""
         main, throttled = self.process.limited_by, self.judged and "cpu_limited" in self.judged.gains
-        waits = {FOR_DATA: "data_loading", FOR_CPU: "cpu_limited" if throttled else CROWDED}
+        waits = {FOR_DATA: "data_loading", FOR_PEERS: "waiting_for_peers"}
+        waits[FOR_CPU] = "cpu_limited" if throttled else CROWDED
         if not main:
             return [waits[words] for words, _ in waits_longest(self.process)]
         return largest(main, self.process.causes or {}) or [main]
@@ -292,9 +293,7 @@ def waiting_for_peers(subject: Subject) -> str | None:
         which = f"rank {first.rank}" + (f" and {plural(len(late) - 1, 'other')}" if late[1:] else "")
         why = f" and {CAUSES[first.cause].phrase}" if first.cause in CAUSES.keys() - {"unknown"} else ""
         shown = f": {subject.site.command(f'doctor {first.pid}')}" if first.pid else ""
-        return (
-            f"make {which} faster: it works {factor(first.times or 0.0)} times as long as the median rank{why}{shown}"
-        )
+        return f"make {which} faster: it {slow_words(first.times or 0.0, ranks)}{why}{shown}"
     if len(subject.ranks) == ranks:
         text = f"none of its {ranks} ranks is slow for long: they are late in turn, or their collectives are slow"
         return f"{text}; NCCL_DEBUG=INFO shows how the GPUs are connected"

@@ -12,7 +12,7 @@ from operator import attrgetter
 from gpugauge.driver.api import SUSPENDED
 from gpugauge.faults.repair import Need, Site
 from gpugauge.faults.table import FAULTS
-from gpugauge.status.details import FOR_DATA, named_loss, named_waits, own_waits, waits_longest, waits_words
+from gpugauge.status.details import FOR_DATA, named_loss, named_waits, waits_longest, waits_of, waits_words
 from gpugauge.status.gpu_problems import gpu_problems, processes_words, repair
 from gpugauge.status.measured_advice import CROWDED
 from gpugauge.status.model import GpuStatus, Problem, ProcessStatus, Status
@@ -67,7 +67,7 @@ def _alike(programs: Sequence[ProcessStatus]) -> Iterator[list[ProcessStatus]]:
 
 
 def _waited(process: ProcessStatus) -> float:
-    return sum(share for _, share in own_waits(process.data_wait_ratio, process.rest_shares))
+    return sum(share for _, share in waits_of(process))
 
 
 def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: list[GpuStatus]) -> Problem:
@@ -76,7 +76,7 @@ def _problem(who: str, text: str, kind: str, ranks: list[ProcessStatus], held: l
     on_gpu = [rank for rank in ranks if rank.state != "training_on_cpu"]
     total, ratio = (_mean(map(share, on_gpu)) for share in (attrgetter("lost_ratio"), named_loss))
     if kind == "waits":
-        of_all = [dict(own_waits(rank.data_wait_ratio, rank.rest_shares)) for rank in ranks]
+        of_all = [dict(waits_of(rank)) for rank in ranks]
         means = {words: sum(waits[words] for waits in of_all) / len(of_all) for words in of_all[0]}
         named = named_waits(sorted(means.items(), key=lambda item: -item[1]))
         # The advice is about CPUs then.

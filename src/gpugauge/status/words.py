@@ -122,6 +122,11 @@ def numbered(advice: str | None, steps: Sequence[str]) -> list[str]:
     return [f"{n}. {step}" for n, step in enumerate(steps, 1)] if len(steps) > 1 else [advice] if advice else []
 
 
+def slow_words(times: float, ranks: int | None) -> str:
+    """Return how long a slow rank works."""
+    return f"works {factor(times)} times as long as the {'other' if ranks == 2 else 'median'} rank"
+
+
 def plural(count: int, noun: str, ending: str = "s") -> str:
     """Return a number with its noun."""
     return f"{count} {noun}{'' if count == 1 else ending}"

@@ -137,9 +137,11 @@ class _Screen:
         elif facts.state == "training_on_cpu":
             waits = loss(facts)[1]
             label = " [data_loading]" if [words for words, _ in waits_longest(facts)] == [FOR_DATA] else ""
-            peers = facts.step_shares.get("peers", 0.0)
-            most = f"waits for slower ranks {percent(peers)} of its time" if peers >= 0.5 else ""  # no fault of its own
-            most = f"it {waits or most}{label}" if waits or most else "its waits take less than half of its time"
+            asleep = facts.rest_shares.get("asleep", 0.0)
+            most = f"it {waits}{label}" if waits else "its waits take less than half of its time"
+            if not waits and asleep >= 0.5:
+                most = f"it sleeps {percent(asleep)} of its time outside of its waits"
+                most += f": gpugauge stack {facts.pid} shows where"
             yield from self._text(f"{most}; there is no GPU here, so no GPU time is lost", "  ")
         elif facts.state == "held_idle":
             yield from self._text("it runs nothing; its memory is free when it ends, or its kernel restarts", "  ")

@@ -19,6 +19,7 @@ _WORDS = {
 _REST = {"running": "own code and computation", "runnable": "waiting for a CPU", "asleep": "asleep"}
 OPEN_SECONDS = 10.0
 _MIN_SHARE = 0.005  # a smaller one is 0 %
+_FEW = 0.1  # share of waits for other ranks up to which the state of the thread is that of its own work
 _DIGITS = 4  # every view rounds the same number to per cent
 
 
@@ -66,10 +67,10 @@ def divided(
     """Return the shares of `whole` seconds, and their rest by what the training thread does in it: `thread` are its
     seconds by state outside of its waits for batches. The seconds for which a thread that loads its batches itself was
     queued for a CPU, `loading`, are waits for a CPU, not for data. The rest is {} if most of it was not seen, and where
-    ranks wait for each other: in which state they do is not known.
+    it waits for other ranks for long: in which state it does is not known.
     """
     left, seen = found.get("rest", 0.0), sum(thread.values())
-    if not left or not seen or seen < left * whole / 2 or found.get("peers", 0.0) >= _MIN_SHARE:
+    if not left or not seen or seen < left * whole / 2 or found.get("peers", 0.0) >= _FEW:
         return dict(found), {}
     rest, moved = {state: left * spent / seen for state, spent in thread.items()}, 0.0
     if loading > 0.0:
