@@ -52,13 +52,15 @@ def test_everything_is_shown_and_fits(seed: int) -> None:
 def test_each_gain_is_that_of_its_change(seed: int) -> None:
     process = drawn(seed)
     most = re.compile(
-        r" +→ (steps up to 2(?:\.2)? times as fast|the gain is not decided.*|its steps stay.*|the cause is.*)"
+        r" +→ ((?:steps )?up to 2(?:\.2)? times as (?:fast|many samples/s)|the gain is not decided.*|its steps stay.*|the cause is.*)"
     )
     lines = [line for line in screen(seed, 120) if not re.fullmatch(most, line)]
     undecided = len(screen(seed, 120)) - len(lines)
 
     factors = [
-        float(found) for line in lines for found in re.findall(r"→ steps (?:about [\d.]+|up) to ([\d.]+) times", line)
+        float(found)
+        for line in lines
+        for found in re.findall(r"→ (?:steps )?(?:about [\d.]+|up) to ([\d.]+) times", line)
     ]
     known = sorted((1.2 * gain for gain in process.gains.values() if gain), reverse=True)
     assert sorted(factors, reverse=True) == [pytest.approx(gain, rel=0.05) for gain in known]

@@ -416,7 +416,8 @@ def test_the_daemons_of_nodes_are_asked_at_an_address_for_all(tmp_path: Path, mo
     monkeypatch.setattr("socket.gethostname", lambda: ID[:12])  # as in a container
     assert placed(tmp_path, LIFECYCLE, {}).check == "gpugauge status --fail-on health --url NODE:9100"
     assert placed(tmp_path, KUBERNETES, {}).check.endswith("gpugauge status --fail-on health")
-    assert asked("127.0.0.1") == asked("::1") == "on each node of the job: gpugauge status"
+    assert asked("127.0.0.1") == "on each node of the job: gpugauge status --url 127.0.0.1:9100"
+    assert asked("::1") == "on each node of the job: gpugauge status --url [::1]:9100"
 
 
 @cases(
