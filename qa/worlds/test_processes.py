@@ -52,7 +52,8 @@ def test_everything_is_shown_and_fits(seed: int) -> None:
 def test_each_gain_is_that_of_its_change(seed: int) -> None:
     process = drawn(seed)
     most = re.compile(
-        r" +→ ((?:steps )?up to 2(?:\.2)? times as (?:fast|many samples/s)|the gain is not decided.*|its steps stay.*|the cause is.*)"
+        r" +→ ((?:steps )?up to 2(?:\.2)? times as (?:fast|many samples/s)"
+        r"|the gain is not decided.*|its steps stay.*|the cause is.*)"
     )
     lines = [line for line in screen(seed, 120) if not re.fullmatch(most, line)]
     undecided = len(screen(seed, 120)) - len(lines)
