@@ -10,7 +10,7 @@ from gpugauge.sessions.inquiry import WAITING
 FOR_ONE = ("send", "recv", "wait")  # functions that may wait for one other rank only
 SLOW_ABOVE = 1.25  # by default, of the work of the median rank
 LEAST_WORK = 0.4  # share of the time as which a smaller median counts: longer work costs the others little
-_LEAST_SHOWN = 0.01  # of its time: a smaller share is known too badly to be divided by
+LEAST_SHOWN = 0.01  # of its time: a smaller share is known too badly to be divided by
 Position = tuple[str, str]  # a position of sessions.inquiry, and the function of torch in which it waits
 
 
@@ -37,4 +37,4 @@ def slow(works: Mapping[str, float]) -> dict[str, float]:
     # The module `statistics` would cost the daemon 3 MB.
     usual = middle[0] if len(ordered) == 2 else sum(middle) / len(middle)
     least = max(usual, LEAST_WORK)
-    return {rank: work / max(usual, _LEAST_SHOWN) for rank, work in works.items() if work > SLOW_ABOVE * least}
+    return {rank: work / max(usual, LEAST_SHOWN) for rank, work in works.items() if work > SLOW_ABOVE * least}
