@@ -239,6 +239,8 @@ def _setter(node: ast.AST, field: str, index: int) -> Callable[[ast.expr], None]
 
 
 _DELETED = "deleted"
+# Of a name that stands for a type: no test sees it.
+_TYPES = frozenset({"Literal", "tuple", "dict", "Callable", "Mapping"})
 
 
 def _delete(node: Any, index: int) -> None:
@@ -269,7 +271,7 @@ def _declares(node: ast.stmt) -> bool:
     if isinstance(node, ast.AnnAssign):
         return "TypeAlias" in ast.unparse(node.annotation)
     if isinstance(node, ast.Assign):
-        if isinstance(node.value, ast.Subscript) and _text(node.value.value) == "Literal":
+        if isinstance(node.value, ast.Subscript) and _text(node.value.value) in _TYPES:
             return True
         return any(isinstance(target, ast.Name) and target.id in _UNDRAWN_NAMES for target in node.targets)
     return isinstance(node, ast.If) and _for_types(node)

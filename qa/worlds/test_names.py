@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pynvml
 import pytest
@@ -15,10 +18,12 @@ from pydantic import TypeAdapter
 from tests.collectors.process.test_allocation import SERVER, TRAINER, FixedWorkloads, device, exported
 from tests.contract import SOURCE
 from tests.doctor.cases import NO_DRIVER, case
+from tests.needs import need_module
 from tests.web.page.test_render import table_of_ranks, with_ranks
 
 from gpugauge import catalog
 from gpugauge.collectors.process.allocation import AllocationCollector
+from gpugauge.collectors.training import session_rows
 from gpugauge.doctor import machine
 from gpugauge.doctor.answer import StatusReply
 from gpugauge.driver.advice import down_phrase, known_advice
@@ -29,13 +34,16 @@ from gpugauge.driver.nvidia.caller import CLOCKS_EVENT_REASONS, RETURN_CODES
 from gpugauge.driver.nvidia.calls import CALLS, multiprocessors
 from gpugauge.driver.nvidia.fieldvalues import FIELD_VALUES
 from gpugauge.driver.nvidia.gpm import FIELDS as PROFILING
+from gpugauge.driver.vendors import VENDORS
 from gpugauge.driver.vendors.nvidia import LASTING, LINKED, NVIDIA, XID_CLASSES, xid_labels
 from gpugauge.exposition import trainings
 from gpugauge.faults.table import NVLINK_CORRECTED, NVLINK_NEVER
 from gpugauge.hook.arming import SWITCH_VARIABLE, switched_off
-from gpugauge.hook.record import phase_index
+from gpugauge.hook.record import Record, phase_index
+from gpugauge.hook.recorder import Recorder
+from gpugauge.report import render as report_render
 from gpugauge.report.compare import _answer
-from gpugauge.report.model import Report
+from gpugauge.report.model import Change, Report
 from gpugauge.settings.yaml_text import parse
 from gpugauge.simulator.scenario.gpuspec import Bytes
 from gpugauge.status.model import GpuStatus, ProcessStatus, Status
@@ -45,6 +53,7 @@ from gpugauge.status.words import state_words
 from gpugauge.terminal.columns import cells
 from gpugauge.terminal.process import process_screen
 from gpugauge.terminal.rows import Process
+from gpugauge.verdict import loaders
 from gpugauge.verdict.causes import STATES
 from gpugauge.verdict.estimate import variants
 from gpugauge.verdict.evidence import DeviceEvidence, Evidence
@@ -412,7 +421,8 @@ def test_the_variables_of_a_job_are_those_of_the_documentation() -> None:
     run, job = listed[: listed.index("GPUGAUGE_JOB")], listed[listed.index("GPUGAUGE_JOB") :]
 
     assert set(JOB_VARIABLES) == {*job, "TORCHELASTIC_RUN_ID"}
-    assert len(run) > 8
+    others = [name for name in run[:-1] if "RUN_ID" in name]
+    assert ("GPUGAUGE_RUN_ID", "TORCHELASTIC_RUN_ID", *others) == hook_process()._RUN_IDS
 
 
 def test_a_replaced_gpu_has_its_own_allocation() -> None:
@@ -430,3 +440,43 @@ def test_ranks_of_which_none_is_late_are_in_their_order() -> None:
     rows = table_of_ranks(with_ranks(*({"rank": rank} for rank in (2, 0, 3, 1))))
 
     assert [row[0].split()[0] for row in rows] == ["0", "1", "2", "3"]
+
+
+def test_the_hook_sends_each_id_of_a_run_that_is_exported() -> None:
+    assert hook_process()._runs().keys() == {*session_rows._RUNS} - {"tensorboard_dir"}
+
+
+def hook_process() -> Any:
+    need_module("torch")
+    return importlib.import_module("gpugauge.hook.process")
+
+
+def test_each_reason_of_a_loader_has_a_change_or_a_number_of_workers() -> None:
+    numbers = {loaders.TOO_FEW_WORKERS, loaders.TRAINING_THREAD, loaders.STORAGE, loaders.SLOW_BATCHES}
+
+    assert loaders.CHANGES.keys() == loaders.REASONS.keys() - numbers
+
+
+def test_the_vendors_have_words_for_the_same() -> None:
+    assert [vendor.words.keys() ^ NVIDIA.words.keys() for vendor in VENDORS] == [set()] * len(VENDORS)
+
+
+def test_a_forked_child_counts_from_zero() -> None:
+    record = Record()
+    recorder, fresh = Recorder(record), Recorder(record)
+    for part in (recorder.ends, recorder.waits, recorder.gone):
+        part.append(1)
+    recorder.work.samples, recorder.work.unknown = 7, {1}
+    recorder.clear()
+
+    assert [len(part) for part in (recorder.ends, recorder.waits, recorder.gone)] == [0, 0, 0]
+    assert (recorder.work.samples, recorder.work.unknown) == (fresh.work.samples, fresh.work.unknown)
+
+
+@pytest.mark.parametrize("cause", ["data_loading", "host_bound"])
+def test_a_report_has_all_mistakes_beside_its_change(cause: str) -> None:
+    change = Change(cause, "do this; then that", 0.5, None, None)
+    made = SimpleNamespace(change=change, mistakes=["no pinned memory", "twice"], devices=1, steps=1)
+
+    lines = report_render._change(made).lines  # type: ignore[arg-type]
+    assert [line for line in lines if line.startswith("Also: ")] == ["Also: no pinned memory.", "Also: twice."]
