@@ -26,7 +26,7 @@ def recordings(s: Selectors) -> list[Recording]:
     return [
         Recording(RANK, f"({_rank(s, 'world_size', 'run_id', world_size='!~|1')})\n{_of_job(s)}"),
         Recording(RANK_WORK, _rank_work(s)),
-        Recording(RANK_SLOW, _by_median(s, LEAST_WORK)),
+        Recording(RANK_SLOW, _rank_slow(s)),
         Recording(RANK_EXCUSED, _rank_excused(s)),
         Recording(STALLED, f"{stalled}\n{s.on_process('unless', RANK_EXCUSED)}"),
         Recording(RANK_POSITION, _rank_position(s)),
@@ -47,11 +47,11 @@ def _rank_work(s: Selectors) -> str:
     return f"{work}\n* {_with(s, ', '.join(('rank', 'world_size', 'run_id', *JOB_LABELS)))} {RANK}"
 
 
-def _by_median(s: Selectors, least: float) -> str:
-    """Return the work of each rank by that of the median one, or of the other of two, of its run, or by `least`."""
+def _rank_slow(s: Selectors) -> str:
+    """Return the work of each rank by that of the median one, or of the other of two, of its run."""
     run = f"{s.job}, run_id, world_size"
     one = f"min by ({run}) ({RANK_WORK}) and count by ({run}) ({RANK_WORK}) == 2"
-    median = f"clamp_min({one} or quantile by ({run}) (0.5, {RANK_WORK}), {least:g})"
+    median = f"clamp_min({one} or quantile by ({run}) (0.5, {RANK_WORK}), {LEAST_SHOWN:g})"
     return f"{RANK_WORK}\n/ on ({run}) group_left () {median}"
 
 
@@ -109,7 +109,8 @@ def _rank_behind(s: Selectors) -> str:
     other = f"{collective} unless on ({by_function}) ({most})"
     stuck = f"({few})\nor ({other}{s.and_job(f'({most})')}{s.unless_job(others)})"
     window, above = format_duration(s.patience + s.settle), f"> {s.straggler_above:g}"
-    lasting = f"(quantile_over_time({_FAST_SHARE:g}, {RANK_SLOW}[{window}]) {above}\nand {RANK_SLOW} {above})"
-    shown = f"{_by_median(s, LEAST_SHOWN)}\nand {lasting}"
-    slow = f'label_replace({shown}, "position", "slow", "", ""){s.and_job(ARMED)}{s.unless_job(RANK_POSITION)}'
+    usual = f"quantile_over_time({_FAST_SHARE:g}, {{}}[{window}])"
+    works = f"{usual.format(RANK_WORK)} > {s.straggler_above * LEAST_WORK:g}"
+    lasting = f"({usual.format(RANK_SLOW)} {above}\nand {RANK_SLOW} {above}\nand {works})"
+    slow = f'label_replace({lasting}, "position", "slow", "", ""){s.and_job(ARMED)}{s.unless_job(RANK_POSITION)}'
     return f"{stuck}\nor ({slow})"
