@@ -478,5 +478,5 @@ def test_a_report_has_all_mistakes_beside_its_change(cause: str) -> None:
     change = Change(cause, "do this; then that", 0.5, None, None)
     made = SimpleNamespace(change=change, mistakes=["no pinned memory", "twice"], devices=1, steps=1)
 
-    lines = report_render._change(made).lines  # type: ignore[arg-type]
+    lines = report_render._change(made).lines  # type: ignore[arg-type]  # a part of a report
     assert [line for line in lines if line.startswith("Also: ")] == ["Also: no pinned memory.", "Also: twice."]
