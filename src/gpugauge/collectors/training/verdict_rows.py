@@ -94,7 +94,7 @@ LIVE: tuple[Metric, ...] = (
     ),
     SPEEDUP_LOWER := _cause.gauge(
         "training_expected_speedup_lower_ratio",
-        "Lower bound of training_expected_speedup_ratio.",
+        "Lower bound of training_expected_speedup_ratio. It is 1 where the change may remove a part of the cause only.",
         lambda j: {cause: gain.lower for cause, gain in j.gains.items()},
     ),
     SPEEDUP_UPPER := _cause.gauge(
